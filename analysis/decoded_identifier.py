@@ -103,7 +103,7 @@ class DecodedIdentifiers(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return subject.model.paradigm == "generative" and subject.model.searcher is not None
+        return getattr(subject.model, "names", None) is not None
 
     def __init__(self, subject: Subject, queries: int):
         self.model, self.data = subject.model, subject.data
@@ -163,7 +163,7 @@ class DecodedIdentifiers(Analysis):
         around = {*model.template.target, model.template.stop}
         for start in track(range(0, len(self.queries), _SEARCHED), "decoding identifiers"):
             rows = self.queries[start : start + _SEARCHED]
-            found = model.searcher.search(rows["tokens"], texts=rows["text"]).final
+            found = model.search(rows["tokens"], texts=rows["text"]).final
             for number, query in enumerate(rows["id"]):
                 outputs = [tokens for tokens, _ in found.of(number)]
                 decoded[query] = [[t for t in tokens if t not in around] for tokens in outputs]

@@ -192,7 +192,7 @@ class SearchDiagnostics(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return subject.model.paradigm == "generative" and subject.model.searcher is not None
+        return getattr(subject.model, "names", None) is not None
 
     def __init__(self, subject: Subject, queries: int):
         self.model, self.data, self.queries = subject.model, subject.data, queries
@@ -219,12 +219,13 @@ class SearchDiagnostics(Analysis):
     @torch.inference_mode()
     def _diagnoses(self) -> list[Diagnosis]:
         model, sample = self.model.eval(), self._sample()
-        columns, score_all = [None] * len(sample), getattr(model, "score_all", None)
-        if score_all:  # T5-SEAL has no exact search
-            columns = score_all([query["tokens"] for query, *_ in sample]).double().cpu().numpy().T
-        rows = track(zip(sample, columns, strict=True), "diagnosing", total=len(sample))
-        ids = self.data.documents["id"][:]
-        return [self._diagnose(*row, column, ids) for row, column in rows]
+        ids, exact = self.data.documents["id"][:], None
+        if not model.targets_are_ngrams:  # T5-SEAL has no exact search
+            queries = [query for query, *_ in sample]
+            every = {query["id"]: ids for query in queries}
+            exact = model.rerank(queries, self.data.documents, every)
+        rows = track(sample, "diagnosing", total=len(sample))
+        return [self._diagnose(*row, exact and exact.scores(row[0]["id"]), ids) for row in rows]
 
     def _sample(self) -> list[tuple[dict[str, Any], list[int | None], int | None]]:
         """Queries with their relevant documents' numbers (None for one that is not there).
@@ -248,15 +249,16 @@ class SearchDiagnostics(Analysis):
         query: dict[str, Any],
         relevant: Sequence[int | None],
         own: int | None,
-        scores: np.ndarray | None,
+        exact: dict[str, float] | None,
         document_ids: Sequence[str],
     ) -> Diagnosis:
-        model, names = self.model, self.model.searcher.names
+        model, names, scores = self.model, self.model.names, None
+        if exact is not None:
+            scores = np.array([exact.get(document, -np.inf) for document in document_ids])
         known = [number for number in relevant if number is not None]
         gold = set().union(*(names.gold_prefixes(number) for number in known))
         trace = SearchTrace(gold, model.template.stop)
-        watched = dict(observer=trace.observe, wrap=trace.timed)
-        result = model.searcher.search([query["tokens"]], texts=[query["text"]], **watched)
+        result = model.search([query["tokens"]], texts=[query["text"]], trace=trace)
         path = trace.path(result)
         found = names.scores(result, 0)
         if own is not None:

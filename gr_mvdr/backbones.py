@@ -38,7 +38,6 @@ from gr_mvdr.options import Rate, Size, checked, show
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
-_ENCODE_BATCH = 64  # texts encoded at once
 # Any other name may be a kernel on the hub, which transformers would fetch and run.
 Attention = Literal["sdpa", "eager"]
 _T5 = ("t5", "mt5", "umt5")
@@ -237,8 +236,8 @@ def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
 
 
 def encode(backbone: PreTrainedModel, ids: Tensor, mask: Tensor) -> Tensor:
-    """Token ids (B, N) and mask → the vectors (B, N, d) of an encoder-decoder's encoder."""
-    encoder = backbone.get_encoder()
+    """Token ids (B, N) and mask → the vectors (B, N, d) of an encoder, or an encoder-decoder's."""
+    encoder = backbone.get_encoder() if backbone.config.is_encoder_decoder else backbone
     return encoder(input_ids=ids, attention_mask=encoder_mask(encoder, mask)).last_hidden_state
 
 
@@ -248,16 +247,18 @@ def encode_texts(
     texts: Sequence[Sequence[int]],
     length: int,
     description: str = "encoding",
+    batch_size: int = 64,
 ) -> Iterator[Tensor]:
     """The vectors of each text without dropout, (tokens, d) fp32 on the CPU; see `encode`.
 
     Args:
         texts: token ids; length: tokens kept of a text, special tokens included.
+        batch_size: texts at once.
     """
     was_training = backbone.training
     backbone.eval()
-    for first in track(range(0, len(texts), _ENCODE_BATCH), description):
-        chosen = texts[first : first + _ENCODE_BATCH]
+    for first in track(range(0, len(texts), batch_size), description):
+        chosen = texts[first : first + batch_size]
         rows = [backbone.template.read_document(tokens, length) for tokens in chosen]
         ids, mask = (x.to(backbone.device) for x in pad(rows))
         vectors = encode(backbone, ids, mask).float().cpu()

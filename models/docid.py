@@ -9,25 +9,21 @@ when documents arrive afterwards.
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from gr_mvdr.backbones import add_tokens, check_length, encode_texts
+from gr_mvdr.backbones import add_tokens, check_length
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, temporary_folder, write_json
 from gr_mvdr.heads.plain import SubsetHead, Vocabulary
-from gr_mvdr.identifiers.scheme import Identifiers, Scheme, hash_collection
+from gr_mvdr.identifiers.scheme import Identifiers, Scheme
 from gr_mvdr.options import (
     NonNegative,
     Rate,
@@ -37,9 +33,7 @@ from gr_mvdr.options import (
     inspect_signature,
     part,
 )
-from gr_mvdr.progress import track
 from models.base import Table
-from models.constrained_search import ConstrainedSearch
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
@@ -115,8 +109,8 @@ class Docid(GenerativeSystem):
         super().__init__(backbone, optimizer, head, decoder_layers, ranking)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
-        self.scheme = build("identifiers", identifiers)
-        self.scheme.template = self.template
+        self.scheme: Scheme = build("identifiers", identifiers)
+        self.scheme.template, self.scheme.backbone = self.template, self.backbone
 
     # Identifiers: made before training, kept, extended --------------------------------------------
 
@@ -130,26 +124,30 @@ class Docid(GenerativeSystem):
         Raises:
             ValueError: the scheme cannot name the documents, or `directory` belongs to others.
         """
-        ids, first_token = documents["id"][:], self.backbone.config.vocab_size
-        if kept := Path(directory).is_dir():
-            self.load_identifiers(Path(directory), hash_collection(ids), first_token)
+        ids, folder = documents["id"][:], Path(directory)
+        first_token, scheme = self.backbone.config.vocab_size, self.scheme
+        if kept := folder.is_dir():
+            self.load_identifiers(folder, ids)
         else:
-            chosen = documents.select(known)
-            self.scheme.fit(chosen, first_token, partial(_mean_vectors, self.backbone))
-            sequences: list[list[int]] = [[] for _ in ids]
-            for row, sequence in zip(known, self.scheme.assign(chosen), strict=True):
-                sequences[row] = sequence
-            self.identifiers = Identifiers(ids, sequences)
-        if self.scheme.n_tokens:
-            add_tokens(self.backbone, self.scheme.n_tokens)
+            scheme.fit(documents.select(known), first_token)
+            self.identifiers = Identifiers(ids, [scheme.known.get(name, []) for name in ids])
+        if scheme.first_token != first_token:
+            raise ValueError(
+                f"{folder}: its identifiers' new tokens begin at {scheme.first_token}, the "
+                f"vocabulary of this model has {first_token} tokens"
+            )
+        if scheme.n_tokens:
+            add_tokens(self.backbone, scheme.n_tokens)
             self.vocabulary_size = self.backbone.config.vocab_size
         if self.hparams.trained_rows == "new":
-            self.without_decay = self._tables()  # it would move their other rows
+            modules = self.backbone.get_input_embeddings(), self.backbone.get_output_embeddings()
+            tables = {id(module.weight): module.weight for module in modules}  # one if tied
+            self.without_decay = list(tables.values())  # it would move their other rows
             for table in self.without_decay:
                 table.register_hook(lambda g: F.pad(g[first_token:], (0, 0, first_token, 0)))
-        new = range(first_token, first_token + self.scheme.n_tokens)
+        new = range(first_token, first_token + scheme.n_tokens)
         tokens = torch.tensor(sorted({*self.identifiers.tokens, *new, self.template.stop}))
-        vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
+        vocabulary = Vocabulary(tokens, first_token, scheme.width)
         self.set_head(vocabulary, self.identifiers.sequences, documents)
         if self.normalise == "reachable" and self.head.row_tokens is not None:
             raise ValueError(
@@ -159,10 +157,10 @@ class Docid(GenerativeSystem):
         if self.plan is not None:
             self.plan.prepare(self, documents, known)
         if not kept:  # last: an impossible head leaves no files
-            self.save_identifiers(Path(directory))
+            self.save_identifiers(folder)
             # Documents that share an identifier have one score: their order is arbitrary.
             if warning := self.identifiers.describe_collisions():
-                print(f"{warning}: {self.scheme.advice}")
+                print(f"{warning}: {scheme.advice}")
 
     def save_identifiers(self, directory: Path) -> None:
         """Identifiers, scheme and statistics as the new folder `directory`."""
@@ -172,28 +170,20 @@ class Docid(GenerativeSystem):
             statistics = self.identifiers.statistics() | self.scheme.statistics()
             write_json(unfinished / "statistics.json", statistics)
 
-    def load_identifiers(self, directory: Path, collection: str, first_token: int) -> None:
+    def load_identifiers(self, directory: Path, document_ids: Sequence[str] | None = None) -> None:
         """Reads what `save_identifiers` wrote.
 
-        Args:
-            collection: the `hash_collection` of the documents; first_token: the first new token.
-
         Raises:
-            ValueError: they belong to other documents, or to another vocabulary.
+            ValueError: they are damaged, or of other documents than `document_ids` (None = any).
         """
-        self.identifiers = Identifiers.load(directory / "identifiers", collection)
-        self.scheme.load(directory / "scheme", partial(_mean_vectors, self.backbone))
-        if self.scheme.first_token != first_token:
-            raise ValueError(
-                f"{directory}: its identifiers' new tokens begin at {self.scheme.first_token}, the "
-                f"vocabulary of this model has {first_token} tokens"
-            )
+        self.identifiers = Identifiers.load(directory / "identifiers", document_ids)
+        self.scheme.load(directory / "scheme", self.identifiers)
 
     def assign_new(self, documents: Table) -> None:
         """Identifiers for the documents of a corpus that have none yet; the others keep theirs."""
         if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
-        self._take_identifiers(Identifiers(documents["id"][:], self.scheme.assign(documents)))
+        self._take_identifiers(self.scheme.assign(documents))
 
     def _take_identifiers(self, identifiers: Identifiers) -> None:
         self.identifiers = identifiers
@@ -201,7 +191,7 @@ class Docid(GenerativeSystem):
 
     def covers(self, document: int) -> bool:
         """Whether the document has an identifier."""
-        return bool(self.identifiers.of(document))
+        return bool(self.identifiers.sequences[document])
 
     def statistics(self) -> dict[str, float]:
         """Depth, collisions and codes of the identifiers, and the head's memory."""
@@ -230,7 +220,7 @@ class Docid(GenerativeSystem):
         Raises:
             ValueError: a document has no identifier (yet): `index` assigns new ones.
         """
-        sequences = [self.identifiers.of(row) for row in batch.document_index.tolist()]
+        sequences = [self.identifiers.sequences[row] for row in batch.document_index.tolist()]
         if not all(sequences):
             row = batch.document_index[[not s for s in sequences].index(True)]
             name = self.identifiers.document_ids[row]
@@ -240,15 +230,7 @@ class Docid(GenerativeSystem):
 
     def target_source(self, document: int) -> list[int]:
         """The document's identifier."""
-        return self.identifiers.of(document)
-
-    def _tables(self) -> list[Tensor]:
-        """The embedding table, and the output table where it is another one."""
-        tables = [
-            self.backbone.get_input_embeddings().weight,
-            self.backbone.get_output_embeddings().weight,
-        ]
-        return tables[:1] if tables[0] is tables[1] else tables
+        return self.identifiers.sequences[document]
 
     # Search ---------------------------------------------------------------------------------------
 
@@ -262,27 +244,23 @@ class Docid(GenerativeSystem):
 
     def open_index(self, documents: Table, directory: str | Path) -> Trie:
         """Opens the identifiers that `index` wrote; see `System.open_index`."""
-        collection = hash_collection(documents["id"][:])
-        saved = Identifiers.load(Path(directory) / "identifiers/identifiers", collection)
-        for row, (own, other) in enumerate(
-            zip(self.identifiers.sequences, saved.sequences, strict=True)
-        ):
+        saved = Identifiers.load(Path(directory) / "identifiers/identifiers", documents["id"][:])
+        for own, other in zip(self.identifiers.sequences, saved.sequences, strict=True):
             if own and own != other:
                 raise ValueError(
-                    f"{directory}: names the document {saved.document_ids[row]!r} {other}, must be "
-                    f"an index of this model, which names it {own}"
+                    f"{directory}: names a document {other}, must be an index of this model, which "
+                    f"names it {own}"
                 )
         self._take_identifiers(saved)
         return self._search_in(documents, directory)
 
     def _search_in(self, documents: Table, directory: str | Path | None) -> Trie:
         sequences, penalty = self.identifiers.sequences, self.hparams.length_penalty
-        names = TrieNames(Trie.build(sequences), sequences, penalty)
-        self.document_ids, self.search_length = self.identifiers.document_ids, names.length
-        self.searcher = ConstrainedSearch(self, names, self.plan)
+        self.names = TrieNames(Trie.build(sequences), sequences, penalty)
+        self.document_ids, self.search_length = self.identifiers.document_ids, self.names.length
         if self.plan is not None:
             self.plan.index(documents, Path(directory or temporary_folder("index")))
-        return names.constraint
+        return self.names.constraint
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
         """The step function of a search; its softmax runs as `model.search.normalise` says."""
@@ -302,59 +280,24 @@ class Docid(GenerativeSystem):
         lengths = batch.document_mask.sum(1, keepdim=True)
         return batch, log_probs / lengths**self.hparams.length_penalty
 
-    @torch.inference_mode()
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
-        """log p(identifier | query) of each candidate; one without an identifier is left out."""
-        self.eval()
-        row = {identifier: number for number, identifier in enumerate(self.document_ids)}
-        results = {}
-        for query in track(queries, "reranking", total=len(queries)):
-            rows = [row[document] for document in candidates[query["id"]]]
-            rows = [number for number in rows if self.identifiers.of(number)]
-            scores = self._identifier_scores(query["tokens"], rows).tolist()
-            results[query["id"]] = {
-                self.document_ids[number]: score for number, score in zip(rows, scores, strict=True)
-            }
-        return Ranking(results)
-
-    @torch.inference_mode()
-    def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor:
-        """(documents, queries) fp64, `score` of every pair; −inf without an identifier.
-
-        Exact: a search that loses no prefix, whose log-probabilities depend on the prefix alone.
-        """
-        self.eval()
-        rows = [row for row in range(len(self.document_ids)) if self.identifiers.of(row)]
-        shape = len(self.document_ids), len(queries)
-        scores = torch.full(shape, -torch.inf, dtype=torch.float64)
-        for number, query in enumerate(track(queries, "scoring all", total=len(queries))):
-            scores[rows, number] = self._identifier_scores(query, rows)
-        return scores
-
-    def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
-        """(n,) fp64 on the CPU: `score` of one query with each of some documents.
+    def score_candidates(
+        self, query: dict[str, Any], documents: Table, rows: Sequence[int]
+    ) -> Tensor:
+        """(n,) fp64 on the CPU, log p(identifier | query); −inf without an identifier.
 
         A search that keeps everything: identifiers with a common beginning share its decoding, and
         documents that share an identifier tie exactly.
         """
         places: dict[tuple[int, ...], list[int]] = {}
         for place, row in enumerate(rows):
-            places.setdefault(tuple(self.identifiers.of(row)), []).append(place)
-        distinct = sorted(places)
+            places.setdefault(tuple(self.identifiers.sequences[row]), []).append(place)
+        places.pop((), None)
+        distinct, source = sorted(places), [self.prepare_query(query["tokens"])]
         scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
         for start in range(0, len(distinct), _DECODE_BATCH):
             chunk = distinct[start : start + _DECODE_BATCH]
             names = TrieNames(Trie.build(chunk), chunk, self.hparams.length_penalty)
-            result = ConstrainedSearch(self, names).search([query], beam_size=len(chunk))
+            result = self.beam(source, names.constraint, names.length, beam_size=len(chunk))
             for number, score in names.scores(result, 0).items():
                 scores[places[chunk[number]]] = score
         return scores
-
-
-def _mean_vectors(
-    backbone: PreTrainedModel, texts: Sequence[Sequence[int]], length: int
-) -> np.ndarray:
-    """Token lists → (n, d) fp32, the mean of the encoder's vectors; see `encode_texts`."""
-    return np.stack([text.mean(0).numpy() for text in encode_texts(backbone, texts, length)])

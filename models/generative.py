@@ -1,11 +1,12 @@
-"""What all generative systems do: teacher forcing, loss, scores and alignments (gr_as_mvdr §4).
+"""What all generative systems do: loss, scores, alignments, constrained search (gr_as_mvdr §4).
 
-A system generates a name of the document from the query, in a constrained search
-(`models.docid`, `models.t5_seal`), or the query from the document
-(`models.beyond.query_generator`).
+A system generates a name of the document from the query (`models.docid`, `models.t5_seal`), or the
+query from the document (`models.beyond.query_generator`).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,36 +14,43 @@ from torch import Tensor
 
 from gr_mvdr import cross_attention
 from gr_mvdr.backbones import encode, load_encoder_decoder
-from gr_mvdr.batch import PairBatch
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import read_decoder
+from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint, beam_search
 from gr_mvdr.decoding.decoding_step import DecodingStep
+from gr_mvdr.decoding.names import Names
+from gr_mvdr.decoding.search_trace import Continuation, SearchPath, SearchTrace, continue_prefix
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Head, Vocabulary, real_places
 from gr_mvdr.heads.softmax import States, table_cross_entropy, table_log_probs
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
+from gr_mvdr.progress import track
 from gr_mvdr.ranks import mean_over_ranks
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
+from gr_mvdr.texts import TextTable
 from gr_mvdr.token_vectors import TokenVectors
 from models.base import Share, Shares, System, Table, token_shares
-from models.constrained_search import ConstrainedSearch, search_of
 from models.training import OptimizerOptions
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
 _TARGETS = 64  # of a training batch, for the statement of the head's memory
+_QUERY_BATCH = 16  # queries decoded at once
 
 
 class GenerativeSystem(System):
-    """Encoder, decoder and head, their loss, and the scores and alignments of given pairs.
+    """Encoder, decoder and head: their loss, the scores and alignments of given pairs, the search.
 
-    A subclass says what is generated: `targets` for training, `search_length` at most.
+    A subclass says what is generated: `targets` in training, `names` in a search.
     """
 
     paradigm = "generative"
     # Whose tokens it generates: the decoder's paths, and the rows of A that sum to one, are theirs.
     generates: ClassVar[Literal["document", "query"]] = "document"
-    # Set by `index`; None of a system that generates queries.
-    searcher: ConstrainedSearch | None = None
+    # Of the indexed documents, set by `index`; None of a system that generates queries.
+    names: Names | None = None
+    # Scores prefixes before a search (`models.beyond.planned_search`); None = no plan.
+    plan: Any = None
     # The most tokens of a generated sequence.
     search_length: int
     # Whether a target is any n-gram of `target_source`, or the whole of it.
@@ -82,7 +90,7 @@ class GenerativeSystem(System):
 
     def prepare_query(self, tokens: Sequence[int]) -> list[int]:
         """The query's first tokens with the template's, as the encoder reads them."""
-        return self.template.read_query(tokens, self.hparams.query_length)
+        return self.cut_query(tokens)
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Query token ids (B, N) and mask → query vectors Q (B, N, d)."""
@@ -233,14 +241,191 @@ class GenerativeSystem(System):
         return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
 
     def retrieve(self, queries: Table, k: int = 100, **options: Any) -> Ranking:
-        """Constrained beam search, then from names to documents; see `ConstrainedSearch`."""
-        return search_of(self).retrieve(queries, k, **options)
+        """Constrained beam search, then from names to documents.
+
+        Args:
+            queries, k: see `System.retrieve`.
+            options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
+        """
+        searches = self._searches(queries, k, self.narrow(), **options)
+        return Ranking({query: self._by_id(scores) for query, scores, _ in searches})
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what made each score in that very search."""
-        return search_of(self).retrieve_with_shares(queries, k, among)
+        """`retrieve`, and what made each score in that very search; see `System`.
+
+        Raises:
+            ValueError: an id of `among` is not an indexed document's.
+        """
+        if (names := self.narrow(among)) is None:  # none of them can be generated
+            return Ranking({query: {} for query in queries["id"][:]}), {
+                q: {} for q in queries["id"]
+            }
+        results, shares = {}, {}
+        for query, scores, find_shares in self._searches(queries, k, names):
+            results[query] = self._by_id(scores)
+            parts = self._by_id(find_shares())
+            shares[query] = {
+                name: [Share(*part) for part in parts[name]] for name in results[query]
+            }
+        return Ranking(results), shares
+
+    def _by_id(self, values: dict[int, Any]) -> dict[str, Any]:
+        return {self.document_ids[document]: value for document, value in values.items()}
+
+    @torch.inference_mode()
+    def _searches(
+        self, queries: Table, k: int, names: Names, **options: Any
+    ) -> Iterator[tuple[str, dict[int, float], Callable[[], dict[int, list[tuple]]]]]:
+        """Of each query its id, the k best documents' scores, and what finds their shares."""
+        self.eval()
+        for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
+            rows = queries[start : start + _QUERY_BATCH]
+            result = self.search(rows["tokens"], names, texts=rows["text"], **options)
+            for number, query in enumerate(rows["id"]):
+                scores = names.scores(result, number)
+                order = sorted(
+                    ((s, self.document_ids[d], d) for d, s in scores.items()), reverse=True
+                )
+                best = {document: score for score, _, document in order[:k]}
+                yield query, best, partial(names.shares, result, number, list(best))
+
+    def narrow(self, among: Sequence[str] | None = None) -> Names | None:
+        """The names of the documents of these ids, None = of all; None if none of them has a name.
+
+        Raises:
+            ValueError: no documents are indexed, or an id is not an indexed document's.
+        """
+        if self.names is None:
+            raise ValueError(f"system={type(self).__name__}: index the documents first")
+        if among is None:
+            return self.names
+        row = {name: number for number, name in enumerate(self.document_ids)}
+        if unknown := [name for name in among if name not in row]:
+            raise ValueError(f"among: {unknown[0]!r} must be the id of an indexed document")
+        numbers = frozenset(row[name] for name in among)
+        return self.names.within(numbers) if any(map(self.covers, numbers)) else None
+
+    def search(
+        self,
+        queries: Sequence[Sequence[int]],
+        names: Names | None = None,
+        texts: Sequence[str] | None = None,
+        plan_weight: float | None = None,
+        **options: Any,
+    ) -> BeamSearchResult:
+        """Beam search for queries, given as tokens.
+
+        Args:
+            names: what may be generated; None = the names of all documents.
+            texts: the queries', which a plan may read; plan_weight: None = the plan's own.
+            options: `beam_size` and `trace` of `beam`.
+        """
+        names = names or self.names
+        if self.plan is not None:
+            columns = dict(id=list(map(str, range(len(queries)))), tokens=queries, text=texts)
+            table = TextTable({name: list(c) for name, c in columns.items() if c is not None})
+            options["plan"] = self.plan.guide(table, names.constraint, plan_weight)
+        sources = [self.prepare_query(query) for query in queries]
+        return self.beam(sources, names.constraint, names.length, **options)
+
+    def beam(
+        self,
+        sources: Sequence[Sequence[int]],
+        constraint: Constraint,
+        length: int,
+        beam_size: int | None = None,
+        trace: SearchTrace | None = None,
+        plan: Callable[[Tensor], Tensor] | None = None,
+    ) -> BeamSearchResult:
+        """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
+
+        Args:
+            sources: token ids as the encoder reads them; length: the most tokens of a hypothesis.
+            beam_size: None = the system's own; trace: is shown and times every step.
+        """
+        step = self.decoding_step(*(x.to(self.device) for x in pad(sources)))
+        return beam_search(
+            trace.timed(step) if trace else step,
+            constraint,
+            batch_size=len(sources),
+            beam_size=beam_size or self.hparams.beam_size,
+            length=length,
+            end_token=self.template.stop,
+            device=self.device,
+            observer=trace.observe if trace else None,
+            plan=plan,
+        )
+
+    @torch.inference_mode()
+    def search_path(
+        self, query: Sequence[int], document: int, text: str | None = None
+    ) -> SearchPath:
+        """The search for a query, step by step, as seen from a document: where did the beam lose
+        it, and to which hypotheses?
+
+        T5-SEAL counts the n-grams of all steps: it may find a document that its beam lost.
+
+        Args:
+            query: token ids; document: the document's number; text: the query's, for a plan.
+
+        Raises:
+            ValueError: the document has no identifier.
+        """
+        names = self.narrow()
+        if not self.covers(document):
+            name = self.document_ids[document]
+            raise ValueError(f"document {name!r} has no identifier: no search can find it")
+        trace = SearchTrace(names.gold_prefixes(document), self.template.stop)
+        self.eval()
+        result = self.search([query], texts=None if text is None else [text], trace=trace)
+        return trace.path(result, names.documents_of, self.document_ids)
+
+    @torch.inference_mode()
+    def continuations(
+        self, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
+    ) -> list[Continuation]:
+        """The most probable tokens after a prefix, and which of them the constraint allows.
+
+        Args:
+            query, prefix: token ids; k: see `continue_prefix`.
+
+        Returns:
+            [] after the end of an identifier.
+
+        Raises:
+            ValueError: no documents are indexed, or no search can generate the prefix.
+        """
+        names = self.narrow()
+        if len(prefix) >= names.length:
+            return []
+        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
+        step = self.eval().decoding_step(ids, mask)
+        return continue_prefix(step, names.constraint, prefix, k, self.document_ids, self.device)
+
+    # Reranking ------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]], **form: Any
+    ) -> Ranking:
+        """Orders the candidates by `score_candidates`; one without a target is left out."""
+        self.eval()
+        row, results = {name: number for number, name in enumerate(documents["id"][:])}, {}
+        for query in track(queries, "reranking", total=len(queries)):
+            chosen = candidates[query["id"]]
+            rows = [row[name] for name in chosen]
+            scores = self.score_candidates(query, documents, rows, **form).tolist() if rows else []
+            pairs = zip(chosen, scores, strict=True)
+            results[query["id"]] = {name: score for name, score in pairs if score != -math.inf}
+        return Ranking(results)
+
+    def score_candidates(
+        self, query: dict[str, Any], documents: Table, rows: Sequence[int]
+    ) -> Tensor:
+        """(n,) the scores of a query with these rows of a table; −inf for one without a target."""
+        raise NotImplementedError
 
 
 def trace_targets(system: GenerativeSystem, batch: PairBatch) -> cross_attention.DecoderTrace:

@@ -37,7 +37,6 @@ from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
 from models.base import Share, System, Table
-from models.constrained_search import ConstrainedSearch, search_of
 from models.export.folder import SETTINGS, load_exported, read_texts
 from models.export.sentence_transformers import (
     build_published,
@@ -372,10 +371,12 @@ class Retriever:
         """The tokens that a generative system would write after a prefix (token ids), and where
         they lead.
         """
+        if getattr(self.system, "generates", "query") != "document":
+            raise NotImplementedError(f"{self.label}: its search generates no identifiers")
         tokens = self.reader.queries([query])["tokens"][0]
         return [
             replace(one, text=self.text_of((one.token,)))
-            for one in search_of(self.system).continuations(tokens, list(prefix), k)
+            for one in self.system.continuations(tokens, list(prefix), k)
         ]
 
     # Why --------------------------------------------------------------------------------------
@@ -401,10 +402,9 @@ class Retriever:
         )
 
     def _path(self, query: str, row: int) -> SearchPath | None:
-        search = getattr(self.system, "searcher", None)
-        if not isinstance(search, ConstrainedSearch):
+        if getattr(self.system, "generates", "query") != "document":
             return None
-        return search.explain(self.reader.queries([query])["tokens"][0], row, query)
+        return self.system.search_path(self.reader.queries([query])["tokens"][0], row, query)
 
     # The collection ---------------------------------------------------------------------------
 

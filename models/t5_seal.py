@@ -3,8 +3,9 @@
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,17 +15,12 @@ from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.evidence import EvidenceOptions
 from gr_mvdr.decoding.names import NgramNames
 from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.options import Rate, Size, check_choice, part
-from gr_mvdr.progress import track
+from gr_mvdr.options import Rate, Size, checked, part
 from models.base import Table
-from models.constrained_search import ConstrainedSearch
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
-# How the scores of a document's segments become the document's score.
-POOLS: dict[str, Callable] = {"sum": Tensor.sum, "mean": Tensor.mean, "max": Tensor.max}
 _DECODE_BATCH = 512  # segments decoded at once in reranking
 
 
@@ -35,6 +31,7 @@ class T5SEAL(GenerativeSystem):
     share_of, scores_need = "n-gram", "the n-gram counts of all documents"
     score_is = "mean log-probability of the document's windows, whatever the search generates"
     targets_are_ngrams = True
+    _texts: Sequence[Sequence[int]] | None = None
 
     def __init__(
         self,
@@ -67,20 +64,15 @@ class T5SEAL(GenerativeSystem):
         self.search_length = self.window = key_length
         # Tokens of a document that a batch holds, special tokens not counted.
         self.kept = document_length - len(self.template.read_document((), 0))
-        self.textless: set[int] = set()  # documents without tokens
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Makes a head other than the plain one for the tokens of the known documents."""
         self._texts = documents["tokens"]
-        texts = self._texts[:]
-        self.textless = {number for number, tokens in enumerate(texts) if not tokens}
         if not self.hparams.head:
             return
-        sequences: list[list[int]] = [[] for _ in texts]
-        for row in known:
-            sequences[row] = texts[row][: self.kept]
-        indexed = list(self.indexed_tokens(documents))
-        tokens = sorted(set().union(*(indexed[row] for row in known)))
+        rows, texts = set(known), self._texts[:]
+        sequences = [t[: self.kept] if row in rows else [] for row, t in enumerate(texts)]
+        tokens = sorted(set(chain(*self.indexed_tokens(documents.select(known)))))
         self.set_head(Vocabulary(torch.tensor(tokens)), sequences, documents)
 
     def indexed_tokens(self, documents: Table) -> Iterator[list[int]]:
@@ -90,7 +82,7 @@ class T5SEAL(GenerativeSystem):
 
     def covers(self, document: int) -> bool:
         """Whether the document has an n-gram: one without text has none."""
-        return document not in self.textless
+        return self._texts is None or len(self._texts[document]) > 0
 
     # Scores of given documents --------------------------------------------------------------------
 
@@ -100,14 +92,15 @@ class T5SEAL(GenerativeSystem):
         The windows are `key_length` tokens long, the length of a key in search, do not overlap and
         do not depend on the query. A document without tokens has no n-gram: −inf.
         """
-        has_text = mask_text(self.forced(batch), self.template.stop).any(1)
-        return super().score(batch).masked_fill(~has_text, -torch.inf)
+        batch, values = self.target_shares(batch)
+        return values.sum(1).masked_fill(~batch.document_mask.any(1), -torch.inf)
 
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
         """The documents' tokens, each with its log-probability's weight in the two means."""
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
-        real = mask_text(batch, self.template.stop)
+        # The end of a text that was cut is no continuation that a search could generate.
+        real = batch.document_mask & (batch.document_ids != self.template.stop)
         ids, masks = batch.document_ids.split(self.window, 1), real.split(self.window, 1)
         windows = [
             self.token_log_probs(queries, batch.query_mask, i, m, batch.document_index)
@@ -163,81 +156,59 @@ class T5SEAL(GenerativeSystem):
     def _search_in(self, documents: Table, ngrams: NgramIndex) -> None:
         if self.hparams.head:
             self.head.extend(sorted(set().union(*self.indexed_tokens(documents))))
-        self.document_ids = documents["id"][:]
-        self.textless = {n for n, tokens in enumerate(documents["tokens"][:]) if not tokens}
+        self.document_ids, self._texts = documents["id"][:], documents["tokens"]
         evidence = {"special_ids": self.template.special, **self.hparams.evidence}
-        names = NgramNames(ngrams, ngrams, self.search_length, self.document_ids, evidence)
-        self.searcher = ConstrainedSearch(self, names)
+        self.names = NgramNames(ngrams, ngrams, self.search_length, self.document_ids, evidence)
 
     # Reranking ------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
-    def rerank(
+    @checked
+    def score_candidates(
         self,
-        queries: Table,
+        query: dict[str, Any],
         documents: Table,
-        candidates: dict[str, Sequence[str]],
+        rows: Sequence[int],
         segments: Callable[[str, dict], list[list[int]]] | None = None,
-        pool: str = "mean",
-    ) -> Ranking:
+        pool: Literal["sum", "mean", "max"] = "mean",
+    ) -> Tensor:
         """Pools log p(segment | query) over segments of each candidate (facts: reranking by GR).
 
-        A candidate without segments, a document without text, is left out.
+        Args:
+            query, documents, rows: see `GenerativeSystem.score_candidates`.
+            segments: (query text, document row) → token lists of the document; None = the windows
+                of `score`. A document without segments scores −inf.
+            pool: over the segments' mean token log-probabilities.
+        """
+        cut = segments or self._windows
+        groups = [cut(query["text"], documents[row]) for row in rows]
+        index = [row for row, group in zip(rows, groups, strict=True) for _ in group]
+        scores = self._score_segments(query["tokens"], list(chain(*groups)), index)
+        return torch.stack(
+            [
+                getattr(group, pool)() if len(group) else group.new_tensor(-torch.inf)
+                for group in scores.split(list(map(len, groups)))
+            ]
+        )
+
+    def _windows(self, query: str, document: dict) -> list[list[int]]:
+        tokens = document["tokens"][: self.kept]
+        return [tokens[start : start + self.window] for start in range(0, len(tokens), self.window)]
+
+    def _score_segments(
+        self, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
+    ) -> Tensor:
+        """(S,) on the CPU: mean token log-probability of each sequence, for one query.
 
         Args:
-            queries, documents, candidates: see `System.rerank`.
-            segments: (query text, document row) → token lists of the document; None = the windows
-                of `score`.
-            pool: "sum", "mean" or "max" over the segments' mean token log-probabilities.
+            query: token ids; segments: S token lists; index: S document numbers.
         """
-        check_choice("rerank.pool", pool, POOLS)
-        self.eval()
-        row = {identifier: number for number, identifier in enumerate(documents["id"][:])}
-        results = {}
-        for query in track(queries, "reranking", total=len(queries)):
-            rows = [row[identifier] for identifier in candidates[query["id"]]]
-            chosen = [documents[number] for number in rows]
-            if segments is None:
-                kept = (document["tokens"][: self.kept] for document in chosen)
-                groups = [cut_windows(tokens, self.window) for tokens in kept]
-            else:
-                groups = [segments(query["text"], document) for document in chosen]
-            index = [number for number, group in zip(rows, groups, strict=True) for _ in group]
-            every = [segment for group in groups for segment in group]
-            scores = score_segments(self, query["tokens"], every, index)
-            pairs = zip(candidates[query["id"]], scores.split(list(map(len, groups))), strict=True)
-            results[query["id"]] = {
-                identifier: POOLS[pool](group).item() for identifier, group in pairs if len(group)
-            }
-        return Ranking(results)
-
-
-def score_segments(
-    system: T5SEAL, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
-) -> Tensor:
-    """(S,) on the CPU: mean token log-probability of each sequence, for one query.
-
-    Args:
-        query: token ids; segments: S token lists; index: S document numbers.
-    """
-    ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
-    encoded, scores = system.encode(ids, mask), [torch.empty(0)]
-    for start in range(0, len(segments), _DECODE_BATCH):
-        block = slice(start, start + _DECODE_BATCH)
-        ids, real = (x.to(system.device) for x in pad(segments[block]))
-        repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
-        documents = torch.tensor(index[block], device=system.device)
-        log_probs = system.token_log_probs(*repeated, ids, real, documents)
-        scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
-    return torch.cat(scores)
-
-
-def cut_windows(tokens: Sequence[int], length: int) -> list[Sequence[int]]:
-    """Consecutive parts of a text, of a length at most."""
-    return [tokens[start : start + length] for start in range(0, len(tokens), length)]
-
-
-def mask_text(batch: PairBatch, stop: int) -> Tensor:
-    """(B, M) bool, the documents' tokens without the end, which belongs to no n-gram."""
-    # The end of a text that was cut is no continuation that a search could generate.
-    return batch.document_mask & (batch.document_ids != stop)
+        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
+        encoded, scores = self.encode(ids, mask), [torch.empty(0)]
+        for start in range(0, len(segments), _DECODE_BATCH):
+            block = slice(start, start + _DECODE_BATCH)
+            ids, real = (x.to(self.device) for x in pad(segments[block]))
+            repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
+            documents = torch.tensor(index[block], device=self.device)
+            log_probs = self.token_log_probs(*repeated, ids, real, documents)
+            scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
+        return torch.cat(scores)

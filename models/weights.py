@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from gr_mvdr.files import new_file, read_arrays, read_checkpoint, reading
-from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.options import TARGET
 from gr_mvdr.run_files import CHECKPOINT, CONFIG
 from gr_mvdr.template import TextTemplate
@@ -175,8 +174,7 @@ class RunWeights:
         if isinstance(model, Docid) and self._shared_scheme(config) and not directory.is_dir():
             names = documents["id"][:]
             if read_arrays(source / "identifiers", ())[1].get("document_ids") == names:
-                first = model.backbone.config.vocab_size
-                model.load_identifiers(source, hash_collection(names), first)
+                model.load_identifiers(source, names)
                 model.save_identifiers(directory)
 
     def give_all(self, model: System, tokenizer: Any) -> None:

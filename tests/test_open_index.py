@@ -67,15 +67,15 @@ def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queri
     """The others keep theirs; what arrives is found by its other views."""
     r = Retriever.load(finished("minder", finished_run, pseudo_queries))
     query = "Which town lies on the river Ouse?"
-    before, views = r.search(query, 50), r.system.searcher.names.views.texts
+    before, views = r.search(query, 50), r.system.names.texts
     r.add([{"id": "new", "title": "The river Ouse", "text": "A town on the river Ouse."}])
-    grown = r.system.searcher.names.views.texts
+    grown = r.system.names.texts
     assert grown["query"] == [*views["query"], []] and len(grown["title"]) == len(r.documents)
     (hit,) = r.search(query, 1, among=["new"])
     assert {share.view for share in hit.shares} <= {"body", "title"}
     assert sum(share.value for share in hit.shares) == pytest.approx(hit.score, abs=1e-4)
     assert r.explain(query, "new").reason
     r.remove("new")
-    assert r.search(query, 50) == before and r.system.searcher.names.views.texts == views
+    assert r.search(query, 50) == before and r.system.names.texts == views
     r.index([{"id": "only", "title": "Ouse", "text": "A river."}])
-    assert len(r.documents) == 1 and set(r.system.searcher.names.views.texts) == {"title"}
+    assert len(r.documents) == 1 and set(r.system.names.texts) == {"title"}

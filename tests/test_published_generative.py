@@ -55,7 +55,7 @@ def test_genre_scores_identifiers_as_transformers_does(published, tmp_path):
 
 def test_seal_reads_a_space_before_queries_and_keys(published, tmp_path):
     opened = searched(published, tmp_path, "model=t5_seal", "tokenizer.prefix_space=true")
-    index, tokens = opened.system.searcher.names.corpus, opened.documents["tokens"][0]
+    index, tokens = opened.system.names.corpus, opened.documents["tokens"][0]
     assert opened.tokenizer.convert_ids_to_tokens(tokens)[0].startswith("Ġ")
     saved = load_tokenizer(tmp_path / "run/tokenizer")
     assert saved(QUERY)["input_ids"] == opened.tokenizer(QUERY)["input_ids"]

@@ -1,6 +1,5 @@
 """One index searched under many settings: quality against cost (aligner Figure 6, xtr Table 5)."""
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -157,11 +156,9 @@ class BeamGrid(SearchGrid):
     def searches(
         self, model: Docid, queries: Any, depth: int
     ) -> tuple[Ranking, Callable[[Row], Searched]]:
-        names, scores = model.document_ids, model.score_all(queries["tokens"])
-        exact = {}
-        for query, column in zip(queries["id"], scores.T.tolist(), strict=True):
-            found = zip(names, column, strict=True)
-            exact[query] = {name: score for name, score in found if score > -math.inf}
+        ids = model.document_ids
+        # The scores of docids read no more of a table than its ids.
+        exact = model.rerank(queries, {"id": ids}, dict.fromkeys(queries["id"], ids))
 
         def search(setting: Row) -> Searched:
             if model.plan is not None:
@@ -172,7 +169,7 @@ class BeamGrid(SearchGrid):
             costs = model.plan.statistics() if model.plan is not None else {}
             return ranking, {"cost/query_ms": milliseconds} | costs
 
-        return Ranking(exact).top(FIRST), search
+        return exact.top(FIRST), search
 
 
 def search_error(exact: Ranking, found: Ranking, qrels: Qrels) -> float:

@@ -91,7 +91,7 @@ class SearchTrace:
     a step while such a hypothesis goes on or has ended.
 
         trace = SearchTrace(names.gold_prefixes(document), system.template.stop)
-        path = trace.path(search.search([tokens], observer=trace.observe, wrap=trace.timed))
+        path = trace.path(system.search([tokens], trace=trace))
 
     Args:
         gold: every prefix of a gold identifier, the whole identifier included.

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gr_mvdr.identifiers.scheme import Scheme, Table
+from gr_mvdr.identifiers.scheme import Identifiers, Scheme, Table
 from gr_mvdr.options import part
 
 
@@ -20,26 +20,25 @@ class AtomicDocids(Scheme):
 
     @property
     def n_tokens(self) -> int:
-        return len(self.document_ids)
+        return len(self.known)
 
     @property
     def width(self) -> int:
         return self.n_tokens
 
-    def assign(self, documents: Table) -> list[list[int]]:
-        """One token for each known document, [] for new ones.
+    def learn(self, documents: Table) -> list[list[int]]:
+        return [[self.first_token + number] for number in range(len(documents))]
 
-        Raises:
-            ValueError: there are new documents, and `new_documents` is "refuse".
-        """
-        numbers = self.numbers(documents)
-        if self.new_documents == "refuse" and None in numbers:
-            first = documents["id"][numbers.index(None)]
+    def assign(self, documents: Table) -> Identifiers:
+        """[] for new documents; raises ValueError if `new_documents` is "refuse"."""
+        ids = documents["id"][:]
+        new = [document for document in ids if document not in self.known]
+        if new and self.new_documents == "refuse":
             raise ValueError(
-                f"model.identifiers.new_documents=refuse: {numbers.count(None)} documents came "
-                f"after training and have no token, the first is {first!r}"
+                f"model.identifiers.new_documents=refuse: {len(new)} documents came after training "
+                f"and have no token, the first is {new[0]!r}"
             )
-        return [[] if number is None else [self.first_token + number] for number in numbers]
+        return Identifiers(ids, [self.known.get(document, []) for document in ids])
 
 
 @part("identifiers")
@@ -50,14 +49,9 @@ class NaiveDocids(Scheme):
     """
 
     n_tokens = 10
-    width = None
 
-    def assign(self, documents: Table) -> list[list[int]]:
-        """Known documents have the number of their row in `fit`, new ones the next numbers."""
-        sequences, next_number = [], len(self.document_ids)
-        for number in self.numbers(documents):
-            if number is None:
-                number, next_number = next_number, next_number + 1
-            digits = (self.first_token + int(digit) for digit in str(number))
-            sequences.append([*digits, self.template.stop])
-        return sequences
+    def name(self, documents: Table) -> list[list[int]]:
+        """The numbers after those of the known documents."""
+        numbers = range(len(self.known), len(self.known) + len(documents))
+        digits = ([self.first_token + int(digit) for digit in str(n)] for n in numbers)
+        return [[*tokens, self.template.stop] for tokens in digits]

@@ -3,44 +3,38 @@
 The vectors come from TF-IDF and SVD, from the model's own encoder or from a pretrained encoder.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from transformers import PreTrainedModel
 
-from gr_mvdr.backbones import load_encoder
-from gr_mvdr.batch import batch_by_length, pad
+from gr_mvdr.backbones import encode_texts, load_encoder
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files import new_folder, read_arrays, write_arrays
-from gr_mvdr.identifiers.scheme import Encode, Scheme, Table
+from gr_mvdr.files import new_folder
+from gr_mvdr.identifiers.scheme import Identifiers, Learned, Scheme, Table
 from gr_mvdr.options import Seed, Size, build, part
-from gr_mvdr.progress import track
+from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_text_tokenizer
 
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
 
 
-class DocumentEmbeddings:
-    """Makes the vectors of documents; by default it learns and saves nothing."""
+class DocumentEmbeddings(Learned):
+    """Makes the vectors of documents."""
 
     def fit(self, documents: Table) -> None:
-        """Learns from the known documents."""
+        """Learns from the known documents; by default nothing."""
 
-    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
         """(n, d) float32 of length 1, or of zeros for a document without a known word.
 
         Args:
-            documents: a table with `text` and `tokens`; encode: the model's own encoder.
+            documents: a table with `text` and `tokens`; backbone: the system's own.
         """
         raise NotImplementedError
-
-    def save(self, folder: str | Path) -> None:
-        """Writes what `fit` learned as the new folder `folder`."""
-
-    def load(self, folder: str | Path) -> None:
-        """Reads what `save` wrote; raises as `read_arrays` does."""
 
 
 @part("embeddings")
@@ -49,6 +43,9 @@ class TfidfSvd(DocumentEmbeddings):
 
     Needs no pretrained model and no network. Words as in BM25, term frequencies as 1 + ln tf.
     """
+
+    arrays, values = ("idf", "components"), ("vocabulary",)
+    vocabulary: list[str] | None = None
 
     def __init__(self, dimension: Size = 64, max_features: Size = 100_000, seed: Seed = 0):
         """
@@ -67,36 +64,28 @@ class TfidfSvd(DocumentEmbeddings):
         """
         from sklearn.utils.extmath import randomized_svd
 
-        self.vectorizer = self._new_vectorizer()
-        texts = documents["text"][:]
+        texts, vectorizer = documents["text"][:], self._vectorizer()
         if not any(split_words(text) for text in texts):
             raise ValueError("model.identifiers.embeddings=TfidfSvd: no document has a word")
-        weights = self.vectorizer.fit_transform(texts)
+        weights = vectorizer.fit_transform(texts)
+        self.vocabulary = vectorizer.get_feature_names_out().tolist()
+        self.idf = vectorizer.idf_
         # As TruncatedSVD, without its explained variances, which are undefined for one document.
         dimension = min(self.dimension, *weights.shape)
         _, _, self.components = randomized_svd(weights, dimension, random_state=self.seed)
 
-    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        return normalise_rows(self.vectorizer.transform(documents["text"][:]) @ self.components.T)
+    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
+        vectorizer = self._vectorizer()
+        vectorizer.idf_ = self.idf
+        return normalise_rows(vectorizer.transform(documents["text"][:]) @ self.components.T)
 
-    def save(self, folder: str | Path) -> None:
-        arrays = {"idf": self.vectorizer.idf_, "components": self.components}
-        vocabulary = self.vectorizer.get_feature_names_out().tolist()
-        write_arrays(Path(folder), arrays, {"vocabulary": vocabulary})
-
-    def load(self, folder: str | Path) -> None:
-        arrays, settings = read_arrays(Path(folder), ("idf", "components"))
-        self.vectorizer = self._new_vectorizer(settings["vocabulary"])
-        self.vectorizer.idf_ = arrays["idf"]
-        self.components = arrays["components"]
-
-    def _new_vectorizer(self, vocabulary: list[str] | None = None) -> Any:
+    def _vectorizer(self) -> Any:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         return TfidfVectorizer(
             analyzer=split_words,
             max_features=self.max_features,
-            vocabulary=vocabulary,
+            vocabulary=self.vocabulary,
             sublinear_tf=True,
             dtype=np.float32,
         )
@@ -106,22 +95,16 @@ class TfidfSvd(DocumentEmbeddings):
 class OwnEncoder(DocumentEmbeddings):
     """The encoder of the model itself, with its weights of the moment.
 
-    The tree is made with the encoder before training, documents that arrive later are embedded by
-    the trained one: they fit the tree less well than with embeddings that do not change.
+    The docids are made with the encoder before training. Documents that arrive later are embedded
+    by the trained one, and fit the docids less well than with embeddings that do not change.
     """
 
     def __init__(self, length: Size = 256):
         """length: tokens read of a document, the end token included."""
         self.length = length
 
-    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        """Raises ValueError if no encoder is given."""
-        if encode is None:
-            raise ValueError(
-                "model.identifiers.embeddings=OwnEncoder: needs the model's encoder to embed "
-                f"{len(documents)} documents"
-            )
-        return normalise_rows(np.asarray(encode(documents["tokens"][:], self.length)))
+    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
+        return embed_texts(backbone, documents["tokens"][:], self.length)
 
 
 @part("embeddings")
@@ -140,61 +123,55 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         """
         self.name, self.length, self.batch_size = name, length, batch_size
 
-    @torch.inference_mode()
-    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
         tokenizer = load_text_tokenizer(self.name)
-        model = load_encoder(self.name, attention="eager").float().eval()
+        # The tokeniser adds the tokens around a text.
+        bare = TextTemplate(suffix=()).settings
+        model = load_encoder(self.name, attention="eager", template=bare).float()
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]
-        vectors = np.empty((len(tokens), model.config.hidden_size), dtype=np.float32)
-        batches = batch_by_length([*map(len, tokens)], self.batch_size)
-        for rows in track(batches, "embedding batches of documents"):
-            ids, mask = (x.to(model.device) for x in pad([tokens[row] for row in rows]))
-            states: Tensor = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-            total = states.masked_fill(~mask.unsqueeze(2), 0).sum(1)
-            vectors[rows] = (total / mask.sum(1, keepdim=True).clamp(min=1)).cpu().numpy()
-        return normalise_rows(vectors)
+        return embed_texts(model, tokens, self.length, self.batch_size)
 
 
 class EmbeddedDocids(Scheme):
-    """Docids made of the documents' vectors: a subclass clusters or quantises them."""
+    """Docids made of the documents' vectors: a subclass clusters or quantises them.
+
+    Attributes:
+        structure: the clusters or codes that are learned from vectors, kept in the folder `folder`.
+    """
+
+    folder: str
+    structure: Any
 
     def __init__(self, embeddings: dict[str, Any] | None = None):
         """embeddings: `_target_` and options of a part of this module; None = TF-IDF and SVD."""
         super().__init__()
-        self.embedding_settings = dict(embeddings or TFIDF)
-        self.embeddings = build("embeddings", self.embedding_settings)
-        self.encode: Encode | None = None
+        self.embeddings = dict(embeddings or TFIDF)
+        self.embedder: DocumentEmbeddings = build("embeddings", self.embeddings)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | {"embeddings": self.embedding_settings}
+    def embed(self, documents: Table) -> np.ndarray:
+        """(n, d) float32 vectors of documents."""
+        return self.embedder.transform(documents, self.backbone)
 
-    def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
-        super().fit(documents, first_token, encode)
-        self.encode = encode
-        self.embeddings.fit(documents)
-
-    def save(self, folder: str | Path) -> None:
-        with new_folder(Path(folder)) as unfinished:
+    def save(self, folder: Path) -> None:
+        with new_folder(folder) as unfinished:
             super().save(unfinished / "scheme")
-            self.embeddings.save(unfinished / "embeddings")
-            self.save_structure(unfinished)
+            self.embedder.save(unfinished / "embeddings")
+            self.structure.save(unfinished / self.folder)
 
-    def load(self, folder: str | Path, encode: Encode | None = None) -> None:
-        super().load(Path(folder) / "scheme")
-        self.encode = encode
-        self.embeddings.load(Path(folder) / "embeddings")
-        self.load_structure(Path(folder))
+    def load(self, folder: Path, identifiers: Identifiers) -> None:
+        super().load(folder / "scheme", identifiers)
+        self.embedder.load(folder / "embeddings")
+        self.structure.load(folder / self.folder)
 
-    def save_structure(self, folder: Path) -> None:
-        """Writes the tree, or the codes, as a new folder within `folder`."""
-        raise NotImplementedError
 
-    def load_structure(self, folder: Path) -> None:
-        """Reads what `save_structure` wrote; raises ValueError if a file is damaged."""
-        raise NotImplementedError
+def embed_texts(
+    backbone: PreTrainedModel, texts: Sequence[Sequence[int]], length: int, batch_size: int = 64
+) -> np.ndarray:
+    """Token lists → (n, d) float32 of length 1, the means of their vectors; see `encode_texts`."""
+    vectors = encode_texts(backbone, texts, length, batch_size=batch_size)
+    return normalise_rows(np.stack([text.mean(0).numpy() for text in vectors]))
 
 
 def normalise_rows(vectors: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from gr_mvdr.identifiers.scheme import Encode, Scheme, Table
+from gr_mvdr.identifiers.scheme import Scheme, Table
 from gr_mvdr.options import AtLeast, Size, part
 
 
@@ -34,12 +34,7 @@ class Titles(Scheme):
         self.missing, self.first_tokens = missing, first_tokens
         self.max_length, self.long = max_length, long
 
-    def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
-        """Learns nothing; raises what `assign` would raise."""
-        super().fit(documents, first_token, encode)
-        self.assign(documents)
-
-    def assign(self, documents: Table) -> list[list[int]]:
+    def name(self, documents: Table) -> list[list[int]]:
         """The titles' tokens within the template.
 
         Raises:

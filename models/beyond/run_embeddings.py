@@ -1,17 +1,16 @@
 """Document embeddings of a finished run, for docids made of vectors (RIPOR, Zeng et al. 2024)."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import batch_by_length
-from gr_mvdr.files import read_arrays, reading, write_arrays
+from gr_mvdr.files import reading
 from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
-from gr_mvdr.identifiers.scheme import Encode
 from gr_mvdr.options import TARGET, Text, find_part, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import load_tokenizer
@@ -27,15 +26,14 @@ class RunEmbeddings(DocumentEmbeddings):
     the run has one) or DPR's one vector. The run's tokeniser and document length read the texts.
     """
 
+    values = ("weights",)
+
     def __init__(self, run: str):
-        """
-        Args:
-            run: its folder, opened when the first documents are embedded.
-        """
+        """run: its folder, opened when the first documents are embedded."""
         self.run = run
         self.weights: str | None = None  # the model's hash, once it is known
 
-    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
         """See `DocumentEmbeddings`.
 
         Raises:
@@ -70,12 +68,6 @@ class RunEmbeddings(DocumentEmbeddings):
         self.weights = weights
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return model.to(device), load_tokenizer(run.path / "tokenizer")
-
-    def save(self, folder: str | Path) -> None:
-        write_arrays(Path(folder), {}, {"weights": self.weights})
-
-    def load(self, folder: str | Path) -> None:
-        self.weights = read_arrays(Path(folder), ())[1].get("weights")
 
 
 @part("embeddings", otherwise="embeddings")

@@ -25,7 +25,6 @@ from gr_mvdr.options import Count, NonNegative, check_choice, part
 from gr_mvdr.template import Ids
 from gr_mvdr.texts import BODY, find_views, read_view
 from models.base import Table
-from models.constrained_search import ConstrainedSearch
 from models.t5_seal import T5SEAL
 
 # View → of each document its texts as they are generated, with their end tokens.
@@ -98,8 +97,54 @@ class MultiViewSEAL(T5SEAL):
 
     def _search_in(self, documents: Table, ngrams: NgramIndex) -> None:
         super()._search_in(documents, ngrams)
-        texts = self._texts_of(documents)
-        self.searcher = ViewSearch(self, ViewNames(**vars(self.searcher.names), texts=texts))
+        self.names = ViewNames(**vars(self.names), texts=self._texts_of(documents))
+
+    def search(
+        self,
+        queries: Sequence[Sequence[int]],
+        names: "ViewNames | None" = None,
+        **options: Any,
+    ) -> "ViewResult":
+        """Beam search for n-grams of the body, then for whole texts of each other view."""
+        names = names or self.names
+        result = super().search(queries, names, **options)
+        further: list[dict] = [{} for _ in queries]
+        for view, texts in names.tries.items():
+            for keys, own in zip(further, self._text_keys(queries, view, texts), strict=True):
+                keys.update(own)
+        for keys, query in zip(further, queries, strict=True):
+            keys.update(self._query_keys(query))
+        return ViewResult(**vars(result), further=further)
+
+    def _text_keys(
+        self, queries: Sequence[Sequence[int]], view: str, texts: Trie
+    ) -> list[dict[Ids, tuple[float, str]]]:
+        """The most probable whole texts of a view for each query, with their end, as keys."""
+        found = self.beam([self.prepare_query(q, view) for q in queries], texts, texts.depth)
+        more = (self.hparams.bonus or {}).get(view)
+        return [
+            {
+                tuple(key[:-1]): (score if more is None else min(score + more, _MOST), view)
+                for key, score in found.final.of(number)
+                if key[-1] == self.template.stop
+            }
+            for number in range(len(queries))
+        ]
+
+    def _query_keys(self, query: Sequence[int]) -> dict[Ids, tuple[float, str]]:
+        """The query's own n-grams that occur in the corpus, with their log-probabilities."""
+        lengths = range(1, self.hparams.query_ngrams + 1)
+        starts = [(start, n) for n in lengths for start in range(len(query) - n + 1)]
+        grams = sorted({tuple(query[start : start + n]) for start, n in starts})
+        low, high = self.names.corpus.intervals(grams)
+        grams = [gram for gram, count in zip(grams, high - low, strict=True) if count]
+        if not grams:
+            return {}
+        sources = [self.prepare_query(query)] * len(grams)
+        ids, mask = (x.to(self.device) for x in pad(grams))
+        step = self.decoding_step(*(x.to(self.device) for x in pad(sources)))
+        scores = score_tokens(step, ids, mask).sum(1).tolist()
+        return {gram: (score, BODY) for gram, score in zip(grams, scores, strict=True)}
 
     def _texts_of(self, documents: Table) -> Texts:
         """The texts of documents in all views besides the body.
@@ -178,55 +223,3 @@ class ViewNames(NgramNames):
             document: [(key, value, view_of.get(key, BODY)) for key, value in parts]
             for document, parts in shares.items()
         }
-
-
-class ViewSearch(ConstrainedSearch):
-    """Beam search for n-grams of the body, then for whole texts of each other view."""
-
-    def search(
-        self,
-        queries: Sequence[Sequence[int]],
-        names: ViewNames | None = None,
-        **options: Any,
-    ) -> ViewResult:
-        names = names or self.names
-        result = super().search(queries, names, **options)
-        further: list[dict] = [{} for _ in queries]
-        for view, texts in names.tries.items():
-            for keys, own in zip(further, self._text_keys(queries, view, texts), strict=True):
-                keys.update(own)
-        for keys, query in zip(further, queries, strict=True):
-            keys.update(self._query_keys(query))
-        return ViewResult(**vars(result), further=further)
-
-    def _text_keys(
-        self, queries: Sequence[Sequence[int]], view: str, texts: Trie
-    ) -> list[dict[Ids, tuple[float, str]]]:
-        """The most probable whole texts of a view for each query, with their end, as keys."""
-        system = self.system
-        found = self.beam([system.prepare_query(q, view) for q in queries], texts, texts.depth)
-        more = (system.hparams.bonus or {}).get(view)
-        return [
-            {
-                tuple(key[:-1]): (score if more is None else min(score + more, _MOST), view)
-                for key, score in found.final.of(number)
-                if key[-1] == system.template.stop
-            }
-            for number in range(len(queries))
-        ]
-
-    def _query_keys(self, query: Sequence[int]) -> dict[Ids, tuple[float, str]]:
-        """The query's own n-grams that occur in the corpus, with their log-probabilities."""
-        system = self.system
-        lengths = range(1, system.hparams.query_ngrams + 1)
-        starts = [(start, n) for n in lengths for start in range(len(query) - n + 1)]
-        grams = sorted({tuple(query[start : start + n]) for start, n in starts})
-        low, high = self.names.corpus.intervals(grams)
-        grams = [gram for gram, count in zip(grams, high - low, strict=True) if count]
-        if not grams:
-            return {}
-        sources = [system.prepare_query(query)] * len(grams)
-        ids, mask = (x.to(system.device) for x in pad(grams))
-        step = system.decoding_step(*(x.to(system.device) for x in pad(sources)))
-        scores = score_tokens(step, ids, mask).sum(1).tolist()
-        return {gram: (score, BODY) for gram, score in zip(grams, scores, strict=True)}

@@ -17,7 +17,6 @@ from gr_mvdr.files import read_json, read_tensors, reading, write_json
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, show
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.texts import STEPS
@@ -75,10 +74,6 @@ def write_system(
     _write_tensors(rows, folder / ROWS)
     if isinstance(system, Docid):
         system.save_identifiers(folder / IDENTIFIERS)
-        settings["identifiers"] = {
-            "collection": hash_collection(system.identifiers.document_ids),
-            "first_token": system.scheme.first_token,
-        }
     if modules:
         write_modules(system, tokenizer, folder)
     write_json(folder / SETTINGS, settings)
@@ -192,8 +187,7 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
         make_head(system, settings["head"], _tensors(folder / ROWS))
         _load_parts(system, folder / PARTS)
         if isinstance(system, Docid):
-            named = settings["identifiers"]
-            system.load_identifiers(folder / IDENTIFIERS, named["collection"], named["first_token"])
+            system.load_identifiers(folder / IDENTIFIERS)
     return system.eval()
 
 

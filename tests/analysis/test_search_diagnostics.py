@@ -1,10 +1,12 @@
 import csv
 import json
+import math
 import re
 from types import SimpleNamespace
 
 import datasets
 import pytest
+import pytorch_lightning as pl
 import torch
 
 from analysis import metric_names
@@ -17,10 +19,11 @@ from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.search_trace import SearchTrace
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
+from gr_mvdr.identifiers.scheme import Scheme
 from gr_mvdr.options import admitting
 from gr_mvdr.template import TextTemplate
-from models.constrained_search import ConstrainedSearch
 from models.docid import Docid
+from models.generative import GenerativeSystem
 from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
 
@@ -41,21 +44,16 @@ class Table(list):
         return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
 
 
-class Chain:
+class Chain(GenerativeSystem):
     """A generative system whose next-token probabilities are given by a function of the prefix."""
 
-    paradigm = "generative"
-    template = TextTemplate()
+    device, hparams, template = "cpu", None, TextTemplate()
 
     def __init__(self, docids, log_probs, beam_size, exhaustive=True):
-        self.docids, self.log_probs = docids, log_probs
-        self.device, self.hparams = "cpu", SimpleNamespace(beam_size=beam_size)
-        self.searcher = ConstrainedSearch(self, TrieNames(Trie.build(docids), docids))
-        if exhaustive:
-            self.score_all = self._score_all
-
-    def eval(self):
-        return self
+        pl.LightningModule.__init__(self)
+        self.docids, self.log_probs, self.targets_are_ngrams = docids, log_probs, not exhaustive
+        self.hparams = SimpleNamespace(beam_size=beam_size)
+        self.names = TrieNames(Trie.build(docids), docids)
 
     def prepare_query(self, query):
         return query
@@ -73,10 +71,9 @@ class Chain:
 
         return step
 
-    def _score_all(self, queries):
-        return torch.tensor(
-            [[self._score(query, docid) for (query,) in queries] for docid in self.docids]
-        )
+    def score_candidates(self, query, documents, rows):
+        scores = [self._score(*query["tokens"], self.docids[row]) for row in rows]
+        return torch.tensor(scores, dtype=torch.float64)
 
     def _score(self, query, docid):
         steps = enumerate(docid)
@@ -198,8 +195,7 @@ def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
     values = {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
     beam = {}
     for query in data.test_queries("test"):
-        result = system.searcher.search([query["tokens"]])
-        scores = system.searcher.names.scores(result, 0)
+        scores = system.names.scores(system.search([query["tokens"]]), 0)
         beam[query["id"]] = {f"d{number}": score for number, score in scores.items()}
     recall = evaluate(Ranking(beam), {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)})
     for k in (1, 10):
@@ -221,9 +217,8 @@ SHARES = ("model_error", "search_error", "luck")
 
 
 def path_of(system, document, query=0):
-    search = system.searcher
-    trace = SearchTrace(search.names.gold_prefixes(document), system.template.stop)
-    return trace.path(search.search([[query]], observer=trace.observe, wrap=trace.timed))
+    trace = SearchTrace(system.names.gold_prefixes(document), system.template.stop)
+    return trace.path(system.search([[query]], trace=trace))
 
 
 def alive(path):
@@ -264,9 +259,7 @@ def test_equal_successors_keep_the_order_of_the_search():
 
 def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
     system = Chain([[2, 4], [2, 5], [3, 4], []], GARDEN, 4)
-    scores = system.score_all([[0], [0], [0]])
-    scores[3] = -torch.inf
-    system.score_all = lambda queries: scores
+    system._score = lambda query, docid: Chain._score(system, query, docid) if docid else -math.inf
     data = dataset(4, [["d0"], ["d3"], ["elsewhere"]])
     metrics = diagnosed(system, data, tmp_path, 50)
     assert metrics["analysis/search/model_error@10"] == pytest.approx(2 / 3)
@@ -289,7 +282,7 @@ def test_times_are_the_models_and_the_constraints_own(monkeypatch):
     monkeypatch.setattr(search_trace, "_clock", lambda: now[0])
     monkeypatch.setattr(torch, "isin", taking(7, torch.isin))  # the observer's
     system = Chain(DOCIDS, taking(3, GARDEN), 1)
-    trie = system.searcher.names.constraint
+    trie = system.names.constraint
     monkeypatch.setattr(trie, "expand", taking(5, trie.expand))
     path = path_of(system, 0)
     assert path.model_ms == pytest.approx(3000) and path.constraint_ms == pytest.approx(5000)
@@ -297,8 +290,8 @@ def test_times_are_the_models_and_the_constraints_own(monkeypatch):
 
 def test_scores_that_differ_are_said_aloud(tmp_path):
     system = Chain(DOCIDS, GARDEN, 1)
-    exhaustive = system.score_all
-    system.score_all = lambda queries: exhaustive(queries) + torch.tensor([0.01, 0, 0, 0])[:, None]
+    exact = system.score_candidates
+    system.score_candidates = lambda *pairs: exact(*pairs) + torch.tensor([0.01, 0, 0, 0])
     with pytest.warns(UserWarning, match=r"differ by 0\.01 > 0\.001"):
         metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
     assert metrics["analysis/search/score_difference"] == pytest.approx(0.01, abs=1e-6)
@@ -317,14 +310,14 @@ def test_invalid_and_repeated_outputs_are_counted(tmp_path, monkeypatch):
     system = Chain(DOCIDS, GARDEN, 4)
     names = lambda self, tokens: [] if tuple(tokens) == (2, 4) else [0]  # noqa: E731
     monkeypatch.setattr(TrieNames, "documents_of", names)
-    search = system.searcher.search
+    search = system.search
 
     def repeating(*queries, **options):
         result = search(*queries, **options)
         result.final = result.final[torch.tensor([0, 1, 2, 3, 3])]
         return result
 
-    system.searcher.search = repeating
+    system.search = repeating
     metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
     assert metrics["analysis/search/invalid"] == pytest.approx(0.2)
     assert metrics["analysis/search/duplicates"] == pytest.approx(0.2)
@@ -415,25 +408,11 @@ def test_names_of_the_metrics():
     assert metric_names.best(key, [0.2, 0.1]) == 0.1
 
 
-class FixedDocids:
-    """A scheme of given docids (`gr_mvdr.identifiers.scheme.Scheme`); two documents share one."""
+class FixedDocids(Scheme):
+    """A scheme of given docids; two documents share one."""
 
-    n_tokens, width, advice = 0, None, ""
-
-    def fit(self, documents, first_token, encode=None):
-        pass
-
-    def assign(self, documents):
+    def name(self, documents):
         return [[4 + n // 9, 4 + n // 3 % 3, 4 + min(n, 25) % 3] for n in documents["number"]]
-
-    def statistics(self):
-        return {}
-
-    def save(self, folder):
-        folder.mkdir(parents=True)
-
-    def load(self, folder):
-        pass
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_every_head_aligns_searches_and_scores_by_one_number(head, family, backb
     options = dict(backbone=backbones[family], head=HEADS[head], identifiers=tools.TITLES)
     system, template = tools.make_docid("titles", **options), TEMPLATES[family]
     title = documents["title_tokens"][1]
-    assert system.identifiers.of(1) == [*template.target, *title, 2]
+    assert system.identifiers.sequences[1] == [*template.target, *title, 2]
     system.index(documents)
     queries = tools.Texts([[10, 12, 14], [20]], "q")
     ranking = system.retrieve(queries, k=8)
@@ -169,7 +169,7 @@ def test_contextual_rows_are_the_titles_states_behind_the_documents_prefix(backb
         title, text = documents["title_tokens"][row], documents["tokens"][row]
         ids, mask = pad([[*[0, *title, *text][:11], 2]])
         states = system.encode(ids, mask)[0, 1 : 1 + len(title)]
-        target, _ = pad([system.identifiers.of(row)])
+        target, _ = pad([system.identifiers.sequences[row]])
         rows = system.head.labels(target, torch.tensor([row]))[0]
         assert torch.allclose(system.head.table[rows[1:-1]], states, atol=1e-6)
         table = system.backbone.get_input_embeddings().weight
@@ -183,7 +183,7 @@ def test_seals_keys_and_windows_have_nothing_before_them(backbones, tools):
     seal = tools.make_seal(backbones["bart"], special_tokens=special, document_length=8)
     seal.backbone.final_logits_bias[0, :2] = -torch.inf  # as published: not <s>, not <pad>
     seal.index(documents)
-    assert not any(0 in seal.searcher.names.corpus.sequence(number).tolist() for number in range(3))
+    assert not any(0 in seal.names.corpus.sequence(number).tolist() for number in range(3))
     assert seal.prepare_query([7, 8]) == [0, 7, 8, 50, 2]
     read = [seal.template.read_document(tokens, 8) for tokens in documents["tokens"]]
     asked = [seal.template.read_query([7, 8], 8)] * 3

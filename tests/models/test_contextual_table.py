@@ -101,7 +101,7 @@ def test_in_contrastive_epochs_the_table_is_the_batchs_own_and_learns(tools):
     weight = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight
     assert weight.grad.abs().max() > 1e-3
     assert system.head.table is before and not before.requires_grad
-    named = system.identifiers.of(4)[:-1]
+    named = system.identifiers.sequences[4][:-1]
     text = torch.tensor([[*named, *tools.named_documents()["tokens"][4], EOS_ID]])
     with torch.no_grad():
         vectors = system.backbone.encoder(input_ids=text).last_hidden_state[0, :4]

@@ -36,8 +36,6 @@ def test_every_verb_gives_a_pair_the_same_score(tools, queries, kind, penalty, t
     found = system.retrieve(queries, 100)
     everything = {query: documents["id"] for query in queries["id"]}
     reranked = system.rerank(queries, documents, everything)
-    matrix = system.score_all(queries["tokens"])
-    assert matrix.shape == (8, 3)
     for number, query in enumerate(queries["id"]):
         batch = tools.pairs_of(system, queries["tokens"][number], list(range(8)))
         scores = system.score(batch)
@@ -45,7 +43,6 @@ def test_every_verb_gives_a_pair_the_same_score(tools, queries, kind, penalty, t
         assert scores.std() > 0.01 and scores.isfinite().all()
         assert found.scores(query) == pytest.approx(expected, abs=1e-4)
         assert reranked.scores(query) == pytest.approx(expected, abs=1e-4)
-        assert torch.allclose(matrix[:, number].to(scores), scores, atol=1e-4)
         assert torch.allclose(system.align(batch).score, scores, atol=1e-5)
         if kind == "titles-np":
             continue
@@ -88,14 +85,14 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
         2,
         1,
     ]
-    found, matrix = system.retrieve(queries, 100), system.score_all(queries["tokens"])
+    found, every = system.retrieve(queries, 100), dict.fromkeys(queries["id"], documents["id"])
+    reranked = system.rerank(queries, documents, every)
     for number, query in enumerate(queries["id"]):
         titles = [[*title, EOS_ID] for title in documents["title_tokens"]]
         expected = [title_in_loops(system, queries["tokens"][number], title) for title in titles]
-        assert matrix[:, number].tolist() == pytest.approx(expected, abs=1e-10)
-        assert [found.scores(query)[name] for name in documents["id"]] == pytest.approx(
-            expected, abs=1e-10
-        )
+        for ranking in (found, reranked):
+            scores = [ranking.scores(query)[name] for name in documents["id"]]
+            assert scores == pytest.approx(expected, abs=1e-10)
         pairs = tools.pairs_of(system, queries["tokens"][number], range(8))
         assert system.score(pairs).tolist() == pytest.approx(expected, abs=1e-10)
 
@@ -103,8 +100,8 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
 def test_a_search_finds_identifiers_only(tools, queries, kind, tmp_path):
     system = tools.make_docid(kind, beam_size=3)
     system.index(tools.named_documents(), tmp_path)
-    names = system.searcher.names
-    found = system.searcher.search(queries["tokens"])
+    names = system.names
+    found = system.search(queries["tokens"])
     known = set(map(tuple, system.identifiers.sequences))
     prefixes = {key[:length] for key in known for length in range(1, len(key) + 1)}
     for number in range(len(queries)):
@@ -126,18 +123,17 @@ def test_a_search_finds_identifiers_only(tools, queries, kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["semantic-pawa", "titles-np"])
 def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, monkeypatch):
-    system = tools.make_docid(kind, beam_size=4)
-    system.index(tools.named_documents())
-    together = system.retrieve(queries, 5)
-    monkeypatch.setattr("models.constrained_search._QUERY_BATCH", 1)
+    system, documents = tools.make_docid(kind, beam_size=4), tools.named_documents()
+    system.index(documents)
+    every = dict.fromkeys(queries["id"], documents["id"])
+    together = system.retrieve(queries, 5), system.rerank(queries, documents, every)
+    monkeypatch.setattr("models.generative._QUERY_BATCH", 1)
     monkeypatch.setattr("models.docid._DECODE_BATCH", 2)
-    alone = system.retrieve(queries, 5)
-    for query in queries["id"]:
-        assert together.documents(query) == alone.documents(query)
-        assert together.scores(query) == pytest.approx(alone.scores(query), abs=1e-4)
-    matrix = system.score_all(queries["tokens"])
-    monkeypatch.undo()
-    assert torch.allclose(matrix, system.score_all(queries["tokens"]), atol=1e-4)
+    alone = system.retrieve(queries, 5), system.rerank(queries, documents, every)
+    for one, other in zip(together, alone, strict=True):
+        for query in queries["id"]:
+            assert one.documents(query) == other.documents(query)
+            assert one.scores(query) == pytest.approx(other.scores(query), abs=1e-4)
 
 
 # Bad and odd collections -----------------------------------------------------------------------
@@ -173,7 +169,7 @@ def test_a_document_without_a_title_is_refused_or_named_by_its_beginning(tools, 
     assert not list(tmp_path.iterdir())
     named = tools.TITLES | {"missing": "first_tokens", "first_tokens": 4}
     system = tools.make_docid("titles-np", documents=documents, identifiers=named)
-    assert system.identifiers.of(1) == [*documents["tokens"][1][:4], EOS_ID]
+    assert system.identifiers.sequences[1] == [*documents["tokens"][1][:4], EOS_ID]
     system.index(documents, tmp_path)
     assert len(system.retrieve(queries, 100).documents("q2")) == 8
 
@@ -238,13 +234,12 @@ def test_what_is_reachable_shares_all_probability(tools, queries, documents, kin
         expected = expected[:, tokens].log_softmax(1)
         assert torch.allclose(found[:, tokens], expected, atol=1e-5)
     system.index(documents, tmp_path)
-    ranking, scores = system.retrieve(queries, 30), system.score_all(queries["tokens"])
-    for number, query in enumerate(queries["id"]):
-        by_search = ranking.scores(query)
-        assert by_search
-        for document, score in by_search.items():
-            row = system.document_ids.index(document)
-            assert score == pytest.approx(scores[row, number].item(), abs=1e-4)
+    ranking = system.retrieve(queries, 30)
+    found = {query: ranking.documents(query) for query in queries["id"]}
+    reranked = system.rerank(queries, documents, found)
+    for query in queries["id"]:
+        assert ranking.scores(query) == pytest.approx(reranked.scores(query), abs=1e-4)
+        assert ranking.scores(query)
 
 
 def test_reachable_is_refused_where_the_rows_are_the_identifiers(tools, tmp_path):

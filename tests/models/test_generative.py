@@ -327,8 +327,8 @@ def test_rerank_pools_segment_scores(tools, documents, queries, monkeypatch, poo
 
 
 def test_an_unknown_pool_is_refused(tools, documents, queries):
-    with pytest.raises(ValueError, match="rerank.pool=median: must be one of sum, mean, max"):
-        tools.make_seal().rerank(queries, documents, {}, segments=None, pool="median")
+    with pytest.raises(ValueError, match="pool=median: must be one of sum, mean, max"):
+        tools.make_seal().rerank(queries.select([0]), documents, {"q0": ["d1"]}, pool="median")
 
 
 @pytest.mark.parametrize("kind", ["seal", "semantic", "semantic-pawa"])

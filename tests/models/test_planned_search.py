@@ -49,28 +49,28 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
     documents = tools.named_documents()
     system = tools.make_docid(kind, beam_size=1)
     system.index(documents)
-    free, scores = system.retrieve(queries), system.score_all(queries["tokens"])
+    free, every = system.retrieve(queries), dict.fromkeys(queries["id"], documents["id"])
+    exact = system.rerank(queries, documents, every)
     wanted = torch.zeros(8, 3)
     for number, query in enumerate(queries["id"]):  # what a beam of one does not find
         lost = [n for n, name in enumerate(documents["id"]) if name not in free.scores(query)]
         wanted[lost[-1], number] = 1e3
-    system.searcher.plan = Given(wanted.tolist())
+    system.plan = Given(wanted.tolist())
     found, shares = system.retrieve_with_shares(queries)
     for number, query in enumerate(queries["id"]):
         gold = documents["id"][int(wanted[:, number].argmax())]
         assert gold in found.scores(query) and gold not in free.scores(query)
         for name, score in found.scores(query).items():
-            row = documents["id"].index(name)
-            assert score == pytest.approx(scores[row, number].item(), abs=1e-4)
+            assert score == pytest.approx(exact.scores(query)[name], abs=1e-4)
             assert sum(s.value for s in shares[query][name]) == pytest.approx(score, abs=1e-5)
     row = int(wanted[:, 0].argmax())
-    assert system.searcher.explain(queries["tokens"][0], row, "").lost is None
+    assert system.search_path(queries["tokens"][0], row, "").lost is None
     among = system.retrieve_with_shares(queries, 100, documents["id"][:3])[0]
     assert all(set(among.scores(query)) <= set(documents["id"][:3]) for query in queries["id"])
     # Without weight the search is today's, to the bit; a beam of all loses nothing to a plan.
     assert system.retrieve(queries, plan_weight=0) == free
     wide = system.retrieve(queries, beam_size=20)
-    system.searcher.plan = None
+    system.plan = None
     for query in queries["id"]:
         every = system.retrieve(queries, beam_size=20).scores(query)
         assert wide.scores(query) == pytest.approx(every, abs=1e-5)
@@ -80,13 +80,13 @@ def test_only_candidates_can_be_found(tools, queries):
     documents = tools.named_documents()
     system = tools.make_docid("naive")
     system.index(documents)
-    system.searcher.plan = Given([[float(n)] for n in range(8)], weight=1e-9, candidates=3)
+    system.plan = Given([[float(n)] for n in range(8)], weight=1e-9, candidates=3)
     for query in queries["id"]:
         assert set(system.retrieve(queries).scores(query)) == {"d5", "d6", "d7"}
-    assert system.searcher.plan.statistics()["cost/plan_documents"] == 8
-    system.searcher.plan.restart()
+    assert system.plan.statistics()["cost/plan_documents"] == 8
+    system.plan.restart()
     system.retrieve(queries, plan_weight=0)
-    assert system.searcher.plan.statistics() == {}
+    assert system.plan.statistics() == {}
 
 
 def test_what_a_run_does_not_find_is_at_most_its_last():

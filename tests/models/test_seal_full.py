@@ -69,8 +69,8 @@ def test_without_special_tokens_it_is_the_papers_form(
     assert paper.prepare_query([9, 8]) == paper.prepare_query([9, 8], "title") == [9, 8, EOS_ID]
     for name, seal in (("plain", plain), ("paper", paper)):
         seal.index(texts, tmp_path / name)
-    assert paper.searcher.names.corpus.count([9, 8, 53]) == 0
-    found = paper.searcher.search(queries["tokens"])
+    assert paper.names.corpus.count([9, 8, 53]) == 0
+    found = paper.search(queries["tokens"])
     assert found.further == [{}, {}, {}]
     assert paper.retrieve(queries, 9) == plain.retrieve(queries, 9)
     batch = tools.make_batch()
@@ -100,14 +100,12 @@ def test_the_index_begins_every_text_with_its_title(full, texts, tmp_path):
         begins = [*title, *END] if title else []
         assert index.sequence(row).tolist() == [*begins, *tokens, EOS_ID]
     assert index.count([*END]) == 4
-    assert len(np.unique(full.searcher.names.tries["title"].node)) == 3, (
-        "two documents share a title"
-    )
+    assert len(np.unique(full.names.tries["title"].node)) == 3, "two documents share a title"
 
 
 def test_titles_are_keys_with_the_probability_of_teacher_forcing(full, texts, queries, tmp_path):
     full.index(texts, tmp_path)
-    found = full.searcher.search(queries["tokens"])
+    found = full.search(queries["tokens"])
     titles = {(9, 8, 53), (9, 8, 7, 53), (9, 53)}
     for query, keys in zip(queries["tokens"], found.further, strict=True):
         scores = {key: score for key, (score, view) in keys.items() if view == "title"}
@@ -121,7 +119,7 @@ def test_the_querys_ngrams_are_keys_if_the_corpus_has_them(full, texts, tmp_path
     text = texts["tokens"][1]
     query = [*text[3:7], 58, text[0]]
     full.index(texts, tmp_path)
-    (keys,) = full.searcher.search([query]).further
+    (keys,) = full.search([query]).further
     own = [(key, score) for key, (score, view) in keys.items() if view == "body"]
     expected = Counter(
         tuple(query[start : start + length])
@@ -137,24 +135,20 @@ def test_the_querys_ngrams_are_keys_if_the_corpus_has_them(full, texts, tmp_path
 def test_a_query_without_a_word_of_the_corpus_has_no_ngram_keys(tools, full, texts, tmp_path):
     full.index(texts, tmp_path)
     strange = tools.Texts([[58, 59], [57]], "q")
-    assert all(
-        key[-1] == 53 for keys in full.searcher.search(strange["tokens"]).further for key in keys
-    )
+    assert all(key[-1] == 53 for keys in full.search(strange["tokens"]).further for key in keys)
     assert full.retrieve(strange, 3).documents("q1")
 
 
 def test_two_views_are_full_seal_to_the_bit(tools, full, texts, queries, tmp_path):
     """What full SEAL was before there were views: titles, the query's n-grams, then the body's."""
     full.index(texts, tmp_path)
-    ranking, further = full.retrieve(queries, 9), full.searcher.search(queries["tokens"]).further
+    ranking, further = full.retrieve(queries, 9), full.search(queries["tokens"]).further
     titles = [[*title, *END, EOS_ID] if title else [] for title in texts["title_tokens"]]
     whole = zip(titles, texts["tokens"], strict=True)
     index = NgramIndex.build([[*title[:-1], *text, EOS_ID] for title, text in whole])
     trie = Trie.build(titles)
-    found = full.searcher.beam([full.prepare_query(q) for q in queries["tokens"]], index, 4)
-    named = full.searcher.beam(
-        [full.prepare_query(q, "title") for q in queries["tokens"]], trie, trie.depth
-    )
+    found = full.beam([full.prepare_query(q) for q in queries["tokens"]], index, 4)
+    named = full.beam([full.prepare_query(q, "title") for q in queries["tokens"]], trie, trie.depth)
     options = dict(special_ids=full.template.special, document_ids=texts["id"])
     for number, query in enumerate(queries["id"]):
         keys = {tuple(key[:-1]): p for key, p in named.final.of(number) if key[-1] == EOS_ID}
@@ -188,7 +182,7 @@ def test_the_evidence_of_all_views_is_added_up_by_hand(tools):
         ((10, 53), "title"): 3.786566,  # (log 7)²
         ((20, 30, 54), "query"): 3.155472,  # the same, times 1/2 + 1/2 · 2/3: 30 is covered
     }
-    names = seal.searcher.names
+    names = seal.names
     (parts,) = names.shares(found, 0, [0]).values()
     assert {(tokens, view): value for tokens, value, view in parts} == pytest.approx(
         expected, abs=1e-6
@@ -203,9 +197,9 @@ def test_a_text_longer_than_n_grams_were_is_a_key(tools, texts, queries):
     texts["query_tokens"] = [[long], [long * 9], [], [], []]
     seal = tools.sharpen(tools.make_seal(special_tokens=MINDER))
     index = seal.index(texts)
-    texts = seal.searcher.names.texts
+    texts = seal.names.texts
     assert texts["query"][:2] == [[[*long, 54, EOS_ID]], []], "270 tokens are no key"
-    for keys in seal.searcher.search(queries["tokens"]).further:
+    for keys in seal.search(queries["tokens"]).further:
         assert keys[(*long, 54)][1] == "query" and index.intervals([[*long, 54]])[1].item() > 0
     assert seal.retrieve(queries, 9).documents("q0")
 
@@ -216,7 +210,7 @@ def test_a_bonus_raises_a_views_keys_to_one_limit(tools, texts, queries):
     for bonus in (None, {"query": 20.0}):
         seal = tools.sharpen(tools.make_seal(special_tokens=MINDER, bonus=bonus))
         seal.index(texts)
-        found.append(seal.searcher.search(queries["tokens"]).further)
+        found.append(seal.search(queries["tokens"]).further)
     for keys, more in zip(*found, strict=True):
         expected = {
             key: (min(p + 20, -1.0), view) if view == "query" else (p, view)
@@ -235,7 +229,7 @@ def test_without_texts_a_view_adds_nothing(tools, full, texts, queries):
     for column in ({}, {"query_tokens": [[] for _ in texts]}):
         texts.update(column)
         minder.index(texts)
-        assert minder.searcher.names.tries.keys() == {"title"}
+        assert minder.names.tries.keys() == {"title"}
         assert minder.retrieve_with_shares(queries, 9) == full.retrieve_with_shares(queries, 9)
 
 
@@ -249,7 +243,7 @@ def test_what_is_no_view_is_refused(tools):
 def test_a_collection_without_titles_has_only_the_other_keys(full, texts, queries, tmp_path):
     texts["title_tokens"][:] = [[] for _ in texts]
     full.index(texts, tmp_path)
-    assert not full.searcher.names.tries
+    assert not full.names.tries
     assert len(full.retrieve(queries, 9)) == 3
 
 
@@ -309,7 +303,7 @@ def test_another_head_learns_spans(tools, headed, texts):
 
 def test_a_search_under_another_head_finds_ngrams(headed, texts, queries, tmp_path):
     index = headed.index(texts, tmp_path)
-    found = headed.searcher.search(queries["tokens"])
+    found = headed.search(queries["tokens"])
     for number in range(3):
         keys = found.candidates.of(number)
         assert len(keys) > 10 and all(index.count(key) for key, _ in keys)
@@ -336,7 +330,7 @@ def test_titles_and_special_tokens_have_rows_under_another_head(tools, texts, qu
     rows = seal.head.labels(title, torch.tensor([0]))
     assert torch.equal(seal.head.row_tokens[rows], title)
     seal.index(texts)
-    for keys in seal.searcher.search(queries["tokens"]).further:
+    for keys in seal.search(queries["tokens"]).further:
         assert set(keys) >= {(49, 48, 53), (9, 8, 53), (9, 53)}
         assert all(score > -60 for score, _ in keys.values())
 

@@ -20,7 +20,7 @@ def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries,
     for weight in seal.parameters():
         torch.nn.init.normal_(weight)
     seal.index(documents, tmp_path)
-    found = seal.searcher.search(queries["tokens"])
+    found = seal.search(queries["tokens"])
     allowed = set().union(*map(runs, documents["tokens"]))
     for number in range(len(queries)):
         keys = [tuple(tokens) for tokens, _ in found.candidates.of(number)]
@@ -33,7 +33,7 @@ def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries,
 def test_a_keys_log_probability_is_that_of_teacher_forcing(tools, documents, queries, tmp_path):
     seal = tools.sharpen(tools.make_seal())
     seal.index(documents, tmp_path)
-    found = seal.searcher.search(queries["tokens"])
+    found = seal.search(queries["tokens"])
     for number, tokens in enumerate(queries["tokens"]):
         query = torch.tensor([seal.prepare_query(tokens)])
         for key, log_prob in found.candidates.of(number):
@@ -46,7 +46,7 @@ def test_queries_searched_together_or_alone_find_the_same(tools, documents, quer
     seal = tools.sharpen(tools.make_seal())
     seal.index(documents)
     together = seal.retrieve(queries, 5)
-    monkeypatch.setattr("models.constrained_search._QUERY_BATCH", 1)
+    monkeypatch.setattr("models.generative._QUERY_BATCH", 1)
     alone = seal.retrieve(queries, 5)
     for query in queries["id"]:
         assert together.documents(query) == alone.documents(query)
@@ -111,6 +111,6 @@ def test_a_document_without_tokens_is_covered_nowhere(tools, queries, tmp_path):
     candidates = {query: documents["id"] for query in queries["id"]}
     for windows in (lambda query, row: [row["tokens"]] if row["tokens"] else [], lambda *_: []):
         for pool in ("sum", "mean", "max"):
-            found = seal.rerank(queries, documents, candidates, windows, pool)
+            found = seal.rerank(queries, documents, candidates, segments=windows, pool=pool)
             expected = {"d0", "d2"} if windows("", documents[0]) else set()
             assert all(set(found.documents(query)) == expected for query in queries["id"])

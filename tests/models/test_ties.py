@@ -85,6 +85,6 @@ def test_seal_scores_the_best_of_documents_that_tie_in_its_first_stage(tools):
         system.index(documents)
         key = Hypotheses(torch.zeros(1).long(), torch.tensor([[7, 8]]), torch.tensor([-0.1]))
         found = BeamSearchResult(key, key, torch.full((1, 60), -50.0))
-        system.searcher.search = lambda *_, found=found, **__: found
+        system.search = lambda *_, found=found, **__: found
         assert system.retrieve(queries, 100).documents("q0") == BEST[:3]
         assert system.retrieve(queries, 2).documents("q0") == BEST[:2]

@@ -353,7 +353,7 @@ def test_continuations_lead_from_token_to_token_to_a_document(browser, session):
         assert all(not one["examples"] for one in found if not one["allowed"])
         prefix = [*prefix, walked["token"]]
     number = system.document_ids.index(walked["examples"][0]["id"])
-    assert tuple(prefix) in system.searcher.names.gold_prefixes(number)
+    assert tuple(prefix) in system.names.gold_prefixes(number)
 
 
 def test_a_prefix_that_no_search_generates_is_a_line(browser):

@@ -4,7 +4,7 @@ import torch
 from datasets import Dataset
 from transformers import BertConfig, BertModel, T5Config, T5EncoderModel, T5ForConditionalGeneration
 
-from gr_mvdr.identifiers.document_embeddings import HuggingFaceEncoder, OwnEncoder, TfidfSvd
+from gr_mvdr.identifiers.document_embeddings import HuggingFaceEncoder, TfidfSvd
 from gr_mvdr.tokenizers import train_tokenizer
 
 TEXTS = [
@@ -22,21 +22,17 @@ def table(texts=TEXTS):
     return Dataset.from_dict({"text": texts, "tokens": tokens})
 
 
-@pytest.fixture
-def fitted():
+def fitted(texts=TEXTS, dimension=4):
     pytest.importorskip("sklearn")
-    embeddings = TfidfSvd(dimension=4)
-    embeddings.fit(table())
+    embeddings = TfidfSvd(dimension)
+    embeddings.fit(table(texts))
     return embeddings
 
 
 def test_all_dimensions_keep_tf_idfs_cosines():
     """Without reduction the SVD is a rotation. The weights here are worked out by hand."""
-    pytest.importorskip("sklearn")
-    embeddings = TfidfSvd(dimension=50)
     texts = ["a b", "a a c", "d d d"]
-    embeddings.fit(table(texts))
-    found = embeddings.transform(table(texts))
+    found = fitted(texts, 50).transform(table(texts))
     a, once = 1 + np.log(4 / 3), 1 + np.log(4 / 2)  # idf = 1 + ln((1 + N) / (1 + df))
     first, second = np.array([a, once, 0]), np.array([(1 + np.log(2)) * a, 0, once])
     cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
@@ -45,43 +41,20 @@ def test_all_dimensions_keep_tf_idfs_cosines():
 
 
 def test_the_dimension_is_what_the_data_allow():
-    pytest.importorskip("sklearn")
     for texts, expected in ((["one two", "three"], 2), (["one", "one"], 1), (["one two"], 1)):
-        embeddings = TfidfSvd(dimension=64)
-        embeddings.fit(table(texts))
-        assert embeddings.transform(table(texts)).shape == (len(texts), expected)
-
-
-def test_unknown_words_alone_give_a_zero_vector(fitted):
-    assert not fitted.transform(table(["zebra", "!?"])).any()
-
-
-def test_texts_without_words_are_refused():
-    pytest.importorskip("sklearn")
+        assert fitted(texts, 64).transform(table(texts)).shape == (len(texts), expected)
     with pytest.raises(ValueError, match="embeddings=TfidfSvd: no document has a word"):
-        TfidfSvd().fit(table(["...", "!"]))
+        fitted(["...", "!"])
 
 
-def test_saved_tf_idf_gives_the_same_vectors(fitted, tmp_path):
-    fitted.save(tmp_path / "embeddings")
+def test_saved_tf_idf_gives_the_same_vectors_and_zeros_for_unknown_words(tmp_path):
+    fitted().save(tmp_path / "embeddings")
     assert {path.suffix for path in (tmp_path / "embeddings").iterdir()} == {".json", ".npy"}
     loaded = TfidfSvd(dimension=4)
     loaded.load(tmp_path / "embeddings")
     new = table([*TEXTS, "a dog and cheese", "zebra"])
-    assert np.array_equal(loaded.transform(new), fitted.transform(new))
-
-
-def test_the_own_encoder_is_asked_for_so_many_tokens_and_is_normalised():
-    seen = []
-
-    def encode(tokens, length):
-        seen.append((tokens, length))
-        return np.array([[3.0, 4.0], [0.0, 2.0]])
-
-    documents = Dataset.from_dict({"tokens": [[5, 6, 7, 8], [9]]})
-    found = OwnEncoder(length=3).transform(documents, encode)
-    assert seen == [([[5, 6, 7, 8], [9]], 3)]
-    assert np.allclose(found, [[0.6, 0.8], [0, 1]]) and found.dtype == np.float32
+    assert np.array_equal(loaded.transform(new), fitted().transform(new))
+    assert loaded.transform(new)[:-1].any(1).all() and not loaded.transform(new)[-1].any()
 
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)

@@ -122,7 +122,7 @@ def test_raw_scores_and_blocks(tools, monkeypatch):
 def test_another_relevant_documents_identifier_shields_its_beginning(tools):
     """Of the titles 9 8, 9 8 7, 9 and 8 9 8: how far each leads to what is relevant, too."""
     system = tools.make_docid("titles")
-    ids, mask = pad([system.identifiers.of(row) for row in range(4)])
+    ids, mask = pad([system.identifiers.sequences[row] for row in range(4)])
     tokens = ids.masked_fill(~mask, -1).expand(5, -1, -1)
     batch = replace(collate(examples(False)), document_index=torch.tensor([5, 0, 1, 5, 5]))
     batch.relevant = torch.tensor([[0, 0], [0, 0], [3, 4], [2, 0], [4, 3]])
