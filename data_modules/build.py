@@ -9,23 +9,17 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import rich.table
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from rich.console import Console
 
 from data_modules.collection import Collection
 from data_modules.store import MANIFEST
 
-PLAIN_WIDTH = 200  # where no terminal says how wide it is
-
 
 def build(config: DictConfig) -> Collection:
-    """Builds the collection of ``config.data``, or finds it built, and prints its manifest.
+    """Builds the collection of ``config.data``, or finds it built, and prints what it holds.
 
     Args:
         config: composed from `conf/build.yaml`.
@@ -35,41 +29,27 @@ def build(config: DictConfig) -> Collection:
     """
     started = time.time()
     collection = instantiate(config.data).read()
-    console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
-    console.print(manifest_table(collection))
-    console.print(_state(collection, started), soft_wrap=True, markup=False, highlight=False)
-    return collection
-
-
-def manifest_table(collection: Collection) -> rich.table.Table:
-    """What a collection holds, and what it was made from."""
-    table = rich.table.Table(title=collection.name, title_justify="left", show_header=False)
-    for name, value in _rows(collection):
-        table.add_row(name, value if isinstance(value, str) else json.dumps(value))
-    return table
-
-
-def _rows(collection: Collection) -> Iterator[tuple[str, Any]]:
-    yield "documents", f"{len(collection.documents):,}"
-    yield "queries", f"{len(collection.queries):,}"
-    for split, judgements in collection.qrels.items():
-        yield f"judgements of {split}", f"{len(judgements):,}"
-    for kind, runs in (("candidates", collection.candidates), ("negatives", collection.negatives)):
-        if runs:
-            yield f"{kind} of", ", ".join(runs)
+    judged = {f"judgements of {split}": f"{len(t):,}" for split, t in collection.qrels.items()}
+    runs = {"candidates of": collection.candidates, "negatives": collection.negatives}
+    rows = {
+        "documents": f"{len(collection.documents):,}",
+        "queries": f"{len(collection.queries):,}",
+        **judged,
+        **{kind: ", ".join(named) for kind, named in runs.items() if named},
+    }
+    state = "generated, in the cache of datasets"
     if collection.folder is not None:
-        manifest = json.loads((collection.folder / MANIFEST).read_text())
-        yield from manifest["options"].items()
-    for source, value in collection.sources.items():
-        yield Path(source).name, value
-
-
-def _state(collection: Collection, started: float) -> str:
-    """Whether it was built since a time (seconds since 1970), and where it lies."""
-    if collection.folder is None:
-        return "generated, in the cache of datasets"
-    made = (collection.folder / MANIFEST).stat().st_mtime
-    return f"{'built' if made >= started else 'reused, built before'}: {collection.folder}"
+        manifest = collection.folder / MANIFEST
+        rows |= json.loads(manifest.read_text())["options"]
+        new = manifest.stat().st_mtime >= started
+        state = f"{'built' if new else 'reused, built before'}: {collection.folder}"
+    rows |= {Path(source).name: value for source, value in collection.sources.items()}
+    width = max(map(len, rows))
+    print(collection.name)
+    for name, value in rows.items():
+        print(f"  {name:{width}}  {value if isinstance(value, str) else json.dumps(value)}")
+    print(state)
+    return collection
 
 
 def main(config: DictConfig) -> None:

@@ -62,12 +62,12 @@ def read_rows(
     columns = array("q"), array("q"), array("f"), array("b")
     other_queries = unknown_documents = 0
     for pair in track(read_pairs(file, *forms), f"reading {file.name}"):
-        if pair.query not in queries:
+        if pair.query_id not in queries:
             other_queries += 1
-        elif pair.document not in documents:
+        elif pair.document_id not in documents:
             unknown_documents += 1
         else:
-            rows = queries[pair.query], documents[pair.document]
+            rows = queries[pair.query_id], documents[pair.document_id]
             for column, value in zip(columns, (*rows, pair.score, pair.positive), strict=True):
                 column.append(value)
     kinds = np.int64, np.int64, np.float32, bool

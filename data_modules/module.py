@@ -20,7 +20,7 @@ from data_modules.formats.files import sha256
 from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
 from data_modules.store import collect
-from data_modules.tables import count_longer, sample_rows, select_shard
+from data_modules.tables import TokenColumn, sample_rows
 from data_modules.tokenisation import (
     add_tokens,
     add_views,
@@ -185,7 +185,11 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def _texts(self) -> Dataset:
-        return select_shard(self._all_texts, self.shard)
+        if self.shard is None:
+            return self._all_texts
+        first, _, number = self.shard.partition("/")
+        rows = np.arange(int(first), len(self._all_texts), int(number))
+        return self._all_texts.select(rows)
 
     @cached_property
     def _all_texts(self) -> Dataset:
@@ -251,10 +255,13 @@ class RetrievalDataModule(pl.LightningDataModule):
         """How many texts are longer than the limits and are cut: reported, never fatal."""
         splits = [split for split in (self.train_split, *self.test_splits) if split]
         around = self.template.read_query((), 0), self.template.read_document((), 0)
-        longest = self.query_length - len(around[0])
+        sides = {
+            "queries": (map(self.queries, splits), self.query_length - len(around[0])),
+            "documents": ([self.documents], self.document_length - len(around[1])),
+        }
         return {
-            "queries": sum(count_longer(self.queries(split), longest) for split in splits),
-            "documents": count_longer(self.documents, self.document_length - len(around[1])),
+            side: sum(int((TokenColumn(table).lengths > longest).sum()) for table in tables)
+            for side, (tables, longest) in sides.items()
         }
 
     # Training

@@ -11,7 +11,7 @@ import numpy as np
 from data_modules.candidates import NamedRows, read_rows
 from data_modules.collection import PairSet, TrainingTables
 from data_modules.formats.files import sha256
-from data_modules.formats.layout import Ranked
+from data_modules.formats.layout import NamedPair
 from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE
 from data_modules.store import write_run
 from data_modules.tables import cache_folder, integers, write_once
@@ -179,11 +179,11 @@ def _bm25_run(tables: TrainingTables, depth: int) -> Path:
     made_from = f"bm25/2 {depth} {queries._fingerprint} {documents._fingerprint} {known}"
     name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
 
-    def search(index: InvertedLists) -> Iterator[Ranked]:
+    def search(index: InvertedLists) -> Iterator[NamedPair]:
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         for query, text in track(rows, "BM25 run", total=len(queries)):
             for document, score in index.best(split_words(text), depth).items():
-                yield Ranked("", query, document, score)
+                yield NamedPair("", query, document, score)
 
     run = cache_folder("runs") / name
     with write_once(run) as partial:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from data_modules.almanac import almanac
+from data_modules.almanac import Entries, Questions, almanac
 from data_modules.builders.ir_datasets import OWN, ir_dataset
 from data_modules.builders.msmarco_doc import msmarco_doc
 from data_modules.builders.nq320k import nq320k
@@ -12,7 +12,7 @@ from data_modules.collection import Collection
 from data_modules.formats.catalogue import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, part
 
 
 @part("data")
@@ -20,9 +20,9 @@ from gr_mvdr.options import part
 class AlmanacDataModule(RetrievalDataModule):
     """The generated collection. Args: see `almanac`, and `RetrievalDataModule`."""
 
-    n_documents: int
-    train_questions: int
-    collection_seed: int
+    n_documents: Entries
+    train_questions: Questions
+    collection_seed: Count
 
     def read(self) -> Collection:
         return almanac(self.n_documents, self.collection_seed, self.train_questions)

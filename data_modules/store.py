@@ -15,7 +15,7 @@ from datasets import Dataset, Features
 
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
 from data_modules.formats.files import PACKED, sha256
-from data_modules.formats.layout import Layout, LayoutChecks, Ranked
+from data_modules.formats.layout import Layout, LayoutChecks, NamedPair
 from data_modules.tables import cache_folder, open_table, write_once, write_table
 from gr_mvdr.files import checksum, read_json, verify, write_json
 from gr_mvdr.progress import track
@@ -147,7 +147,7 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
     return counts
 
 
-def write_run(ranked: Iterable[Ranked], file: Path, tag: str = "given") -> int:
+def write_run(ranked: Iterable[NamedPair], file: Path, tag: str = "given") -> int:
     """Writes a TREC run, ``query Q0 document rank score tag``; returns how many lines it has.
 
     Args:

@@ -141,18 +141,6 @@ def short_hash(*causes: Any) -> str:
     return hashlib.sha256(json.dumps(causes).encode()).hexdigest()[:32]
 
 
-@contextmanager
-def hide_bars() -> Iterator[None]:
-    """Keeps the bars of ``datasets`` out of ours, and leaves the user's setting as it was."""
-    shown = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
-
-
 def sample_rows(table: Dataset, limit: int | None) -> Dataset:
     """At most so many rows, drawn at random, in their order; None = all."""
     if limit is None or limit >= len(table):
@@ -160,19 +148,6 @@ def sample_rows(table: Dataset, limit: int | None) -> Dataset:
     # Whatever the seed: runs of several seeds are measured on the same queries.
     chosen = np.random.default_rng(0).permutation(len(table))[:limit]
     return table.select(sorted(chosen.tolist()))
-
-
-def count_longer(table: Dataset, limit: int) -> int:
-    """How many of a table's texts have more than so many tokens."""
-    return int((TokenColumn(table).lengths > limit).sum())
-
-
-def select_shard(table: Dataset, shard: str | None) -> Dataset:
-    """Every n-th row from the i-th on, of a shard "i/n"; all rows without one."""
-    if shard is None:
-        return table
-    first, _, number = shard.partition("/")
-    return table.select(np.arange(int(first), len(table), int(number)))
 
 
 def arrow_column(table: Dataset, name: str) -> pa.ChunkedArray:

@@ -67,10 +67,8 @@ def choose_tokenizer(
         prefix_space: see `load_tokenizer`.
 
     Raises:
-        ValueError: an unknown unit, or a given vocabulary does not fit into the embedding table.
+        ValueError: a given vocabulary does not fit into the embedding table.
     """
-    if unit not in ("piece", "word"):
-        raise ValueError(f"tokenizer.unit={unit}: must be piece or word")
     if unit == "word" or (backbone is None and path is None):
         special = list((special_tokens or {}).values())
         loaded = _make_tokenizer(documents, queries, unit, vocab_size, lowercase, special)
@@ -272,21 +270,16 @@ def add_views(
         views: name → file; see `read_view_texts`. A document that it does not name has no texts.
     """
     for view, path in views.items():
-        documents = _add_view(documents, f"{view}_tokens", Path(path).expanduser(), tokenizer)
+        name, file = f"{view}_tokens", Path(path).expanduser()
+        read = cache(partial(read_view_texts, file, documents, tokenizer))  # if nothing is cached
+
+        def tokenise(rows: pa.Table, name: str = name, read: Callable = read) -> dict[str, list]:
+            return {name: [read().get(i, []) for i in rows["id"].to_pylist()]}
+
+        made_from = documents._fingerprint, name, sha256(file), hash_vocabulary(tokenizer)
+        key = short_hash("view/1", *made_from)
+        documents = _map(documents, tokenise, key, "tokenising", **{name: List(_INTEGERS)})
     return documents
-
-
-def _add_view(
-    documents: Dataset, name: str, file: Path, tokenizer: PreTrainedTokenizerBase
-) -> Dataset:
-    read = cache(partial(read_view_texts, file, documents, tokenizer))  # if nothing is cached
-
-    def tokenise(rows: pa.Table) -> dict[str, list]:
-        return {name: [read().get(i, []) for i in rows["id"].to_pylist()]}
-
-    made_from = documents._fingerprint, name, sha256(file), hash_vocabulary(tokenizer)
-    key = short_hash("view/1", *made_from)
-    return _map(documents, tokenise, key, "tokenising", **{name: List(_INTEGERS)})
 
 
 def encode_special_tokens(

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from datasets import Dataset, Features, List, Value
 
@@ -13,6 +14,7 @@ from data_modules.almanac.prose import ask, describe
 from data_modules.almanac.world import Permutation, World
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection
 from data_modules.tables import cache_table
+from gr_mvdr.options import Count, Rule, Size, checked
 
 _SPANS = List({"start": Value("int64"), "end": Value("int64")})
 QUESTIONS = Features(
@@ -24,17 +26,10 @@ QUESTIONS = Features(
         "evidence": _SPANS,
     }
 )
-LIMITS = {
-    "n_documents": (50, 1_000_000),
-    "train_questions": (1, 16),
-    "dev_questions": (1, 2),
-    "test_questions": (1, 2),
-    "unseen_questions": (1, 20),
-    "collection_seed": (0, 2**63 - 1),
-}
-
-
 KINDS = {kind.kind: kind for kind in (Person, Settlement, Building, Work, Event)}
+
+Entries = Annotated[int, Rule("≥ 50 and ≤ 1,000,000", lambda number: 50 <= number <= 1_000_000)]
+Questions = Annotated[int, Rule("≥ 1 and ≤ 16", lambda number: 1 <= number <= 16)]
 
 
 def new_world(size: int, seed: int) -> World:
@@ -42,20 +37,21 @@ def new_world(size: int, seed: int) -> World:
     return World(size, seed, KINDS)
 
 
+@checked
 def almanac(
-    n_documents: int = 500,
-    seed: int = 1,
-    train_questions: int = 10,
-    dev_questions: int = 1,
-    test_questions: int = 1,
-    unseen_questions: int = 2,
+    n_documents: Entries = 500,
+    seed: Count = 1,
+    train_questions: Questions = 10,
+    dev_questions: Size = 1,
+    test_questions: Size = 1,
+    unseen_questions: Size = 2,
 ) -> Collection:
     """An encyclopaedia of invented people, places, works and events, with questions.
 
     The same arguments give the same collection; memory does not grow with ``n_documents``.
 
     Args:
-        n_documents: entries, 50 to 1,000,000.
+        n_documents: entries.
         train_questions, dev_questions, test_questions: of each of the nine tenths of the entries
             that are seen in training; no two of an entry give and ask the same facts.
         unseen_questions: of each of the other entries, the split ``test_unseen``.
@@ -69,40 +65,21 @@ def almanac(
         ValueError: an argument out of range, more questions than an entry's facts allow.
     """
     arguments = dict(locals())
-    for key, value in arguments.items():
-        _check("collection_seed" if key == "seed" else key, value)  # as the config calls it
     counts = train_questions, dev_questions, test_questions, unseen_questions
     splits = dict(zip(("train", "dev", "test", "test_unseen"), counts, strict=True))
+    made_from = _version(), *(f"{key}={value}" for key, value in arguments.items())
+
+    def table(name: str, features: Features, rows: Callable[..., Iterator], *how: Any) -> Dataset:
+        made = partial(rows, new_world(n_documents, seed), *how)
+        return cache_table(made, features, f"almanac {name}", *made_from)
+
     return Collection(
         name=f"almanac-{n_documents}",
-        documents=_table(arguments, "documents", DOCUMENTS, _documents),
-        queries=_table(arguments, "queries", QUESTIONS, _queries, splits),
-        qrels={
-            s: _table(arguments, f"qrels {s}", JUDGEMENTS, _qrels, s, n) for s, n in splits.items()
-        },
+        documents=table("documents", DOCUMENTS, _documents),
+        queries=table("queries", QUESTIONS, _queries, splits),
+        qrels={s: table(f"qrels {s}", JUDGEMENTS, _qrels, s, n) for s, n in splits.items()},
         sources={key: str(value) for key, value in arguments.items()} | {"generator": _version()},
     )
-
-
-def _table(
-    made_from: dict[str, int], name: str, features: Features, rows: Callable[..., Any], *how: Any
-) -> Dataset:
-    """A table in the cache of ``datasets``, made from `rows(world, *how)` if it is not there."""
-    return cache_table(
-        lambda: rows(new_world(made_from["n_documents"], made_from["seed"]), *how),
-        features,
-        f"almanac {name}",
-        _version(),
-        *(f"{key}={value}" for key, value in made_from.items()),
-    )
-
-
-def _check(key: str, value: int) -> None:
-    low, high = LIMITS[key]
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
-        kind = "" if whole else "an integer "
-        raise ValueError(f"data.{key}={value}: must be {kind}between {low:,} and {high:,}")
 
 
 def _version() -> str:
@@ -112,24 +89,18 @@ def _version() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _unseen(world: World) -> Permutation:
-    return Permutation(world.size, world.seed, "unseen")
-
-
-def _document_id(index: int) -> str:
-    return f"d{index:06d}"
-
-
 def _documents(world: World) -> Iterator[dict]:
     for index in range(world.size):
         item = world.entry(index)
-        yield {"id": _document_id(index), "title": item.title, "text": describe(item).text}
+        yield {"id": f"d{index:06d}", "title": item.title, "text": describe(item).text}
 
 
-def _splits_of(index: int, order: Permutation, splits: dict[str, int]) -> dict[str, int]:
-    """The splits an entry has questions in: a tenth of the entries only in test_unseen."""
-    unseen = order(index) < order.size // 10
-    return {name: n for name, n in splits.items() if (name == "test_unseen") == unseen}
+def _asked(world: World, splits: dict[str, int]) -> Iterator[tuple[int, dict[str, int]]]:
+    """Each entry and the splits that it has questions in: a tenth of the entries test_unseen's."""
+    order = Permutation(world.size, world.seed, "unseen")
+    for index in range(world.size):
+        unseen = order(index) < world.size // 10
+        yield index, {s: n for s, n in splits.items() if (s == "test_unseen") == unseen}
 
 
 def _query_id(split: str, index: int, number: int) -> str:
@@ -137,10 +108,8 @@ def _query_id(split: str, index: int, number: int) -> str:
 
 
 def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
-    order = _unseen(world)
-    for index in range(world.size):
+    for index, wanted in _asked(world, splits):
         item = world.entry(index)
-        wanted = _splits_of(index, order, splits)
         questions = ask(item, describe(item), sum(wanted.values()))
         if len(questions) < sum(wanted.values()):
             raise ValueError(
@@ -163,12 +132,7 @@ def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
 
 
 def _qrels(world: World, split: str, count: int) -> Iterator[dict]:
-    order = _unseen(world)
-    for index in range(world.size):
-        if _splits_of(index, order, {split: count}):
-            for number in range(count):
-                yield {
-                    "query_id": _query_id(split, index, number),
-                    "document_id": _document_id(index),
-                    "relevance": 1,
-                }
+    for index, wanted in _asked(world, {split: count}):
+        for number in range(wanted.get(split, 0)):
+            query = _query_id(split, index, number)
+            yield {"query_id": query, "document_id": f"d{index:06d}", "relevance": 1}

@@ -5,8 +5,9 @@ document with at least one training judgement, about 320,000.
 """
 
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from data_modules.formats.files import given_path, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
@@ -42,9 +43,9 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
     documents = needed(folder, "msmarco-docs.tsv")
     asked = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}
-    kept = _Kept(documents, asked, qrels, ids)
-    others = [*asked.values(), *qrels.values(), *([ids] if ids else [])]
     unpacked = documents.stat().st_size * (1 if documents.suffix == ".tsv" else _PACKED)
+    others = [*asked.values(), *qrels.values(), *([ids] if ids else [])]
+    kept = _Kept(documents, asked, qrels, ids)
     return Layout(
         name="msmarco_doc",
         files=(documents, *others),
@@ -56,21 +57,20 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
     )
 
 
-class _Kept:
+class _Kept(NamedTuple):
     """The part of the files that is about the documents that are kept."""
 
-    def __init__(
-        self, file: Path, asked: dict[str, Path], qrels: dict[str, Path], ids: Path | None
-    ):
-        self._file, self._queries, self._qrels, self._ids = file, asked, qrels, ids
+    file: Path
+    asked: dict[str, Path]
+    qrels: dict[str, Path]
+    ids: Path | None
 
-    @cached_property
     def _wanted(self) -> dict[str, str]:
         """Document id → where it is named first."""
-        if self._ids:
-            named = ((where, line.strip()) for where, line in numbered_lines(self._ids))
+        if self.ids:
+            named = ((where, line.strip()) for where, line in numbered_lines(self.ids))
         else:
-            found = trec_judgements(self._qrels["train"])
+            found = trec_judgements(self.qrels["train"])
             named = ((where, id) for where, _, id, grade in found if grade > 0)
         wanted: dict[str, str] = {}
         for where, id in named:
@@ -78,42 +78,32 @@ class _Kept:
         return wanted
 
     def documents(self) -> Iterator[Document]:
-        missing = set(self._wanted)
-        for document in table_documents(self._file, MSMARCO):
-            if document.id in self._wanted:
-                missing.discard(document.id)
+        wanted = self._wanted()
+        missing = dict(wanted)
+        for document in table_documents(self.file, MSMARCO):
+            if document.id in wanted:
+                missing.pop(document.id, None)
                 yield document
-        if missing:
-            first = next(id for id in self._wanted if id in missing)
+        for id, where in missing.items():
             raise ValueError(
-                f"{self._wanted[first]}: document {first!r} is not in {self._file.name}, nor are "
-                f"{len(missing) - 1:,} others of {len(self._wanted):,}: files of two collections?"
+                f"{where}: document {id!r} is not in {self.file.name}, nor are "
+                f"{len(missing) - 1:,} others of {len(wanted):,}: files of two collections?"
             )
 
     def queries(self) -> Iterator[Query]:
-        for split, file in self._queries.items():
-            judged = {row.query_id for row in trec_judgements(self._qrels[split])}
-            asked = self._asked[split]
-            if left := len(judged - asked):
+        for split, file in self.asked.items():
+            judged = {row.query_id for row in trec_judgements(self.qrels[split])}
+            kept = {row.query_id for row in self.judgements(split)}
+            if left := len(judged - kept):
                 print(
                     f"msmarco_doc: {left:,} of {len(judged):,} {split} queries are left out: "
                     "none of the kept documents is relevant to them"
                 )
-            yield from (query for query in queries(query_table, file) if query.id in asked)
-
-    @cached_property
-    def _asked(self) -> dict[str, set[str]]:
-        """By split, the queries to which a kept document is relevant."""
-        return {
-            split: {
-                row.query_id
-                for row in trec_judgements(file)
-                if row.relevance > 0 and row.document_id in self._wanted
-            }
-            for split, file in self._qrels.items()
-        }
+            yield from (query for query in queries(query_table, file) if query.id in kept)
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        for row in trec_judgements(self._qrels[split]):
-            if row.document_id in self._wanted and row.query_id in self._asked[split]:
-                yield row
+        """Those of kept documents, and of queries to which one of these is relevant."""
+        wanted = self._wanted()
+        rows = [row for row in trec_judgements(self.qrels[split]) if row.document_id in wanted]
+        asked = {row.query_id for row in rows if row.relevance > 0}
+        return (row for row in rows if row.query_id in asked)

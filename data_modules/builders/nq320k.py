@@ -9,7 +9,7 @@ NCI's and GenRet's files; a query's is its ``example_id``. As the format "nq" (`
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from data_modules.formats.files import PACKED, find_all, given_path
-from data_modules.formats.layout import Document, Judgement, Layout, Query
+from data_modules.formats.layout import Asked, Document, Layout, asked_layout
 from data_modules.formats.readers import json_lines, string, word
 from gr_mvdr.texts import check_characters
 
@@ -33,12 +33,8 @@ COUNTS = {
 }
 FIELDS = ("abstract", "content")
 _PARTS = ("dev_seen", "dev_unseen")  # of a part of the files, one may be empty
-SPLITS = ("train", "dev", *_PARTS)
 # The simplified release is one file a split, with or without the bucket's name before its own.
-_NAMES = {
-    "train": ("*simplified-nq-train.jsonl", "nq-train-[0-9][0-9].jsonl"),
-    "dev": ("*nq-dev-all.jsonl", "nq-dev-[0-9][0-9].jsonl"),
-}
+_WHOLE = {"train": "*simplified-nq-train.jsonl", "dev": "*nq-dev-all.jsonl"}
 _SHARDS = {"train": 50, "dev": 5}  # of the original release
 _SHARE = {True: 1.0, False: 0.25}  # of a file (packed, plain) that its pages' texts take
 _TAG = re.compile(r"<[^<>\s]+>")  # a tag is a token of its own, such as <P> or <Td_colspan="2">
@@ -67,74 +63,65 @@ def nq320k(
     """
     folder = given_path("path", path, "folder")
     titles = given_path("title_vocabulary", title_vocabulary)
-    pages = TitledPages(folder, text, first_tokens, TitleKey(titles), check_counts)
-    raw = [file for files in pages.files.values() for file in files]
-    return Layout(
+    fields = [text] if isinstance(text, str) else list(text)
+    if not fields or set(fields) - set(FIELDS):
+        raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
+    files = {split: _raw_files(folder, split, check_counts) for split in _WHOLE}
+    pages = TitledPages(files, fields, first_tokens, TitleKey(titles), check_counts)
+    raw = [file for own in files.values() for file in own]
+    return asked_layout(
         name="nq320k",
         files=(*raw, *([titles] if titles else [])),
         options={
             "reader": "natural_questions/1",
-            "text": pages.fields,
+            "text": fields,
             "first_tokens": first_tokens,
             "title_vocabulary": titles is not None,
             "check_counts": check_counts,
         },
         documents=pages.documents,
-        queries=pages.queries,
-        judgements={split: partial(pages.judgements, split) for split in SPLITS},
+        splits={split: partial(pages.questions, split) for split in _WHOLE},
+        parts={split: partial(pages.questions, split) for split in _PARTS},
         may_lack=frozenset(_PARTS),
         needed_bytes=int(sum(f.stat().st_size * _SHARE[f.suffix in PACKED] for f in raw)),
     )
 
 
 def recognises(path: Path) -> bool:
-    return path.is_dir() and any(_matching(path, s, name) for s in _NAMES for name in _NAMES[s])
+    return path.is_dir() and any(part for split in _WHOLE for part in _found(path, split))
 
 
 def read(path: Path) -> Layout:
     return replace(nq320k(str(path), check_counts=False), name=path.resolve().name)
 
 
+def _found(folder: Path, split: str) -> tuple[list[Path], list[Path]]:
+    """The files of a split of either release, in the folder or in its folder of that name."""
+    names = _WHOLE[split], f"nq-{split}-[0-9][0-9].jsonl"
+    whole, shards = (find_all(folder, name, f"{split}/{name}") for name in names)
+    return whole, shards
+
+
 def _raw_files(folder: Path, split: str, check_shards: bool) -> list[Path]:
-    """The files of a split, in the folder or in its folder of the split's name.
+    """The files of a split.
 
     Raises:
         FileNotFoundError: there is none, or shards are missing.
         ValueError: both releases are there.
     """
-    whole, shards = (_matching(folder, split, name) for name in _NAMES[split])
-    if whole and (shards or len(whole) > 1):
+    whole, shards = _found(folder, split)
+    if len(whole) + bool(shards) > 1:
         names = ", ".join(file.name for file in (*whole, *shards)[:4])
         raise ValueError(f"data.path={folder}: {split} questions twice ({names}): keep one copy")
-    if not whole and not shards:
-        raise FileNotFoundError(
-            f"data.path={folder}: the {split} questions are missing: "
-            f"{' or '.join(name + '.gz' for name in _NAMES[split])}"
-        )
     count, found = _SHARDS[split], {file.name.split(".")[0] for file in shards}
-    expected = [f"nq-{split}-{number:02}" for number in range(count)]
-    missing = [name for name in expected if name not in found]
-    if check_shards and 0 < len(missing) < count:
-        more = ", …" if len(missing) > 5 else ""
+    missing = {f"nq-{split}-{number:02}" for number in range(count)} - found
+    if not whole and (not shards or (check_shards and missing)):
+        names = ", ".join(sorted(missing)[:5]) + (", …" if len(missing) > 5 else "")
         raise FileNotFoundError(
-            f"data.path={folder}: {len(missing)} of {count} {split} files are missing: "
-            f"{', '.join(missing[:5])}{more} ({_RELAX})"
+            f"data.path={folder}: the {split} questions are missing, {_WHOLE[split]}.gz, or "
+            f"{len(missing)} of {count} files: {names} ({_RELAX})"
         )
     return whole or shards
-
-
-def _matching(folder: Path, split: str, name: str) -> list[Path]:
-    places = [place for place in (folder, folder / split) if place.is_dir()]
-    return [file for place in places for file in find_all(place, name)]
-
-
-class PageQuestion(NamedTuple):
-    """A question and the number of its page among the documents."""
-
-    where: str
-    id: str
-    text: str
-    document: int
 
 
 class TitledPages:
@@ -146,23 +133,21 @@ class TitledPages:
 
     def __init__(
         self,
-        folder: Path,
-        text: str | Sequence[str],
+        files: Mapping[str, Sequence[Path]],
+        fields: Sequence[str],
         first_tokens: int | None,
         key: "TitleKey",
         check_counts: bool,
     ):
-        """See `nq320k`."""
-        self.fields = [text] if isinstance(text, str) else list(text)
-        if not self.fields or set(self.fields) - set(FIELDS):
-            raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
-        if first_tokens is not None and first_tokens < 1:
-            raise ValueError(f"data.first_tokens={first_tokens}: must be ≥ 1, or null for all")
-        self.files = {split: _raw_files(folder, split, check_counts) for split in _NAMES}
-        self._first_tokens, self._key, self._check_counts = first_tokens, key, check_counts
-        self.asked: dict[str, list[PageQuestion]] = {}  # by split
-        self.places: list[tuple[str, str]] = []  # where each document is, and its title
-        self._of_training = 0
+        """
+        Args:
+            files: by split, training first; fields, first_tokens, check_counts: see `nq320k`.
+        """
+        self.files, self.fields, self.first_tokens = files, fields, first_tokens
+        self.key, self.check_counts = key, check_counts
+        self.asked: dict[str, list[Asked]] = {}  # by split
+        self.numbers: dict[str, int] = {}  # of each title
+        self.of_training = 0  # documents
 
     def documents(self) -> Iterator[Document]:
         """Each title's first page.
@@ -170,60 +155,43 @@ class TitledPages:
         Raises:
             ValueError: a line breaks the format, or a count differs.
         """
-        numbers: dict[str, int] = {}
-        self.asked, self.places = {split: [] for split in self.files}, []
+        self.asked, self.numbers = {split: [] for split in self.files}, {}
         for split, files in self.files.items():
-            for page in (page for file in files for page in pages(file)):
-                number = numbers.setdefault(self._key(page.title), len(numbers))
-                asked = PageQuestion(page.where, page.question_id, page.question, number)
+            for page in pages(*files):
+                known = len(self.numbers)
+                number = self.numbers.setdefault(self.key(page.title), known)
+                asked = Asked(page.where, page.question_id, page.question, (str(number),))
                 self.asked[split].append(asked)
-                if number == len(self.places):
-                    self.places.append((page.where, page.title))
+                if number == known:
                     yield Document(page.where, str(number), page.title, self._text(page.text))
             if split == "train":
-                self._of_training = len(numbers)
-        for name, expected in COUNTS.items() if self._check_counts else ():
+                self.of_training = len(self.numbers)
+        for name, expected in COUNTS.items() if self.check_counts else ():
             self._check_count(name, expected)
 
     def _text(self, page: str) -> str:
         text = " ".join(filter(None, (field(page, name) for name in self.fields)))
-        return text if self._first_tokens is None else " ".join(text.split()[: self._first_tokens])
+        return text if self.first_tokens is None else " ".join(text.split()[: self.first_tokens])
 
     def _check_count(self, name: str, expected: int) -> None:
-        """Refuses another count, and says where the difference begins."""
-        items, what = self.places, "titles"
-        if name != "documents":
-            items = [(asked.where, asked.text) for asked in self.questions(name)]
-            what = f"{name} questions"
-        if len(items) == expected:
+        """Refuses another count; says how many questions each file has."""
+        found = len(self.numbers if name == "documents" else self.questions(name))
+        if found == expected:
             return
-        beyond = len(items) > expected
-        difference = "the first beyond them" if beyond else "the last before they end"
-        where, text = items[expected if beyond else -1] if items else ("nowhere", "")
-        files = Counter(Path(where.rsplit(":", 1)[0]).name for where, _ in items)
-        by_file = ", ".join(f"{file} {count:,}" for file, count in files.items()) or "none"
+        places = (asked.where for questions in self.asked.values() for asked in questions)
+        files = Counter(Path(where.rsplit(":", 1)[0]).name for where in places)
         raise ValueError(
-            f"nq320k: expected {expected:,} {what}, found {len(items):,}; {difference} is "
-            f"{text[:60]!r} at {where}; by file: {by_file} ({_RELAX})"
+            f"nq320k: expected {expected:,} {'titles' if name == 'documents' else name}, found "
+            f"{found:,}; questions by file: "
+            f"{', '.join(f'{file} {count:,}' for file, count in files.items())} ({_RELAX})"
         )
 
-    def queries(self) -> Iterator[Query]:
-        """The questions of all splits, once the documents were read."""
-        for questions in self.asked.values():
-            for where, id, text, _ in questions:
-                yield Query(where, id, text)
-
-    def questions(self, split: str) -> list[PageQuestion]:
+    def questions(self, split: str) -> list[Asked]:
         """Those of a split; ``dev_seen``: of pages that training has, too, ``dev_unseen``: not."""
         if split in self.asked:
             return self.asked[split]
         seen = split == "dev_seen"
-        return [q for q in self.asked["dev"] if (q.document < self._of_training) == seen]
-
-    def judgements(self, split: str) -> Iterator[Judgement]:
-        """Each question of a split and its page."""
-        for where, id, _, document in self.questions(split):
-            yield Judgement(where, id, str(document), 1)
+        return [q for q in self.asked["dev"] if (int(q.documents[0]) < self.of_training) == seen]
 
 
 class TitleKey:
@@ -239,8 +207,7 @@ class TitleKey:
             vocabulary: a vocab.txt of BERT's; None = words are compared as they are.
         """
         self._normaliser, self._splitter = BertNormalizer(), BertPreTokenizer()
-        file = None if vocabulary is None else str(vocabulary)
-        self._pieces = file and WordPiece.from_file(file, unk_token="[UNK]")
+        self._pieces = vocabulary and WordPiece.from_file(str(vocabulary), unk_token="[UNK]")
 
     def __call__(self, title: str) -> str:
         normal = self._normaliser.normalize_str(title)
@@ -261,8 +228,8 @@ class Page(NamedTuple):
     text: str
 
 
-def pages(file: Path) -> Iterator[Page]:
-    """The lines of a file of either release.
+def pages(*files: Path) -> Iterator[Page]:
+    """The lines of files of either release.
 
     The simplified training file has the page in ``document_text``; the original release, and the
     development file of the simplified one, as ``document_tokens``, and say its ``document_title``.
@@ -270,7 +237,7 @@ def pages(file: Path) -> Iterator[Page]:
     Raises:
         ValueError: a line has no question, page, or title; names ``file:line``.
     """
-    for where, record in json_lines(file):
+    for where, record in json_lines(*files):
         text = _page_text(where, record)
         title = _title(where, record, text)
         check_characters(where, "the page's title", title)  # the key of a title needs whole ones

@@ -34,7 +34,7 @@ from data_modules.formats.files import (
     needed,
     unpacking,
 )
-from data_modules.formats.layout import Document, Judgement, Layout, Ranked, join_layouts
+from data_modules.formats.layout import Document, Judgement, Layout, NamedPair, join_layouts
 from data_modules.formats.readers import json_lines, table, word
 from data_modules.formats.rows import (
     Reader,
@@ -45,7 +45,7 @@ from data_modules.formats.rows import (
     table_documents,
 )
 from data_modules.store import check_room
-from data_modules.tables import hide_bars, write_once
+from data_modules.tables import write_once
 
 # BEIR's judgements on the hub by split; its "validation" is BEIR's dev.
 _BEIR_SPLITS = {
@@ -96,15 +96,14 @@ def hub_rows(
         OSError: the hub cannot be reached, or has no such data.
     """
     place = options.get("data_files") or f"{path}/{split}"
-    with hide_bars():
-        try:
-            rows = datasets.load_dataset(path, name, split=split, **options)
-        except Exception as error:  # of datasets, of the hub's client, or of the network below it
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            raise OSError(
-                f"{place}: cannot be fetched from the Hugging Face hub ({reason}); "
-                "data.path=FOLDER reads a local copy"
-            ) from error
+    try:
+        rows = datasets.load_dataset(path, name, split=split, **options)
+    except Exception as error:  # of datasets, of the hub's client, or of the network below it
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise OSError(
+            f"{place}: cannot be fetched from the Hugging Face hub ({reason}); data.path=FOLDER "
+            "reads a local copy"
+        ) from error
     for number, row in enumerate(rows, start=1):
         yield f"{place}:{number}", {k: "" if v is None else v for k, v in row.items()}
 
@@ -280,10 +279,10 @@ def _miracl_judged(path: Path | None) -> Layout:
         judged = {row.document_id for rows in joined.judgements.values() for row in rows()}
         return (row for row in joined.documents() if row.id in judged)
 
-    def irrelevant() -> Iterator[Ranked]:
+    def irrelevant() -> Iterator[NamedPair]:
         for where, query, document, grade in joined.judgements["train"]():
             if grade <= 0:
-                yield Ranked(where, query, document, 0.0)
+                yield NamedPair(where, query, document, 0.0)
 
     options = {"reader": "miracl judged/2", **joined.options}
     return replace(

@@ -28,7 +28,7 @@ from data_modules.formats.files import (
     opened,
     plain_name,
 )
-from data_modules.formats.layout import Asked, Document, Layout, Ranked, asked_layout
+from data_modules.formats.layout import Asked, Document, Layout, NamedPair, asked_layout
 from data_modules.formats.readers import array_items, string, word
 from data_modules.formats.rows import DPR, table_documents
 
@@ -138,7 +138,7 @@ def _contexts(files: Iterable[Path]) -> Iterator[Document]:
                         yield Document(where, name, title, string(where, "text", context))
 
 
-def _negatives(file: Path, kind: str) -> Iterator[Ranked]:
+def _negatives(file: Path, kind: str) -> Iterator[NamedPair]:
     for where, query, record in items(file):
         for place, document in enumerate(context_ids(where, record, kind)):
-            yield Ranked(where, query, document, float(-place))
+            yield NamedPair(where, query, document, float(-place))

@@ -5,6 +5,7 @@ words, no id twice, judgements of known documents) is checked once, while it is 
 `LayoutChecks`, whose errors name ``file:line``.
 """
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,13 +46,19 @@ class Judgement(NamedTuple):
     relevance: int
 
 
-class Ranked(NamedTuple):
-    """A document that a file names for a query: to rerank, or as a hard negative."""
+class NamedPair(NamedTuple):
+    """A document that a file names for a query: to rerank, or as a hard negative.
+
+    Attributes:
+        score: the document's; NaN where the file gives none.
+        positive: whether the file says that the document is relevant.
+    """
 
     where: str
     query_id: str
     document_id: str
-    score: float
+    score: float = math.nan
+    positive: bool = False
 
 
 class Asked(NamedTuple):
@@ -63,7 +70,7 @@ class Asked(NamedTuple):
     documents: Sequence[str]
 
 
-_Pair = TypeVar("_Pair", Judgement, Ranked)
+_Pair = TypeVar("_Pair", Judgement, NamedPair)
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,8 @@ class Layout:
     documents: Callable[[], Iterator[Document]]
     queries: Callable[[], Iterator[Query]]
     judgements: Mapping[str, Callable[[], Iterator[Judgement]]]
-    candidates: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
-    negatives: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
+    candidates: Mapping[str, Callable[[], Iterator[NamedPair]]] = field(default_factory=dict)
+    negatives: Mapping[str, Callable[[], Iterator[NamedPair]]] = field(default_factory=dict)
     known_only: bool = False
     may_lack: frozenset[str] = frozenset()
     needed_bytes: int | None = None
@@ -285,10 +292,10 @@ class LayoutChecks:
             f"{split!r} are of such documents: they are kept, and count as not found"
         )
 
-    def ranked(self, kind: str, rows: Callable[[], Iterable[Ranked]]) -> Iterator[Ranked]:
+    def ranked(self, kind: str, rows: Callable[[], Iterable[NamedPair]]) -> Iterator[NamedPair]:
         """Candidates or negatives: of queries and documents that the collection has."""
 
-        def known(row: Ranked) -> bool:
+        def known(row: NamedPair) -> bool:
             return row.query_id in self.query_ids and row.document_id in self.document_ids
 
         return keep_known(rows(), known, kind)

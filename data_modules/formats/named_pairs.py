@@ -5,11 +5,11 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
 from data_modules.formats.files import begins_with
-from data_modules.formats.layout import Ranked
+from data_modules.formats.layout import NamedPair
 from data_modules.formats.readers import (
     first_line,
     json_lines,
@@ -31,23 +31,6 @@ _JSON = (
     '{"query": ["document", …], …}, or lines {"qid": …, "pos": […], "neg": […]}, '
     'or [{"question": …, "positive_ctxs": […]}, …]'
 )
-
-
-class NamedPair(NamedTuple):
-    """A document that a file names for a query.
-
-    Attributes:
-        where: ``file:line``.
-        query, document: ids.
-        score: the document's; NaN where the file gives none.
-        positive: whether the file says that the document is relevant.
-    """
-
-    where: str
-    query: str
-    document: str
-    score: float = math.nan
-    positive: bool = False
 
 
 def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
@@ -82,7 +65,7 @@ def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
         raise ValueError(f"{file}: the file is empty; expected lines of {_shown(forms)}")
 
 
-def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[Ranked]:
+def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
     """The pairs of `read_pairs` that the file does not call positive, for a layout.
 
     Without scores the documents of a query are scored by their places, best first.
@@ -90,10 +73,9 @@ def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[Ranked]:
     query, place = None, 0
     for pair in read_pairs(file, *forms):
         if not pair.positive:
-            place = place - 1 if pair.query == query else 0
-            query = pair.query
-            score = float(place) if math.isnan(pair.score) else pair.score
-            yield Ranked(pair.where, pair.query, pair.document, score)
+            place = place - 1 if pair.query_id == query else 0
+            query = pair.query_id
+            yield pair._replace(score=float(place)) if math.isnan(pair.score) else pair
 
 
 def _form(columns: list[str], forms: tuple[tuple[str, ...], ...]) -> tuple[str, ...] | None:

@@ -367,10 +367,10 @@ def test_the_vocabulary_stays_small(collection):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_documents": 10}, r"data\.n_documents=10: must be between 50 and 1,000,000"),
-        ({"n_documents": 60.0}, r"data\.n_documents=60\.0: must be an integer between"),
-        ({"train_questions": 0}, r"data\.train_questions=0: must be between 1 and 16"),
-        ({"seed": -1}, r"data\.collection_seed=-1: must be between 0 and"),
+        ({"n_documents": 10}, r"n_documents=10: must be a whole number ≥ 50 and ≤ 1,000,000"),
+        ({"n_documents": 60.0}, r"n_documents=60\.0: must be a whole number"),
+        ({"train_questions": 0}, r"train_questions=0: must be a whole number ≥ 1 and ≤ 16"),
+        ({"seed": -1}, r"seed=-1: must be a whole number ≥ 0"),
     ],
 )
 def test_arguments_out_of_range(arguments, message):

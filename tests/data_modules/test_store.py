@@ -8,7 +8,7 @@ import pytest
 
 from data_modules import store
 from data_modules.formats.catalogue import read_layout
-from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
+from data_modules.formats.layout import Document, Judgement, Layout, NamedPair, Query
 from data_modules.store import collect
 from gr_mvdr.evaluation.ranking import Ranking
 
@@ -216,13 +216,13 @@ def test_an_interrupted_build_leaves_nothing(layout, tmp_path):
 
 def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):
     ranked = [("1", "b", 2.0), ("1", "a", 1.0), ("2", "a", 1.0), ("9", "a", 1.0)]
-    runs = {"train": rows(Ranked, ranked)}
+    runs = {"train": rows(NamedPair, ranked)}
     found = collect(replace(layout, candidates=runs, negatives={"given": runs["train"]}), tmp_path)
     expected = Ranking({"1": {"b": 2.0, "a": 1.0}, "2": {"a": 1.0}})
     assert Ranking.read(found.candidates["train"]) == expected
     assert Ranking.read(found.negatives["given"]) == expected
     assert "f:4: 1 of 4 candidates, from this line on" in capsys.readouterr().out
-    others = rows(Ranked, [("8", "x", 1.0), ("9", "a", 1.0)])
+    others = rows(NamedPair, [("8", "x", 1.0), ("9", "a", 1.0)])
     with pytest.raises(ValueError, match=r"^f:1: none of the 2 negatives .* of another one"):
         collect(replace(layout, negatives={"given": others}), tmp_path / "other")
 

@@ -129,11 +129,6 @@ def test_a_given_vocabulary_must_fit_the_embedding_table(tmp_path):
         choose(path=path, vocab_size=size - 1)
 
 
-def test_an_unknown_unit_is_refused():
-    with pytest.raises(ValueError, match="tokenizer.unit=letter: must be piece or word"):
-        choose(unit="letter")
-
-
 SPECIAL_TOKENS = {"body": "|| body", "title": "|| title", "title_end": "@@"}
 
 

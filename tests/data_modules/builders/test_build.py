@@ -31,7 +31,7 @@ def test_every_source_is_built_once_and_says_so(data, tmp_path, capsys):
     config = compose_config("build", f"data={data}", f"data.store={tmp_path}/store", *SMALL[data])
     collection = build(config)
     said = capsys.readouterr().out
-    assert f"{len(collection.documents)} " in said
+    assert f" {len(collection.documents)}\n" in said
     assert all(f"judgements of {split}" in said for split in collection.qrels)
     assert "check_counts" in said or data != "nq320k"
     assert said.endswith(f"\nbuilt: {collection.folder}\n")
@@ -65,7 +65,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as ended:
         run_command("build", "data_modules.build:main")
-    message = "error: nq320k: expected 109,739 titles, found 27; the last before they end is"
+    message = "error: nq320k: expected 109,739 titles, found 27; questions by file: "
     said = (capsys.readouterr().err or str(ended.value)).strip()
     assert said.startswith(message) and said.count("\n") == 0
     left = [place for place in (tmp_path / "store").iterdir() if place.is_dir()]

@@ -145,24 +145,16 @@ def another_title(records: list[dict]) -> list[dict]:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (TRAIN, fewer, r"expected 32 train questions, found 31; the last before they end .*:31;"),
-        (TRAIN, more, r"expected 32 train questions, found 33; the first beyond them .*:33;"),
-        (
-            DEV,
-            another_title,
-            r"expected 27 titles, found 28; the first beyond them is .* at .*:10;",
-        ),
+        (TRAIN, fewer, r"expected 32 train, found 31; questions by file: .*train.* 31, "),
+        (TRAIN, more, r"expected 32 train, found 33; questions by file: .*train.* 33, "),
+        (DEV, another_title, r"expected 27 titles, found 28; questions by file: "),
     ],
 )
-def test_other_counts_are_refused_with_both_numbers_and_the_place(
-    raw, collected, built, name, change, message
-):
+def test_other_counts_are_refused(raw, collected, built, name, change, message):
     write(raw / name, change(lines(raw / name)))
     with pytest.raises(ValueError, match=message) as raised:
         collected(nq320k(str(raw)))
-    assert "data.check_counts=false" in str(raised.value)
-    assert str(raw / name) in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert "data.check_counts=false" in str(raised.value) and "\n" not in str(raised.value)
     assert built() == []
     assert len(collected(nq320k(str(raw), check_counts=False)).qrels) == 4
 
@@ -176,12 +168,6 @@ def test_dev_questions_of_one_kind_are_built_in_part(raw, collected, capsys, see
     assert set(whole.qrels) - set(part.qrels) == {left_out}
     assert f"the split {left_out!r} is empty and is left out" in capsys.readouterr().out
     with pytest.raises(ValueError, match="data.check_counts=false"):
-        collected(nq320k(str(raw)))
-
-
-def test_a_count_of_seen_questions_is_asserted_too(raw, collected, monkeypatch):
-    monkeypatch.setattr(builder, "COUNTS", {**COUNTS, "dev_seen": 7})
-    with pytest.raises(ValueError, match="expected 7 dev_seen questions, found 6"):
         collected(nq320k(str(raw)))
 
 
@@ -208,7 +194,7 @@ def test_shards_give_the_same_collection_as_one_file(raw, collected, monkeypatch
 def test_missing_shards_are_named_before_anything_is_read(raw, monkeypatch):
     shards(raw, "train", TRAIN, range(2))
     monkeypatch.setattr(builder, "json_lines", None)
-    with pytest.raises(FileNotFoundError, match="48 of 50 train files are missing: nq-train-02"):
+    with pytest.raises(FileNotFoundError, match="48 of 50 files: nq-train-02"):
         nq320k(str(raw))
 
 
@@ -234,31 +220,17 @@ def test_a_missing_file_is_named(raw, name):
         nq320k(str(raw))
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_read(raw, collected, built, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10})())
-    monkeypatch.setattr(builder, "json_lines", None)
-    with pytest.raises(OSError, match="data.store=.*nq320k takes about .* MB, 0.0 MB are free"):
-        collected(nq320k(str(raw)))
-    assert built() == []
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"text": "title"}, "data.text=title: must be one or both of abstract, content"),
         ({"text": []}, "data.text="),
-        ({"first_tokens": 0}, "data.first_tokens=0: must be ≥ 1"),
         ({"title_vocabulary": "no/such/vocab.txt"}, "data.title_vocabulary=.*no such file"),
     ],
 )
 def test_options_that_cannot_be_met_are_refused(raw, options, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         nq320k(str(raw), **options)
-
-
-def test_a_missing_folder_is_named():
-    with pytest.raises(FileNotFoundError, match="data.path=no/such: no such folder"):
-        nq320k("no/such")
 
 
 @pytest.mark.parametrize(

@@ -59,17 +59,17 @@ def test_the_parts_of_a_split_keep_its_ids(format):
 def test_candidates_and_negatives():
     wu, dpr, trec = (read_layout(MINIATURES / format) for format in ("wu", "dpr", "trec"))
     (triples,) = wu.negatives.values()
-    assert [row[1:] for row in triples()][:3] == [
+    assert [row[1:4] for row in triples()][:3] == [
         ("1000", "5", 0.0),
         ("1000", "9", -1.0),
         ("1001", "6", 0.0),
     ]
-    candidates = [row[1:] for row in wu.candidates["dev"]()]
+    candidates = [row[1:4] for row in wu.candidates["dev"]()]
     assert candidates[:2] == [("5000", "9", 0.0), ("5000", "6", -1.0)] and len(candidates) == 52
-    assert next(dpr.negatives["negative_ctxs"]())[1:] == ("train-0", "6", 0.0)
-    assert next(dpr.negatives["hard_negative_ctxs"]())[1:] == ("train-0", "10", 0.0)
+    assert next(dpr.negatives["negative_ctxs"]())[1:4] == ("train-0", "6", 0.0)
+    assert next(dpr.negatives["hard_negative_ctxs"]())[1:4] == ("train-0", "10", 0.0)
     assert list(trec.candidates) == ["dev"]
-    candidates = [row[1:] for row in trec.candidates["dev"]()]
+    candidates = [row[1:4] for row in trec.candidates["dev"]()]
     assert candidates[:2] == [("5000", "D109", -1.5), ("5000", "D106", -2.5)]
 
 

@@ -37,7 +37,7 @@ def test_a_run_names_one_pair_a_line(tmp_path):
 def test_triples_name_two_pairs_a_line(tmp_path):
     file = written(tmp_path / "triples.tsv", "q1\td1\td2", "q2 d3 d1")
     found = list(read_pairs(file, TRIPLE, SCORED_TRIPLE))
-    assert [(pair.query, pair.document, pair.positive) for pair in found] == [
+    assert [(pair.query_id, pair.document_id, pair.positive) for pair in found] == [
         ("q1", "d1", True),
         ("q1", "d2", False),
         ("q2", "d3", True),
@@ -151,7 +151,7 @@ def test_dprs_contexts(tmp_path):
 
 def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
     file = written(tmp_path / "triples.tsv", "q d0 d1 d2 d3", "q d0 d4 d5 d6", "p d0 d1 d2 d3")
-    assert [row[1:] for row in read_negatives(file, TRIPLE)] == [
+    assert [row[1:4] for row in read_negatives(file, TRIPLE)] == [
         *(("q", f"d{n}", float(1 - n)) for n in range(1, 7)),
         *(("p", f"d{n}", float(1 - n)) for n in range(1, 4)),
     ]
