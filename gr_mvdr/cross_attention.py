@@ -1,43 +1,42 @@
-"""Cross-attention as alignment: S, A and all paths of a decoder (gr_as_mvdr Eq. 4, 12–14, §8).
+"""Cross-attention as alignment: S, A and all paths of a decoder (gr_as_mvdr Eq. 4, 12–16, §8).
 
 A decoder layer's cross-attention adds Σ_h O_h V_h Q α_i^h to the residual stream at position i. If
 the scale of every norm is held constant, the logit of target token d_i is linear in that stream, so
-the layer's part of rel(d, q) has the form of Eq. 1:
+the layer's part of rel(d, q) is a multi-vector relevance of H heads (Eq. 1):
 
     Σ_h sum(S^h ⊙ A^h),   S^h = Ẽᵀ O_h V_h Q,   A^h = softmax(D̂ᵀ Wᵀ Q)
 
 where ẽ_i is the head's vector of token d_i (an output row, PAWA's or NP's) pulled back through all
-later norms of the stream, and d̂_i is the decoder state that the layer's cross-attention reads. T5
-has one norm at the end of the stream, so that all summands share one ẽ_i; BART norms the stream
-after every summand, so that each summand has its own ẽ_i.
+later norms of the stream, and d̂_i is the decoder state that the layer's cross-attention reads. The
+values O_hᵀ ẽ_i and V_h q_j make S, the keys W_Q d̂_i and W_K q_j make A. T5 has one norm at the end
+of the stream, so that all summands share one ẽ_i; BART norms the stream after every summand, so
+that each summand has its own ẽ_i.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.decoder_layers import CrossAttention, DecoderLayers, read_decoder, unknown_decoder
 from gr_mvdr.heads.plain import Head, real_places
 from gr_mvdr.heads.softmax import table_log_probs
-from gr_mvdr.relevance import (
-    DecoderPaths,
-    Factors,
-    PairAlignment,
-    at_least_float32,
-    relevance,
-    similarity,
-)
+from gr_mvdr.relevance import DecoderPaths, Factors, PairAlignment, at_least_float32
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_vectors import TokenVectors
 
 # Constant paths: biases of the norms, biases of the summands' linear maps, bias of the logits.
 CONSTANTS = ("norm_bias", "projection_bias", "output_bias")
-# Largest relative difference between the stream and the sum of its parts (rounding in bf16).
+# Largest difference between the stream and the sum of its parts, relative to it (rounding in bf16).
 _ROUNDING = 0.05
+# The input and the output of modules in one pass, (B, M, d) each.
+Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -50,7 +49,6 @@ class DecoderTrace:
         queries: (B, N, d) the encoder's vectors Q.
         rows: (B, M) int64 the head's rows of the targets; position: (B, M) int64 their positions
             in the decoded sequences.
-        attentions: L of (B, H, M, N), each layer's cross-attention A (Eq. 4).
         states: L of (B, M, d), d̂, the decoder states that each layer's cross-attention reads.
         hidden: (B, M, d) h, the decoder's output.
         context: the head's, see `Head.context`.
@@ -67,7 +65,6 @@ class DecoderTrace:
     queries: Tensor
     rows: Tensor
     position: Tensor
-    attentions: list[Tensor]
     states: list[Tensor]
     hidden: Tensor
     context: Tensor | None
@@ -76,28 +73,40 @@ class DecoderTrace:
     logits: Tensor
 
 
-# Eq. 4 and 12–14: one layer as S and A -----------------------------------------------------------
+# Eq. 4 and 12–16: one layer as S and A -----------------------------------------------------------
 
 
-def project_keys(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
-    """W_Q d̂_i (B, H, M, k) and W_K q_j (B, H, N, k): A^h is their products' softmax (Eq. 4, 16).
+def layer_vectors(trace: DecoderTrace, layer: int) -> tuple[TokenVectors, TokenVectors, Scoring]:
+    """The document and query vectors of one decoder layer, and the form of Eq. 1 over them.
 
-    The attention's scale is part of the first.
+    Vectors (values) and keys are (B, M, H·k) and (B, N, H·k). The attention's scale is part of the
+    documents' keys. A bias of V is part of the queries' values, which is exact because rows of A
+    sum to one.
+
+    Args:
+        layer: of the decoder; negative counts from the last.
+
+    Raises:
+        ValueError: the decoder has no such layer.
     """
-    module = trace.layers.attentions[layer]
-    documents = module.query(trace.states[layer]) * module.scale
-    return module.split(documents), module.split(module.key(trace.queries))
-
-
-def project_values(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
-    """O_hᵀ ẽ_i (B, H, M, k) and V_h q_j (B, H, N, k): S^h_ij is their product (Eq. 12–13, ẽᵀq).
-
-    A bias of V is part of the second, which is exact because rows of A sum to 1.
-    """
-    module = trace.layers.attentions[layer]
-    reader = trace.readers[f"cross_attention_{layer % len(trace.attentions) + 1}"]
-    readers = reader @ module.output.weight.to(reader)
-    return module.split(readers), module.split(module.value(trace.queries))
+    count = len(trace.states)
+    if not -count <= layer < count:
+        raise ValueError(f"layer={layer}: must be ≥ {-count} and < {count}, the decoder's layers")
+    maps, batch = trace.layers.attentions[layer], trace.batch
+    reader = trace.readers[f"cross_attention_{layer % count + 1}"]
+    sides = (
+        (reader @ maps.output.weight.to(reader), maps.query(trace.states[layer]) * maps.scale),
+        (maps.value(trace.queries), maps.key(trace.queries)),
+    )
+    (documents, document_keys), (queries, query_keys) = (map(at_least_float32, s) for s in sides)
+    real = batch.document_mask.unsqueeze(-1), batch.query_mask.unsqueeze(-1)
+    return (
+        TokenVectors(
+            documents * real[0], batch.document_mask, batch.document_ids, keys=document_keys
+        ),
+        TokenVectors(queries * real[1], batch.query_mask, batch.query_ids, keys=query_keys),
+        Scoring(Softmax("document_to_query"), heads=maps.heads),
+    )
 
 
 def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlignment:
@@ -107,31 +116,15 @@ def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlig
 
     Args:
         score: (B,) the score by which the system ranks these pairs.
-        layer: of the decoder; negative counts from the last.
-
-    Raises:
-        ValueError: the decoder has no such layer.
     """
-    batch, count = trace.batch, len(trace.attentions)
-    if not -count <= layer < count:
-        raise ValueError(f"layer={layer}: must be ≥ {-count} and < {count}, the decoder's layers")
-    real = batch.document_mask[:, None, :, None] & batch.query_mask[:, None, None, :]
-    matrix = similarity(*project_values(trace, layer)) * real
-    attention = at_least_float32(trace.attentions[layer]) * real
-    return PairAlignment(
-        similarity=matrix,
-        alignment=attention,
-        normaliser=torch.ones(len(batch), device=matrix.device),
-        relevance=relevance(matrix, attention).sum(1),
-        score=score,
-        **batch.sides,
-    )
+    documents, queries, scoring = layer_vectors(trace, layer)
+    return replace(scoring.align(documents, queries), score=score)
 
 
 def collect_factors(trace: DecoderTrace, layer: int = -1) -> Factors:
     """The vectors behind one layer's S^h and A^h (Eq. 16)."""
-    masks = trace.batch.document_mask, trace.batch.query_mask
-    return Factors(*project_values(trace, layer), *project_keys(trace, layer), *masks)
+    documents, queries, scoring = layer_vectors(trace, layer)
+    return scoring.factors(documents, queries)
 
 
 # §8: all paths of the decoder --------------------------------------------------------------------
@@ -167,18 +160,18 @@ def _centred(vectors: Tensor, mask: Tensor) -> Tensor:
     return (vectors - mean) * real
 
 
-def _projection_norms(module: CrossAttention) -> Tensor:
-    """(H,) ‖W‖₁ of W = s · W_Qᵀ W_K, head by head, s the attention's scale (Eq. 4).
+def _projection_norms(maps: CrossAttention) -> Tensor:
+    """(H,) ‖W‖₁ of Lemma 5.1's W = s · W_Qᵀ W_K (the transpose of Eq. 4's), s the scale.
 
     Biases of W_Q and W_K add to the logits only what is constant along a row or along a column. E
     of Appendix B is the logits without the means of both: its bound needs W alone.
     """
     to_query, to_key = (
-        at_least_float32(part.weight).unflatten(0, (module.heads, -1))
-        for part in (module.query, module.key)
+        at_least_float32(part.weight).unflatten(0, (maps.heads, -1))
+        for part in (maps.query, maps.key)
     )
     products = to_query.transpose(1, 2) @ to_key
-    return products.abs().sum(-2).amax(-1) * abs(module.scale)
+    return products.abs().sum(-2).amax(-1) * abs(maps.scale)
 
 
 # One teacher-forced pass with every part of it kept ----------------------------------------------
@@ -193,26 +186,31 @@ def trace_decoder(
         head: of an encoder-decoder in evaluation mode.
         batch: pairs, the targets on the document side.
         queries: (B, N, d) the encoder's vectors of the query side.
-        window: tokens decoded at once, as in training and search; None = the whole sequence.
+        window: tokens decoded at once, as in training and search: W windows a sequence, each from
+            position 0; None = the whole sequence.
 
     Raises:
-        RuntimeError: the attention weights are missing (not eager attention).
         ValueError: the decoder's structure is unknown.
     """
-    decoder, windows = head.backbone.get_decoder(), Windows(batch.document_ids.shape[1], window)
-    layers = read_decoder(decoder)
-    targets = head.labels(batch.document_ids, batch.document_index)
-    rows = windows.split(targets)
-    vectors, mask = windows.repeat(queries), windows.repeat(batch.query_mask)
-    with _recording(decoder, layers) as seen:
-        output, context = head.decode(vectors, mask, rows, output_attentions=True)
-    attentions = output.cross_attentions
-    if not attentions or any(attention is None for attention in attentions):
-        raise RuntimeError("the decoder returned no cross-attention: eager attention is needed")
+    decoder = head.backbone.get_decoder()
+    layers, targets = read_decoder(decoder), head.labels(batch.document_ids, batch.document_index)
+    size = targets.shape[1]
+    length = min(window or size, size)
+    rows = F.pad(targets, (0, -size % length)).reshape(-1, length)  # (B·W, length)
+    count = -(-size // length)  # W
+
+    def join(part: Tensor) -> Tensor:
+        """(B·W, length, …) → (B, M, …)."""
+        return part.unflatten(0, (-1, count)).flatten(1, 2)[:, :size]
+
+    with _recording(layers) as seen:
+        sides = queries.repeat_interleave(count, 0), batch.query_mask.repeat_interleave(count, 0)
+        output, context = head.decode(*sides, rows)
     vectors, hidden = head.vectors(rows, context), output.last_hidden_state
-    if not _adds_up(layers, seen):
+    parts = _pull_back(layers, seen, vectors, hidden)
+    if parts is None:
         raise unknown_decoder(decoder)
-    readers, paths = _pull_back(layers, seen, vectors)
+    readers, paths = parts
     logits = at_least_float32((vectors * hidden).sum(-1))
     if head.output_bias is not None:
         paths["output_bias"] = at_least_float32(head.output_bias[rows])
@@ -223,69 +221,69 @@ def trace_decoder(
         layers=layers,
         queries=queries,
         rows=targets,
-        position=windows.position(targets),
-        attentions=[windows.join(part, axis=2) for part in attentions],
-        states=[windows.join(seen.read[attention.query]) for attention in layers.attentions],
-        hidden=windows.join(hidden),
-        context=None if context is None else windows.join(context),
-        readers={name: windows.join(reader) for name, reader in readers.items()},
-        paths={name: windows.join(path) for name, path in paths.items()},
-        logits=windows.join(logits),
+        position=(torch.arange(size, device=rows.device) % length).expand_as(targets),
+        states=[join(seen[maps.query][0]) for maps in layers.attentions],
+        hidden=join(hidden),
+        context=None if context is None else join(context),
+        readers={name: join(reader) for name, reader in readers.items()},
+        paths={name: join(path) for name, path in paths.items()},
+        logits=join(logits),
     )
 
 
-@dataclass
-class _Seen:
-    """Inputs and outputs of a decoder's modules in one pass, (B, M, d) each.
+@contextmanager
+def _recording(layers: DecoderLayers) -> Iterator[Seen]:
+    """Records the inputs and outputs of one pass of the decoder."""
+    seen: Seen = {}
 
-    Attributes:
-        read: inputs of the entry, of the norms and of the cross-attentions' `query`.
-        made: outputs of the norms and of the summands' maps.
-    """
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen[module] = inputs[0], output
 
-    read: dict[nn.Module, Tensor]
-    made: dict[nn.Module, Tensor]
-
-
-def _adds_up(layers: DecoderLayers, seen: _Seen) -> bool:
-    """Whether every norm reads the sum of the summands before it."""
-    total = at_least_float32(seen.read[layers.entry])
-    for step in layers.steps:
-        made = at_least_float32(seen.made[step.module])
-        if step.name is not None:
-            total = total + made
-            continue
-        read = at_least_float32(seen.read[step.module])
-        if read.shape != total.shape or (total - read).norm() > _ROUNDING * read.norm():
-            return False
-        total = made
-    return True
+    modules = [layers.entry, *(maps.query for maps in layers.attentions)]
+    modules += [module for _, module in layers.steps]
+    hooks = [module.register_forward_hook(keep) for module in {*modules}]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _pull_back(
-    layers: DecoderLayers, seen: _Seen, vectors: Tensor
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Readers and paths as in `DecoderTrace`, without the output's bias, of windows (B·W, …).
+    layers: DecoderLayers, seen: Seen, vectors: Tensor, hidden: Tensor
+) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+    """Readers and paths as in `DecoderTrace`, without the output's bias.
+
+    Goes through the stream from its end: the reader before a step is the gradient of the logit,
+    and the stream before a summand is the one after it without the summand.
 
     Args:
-        vectors: (B·W, M, d) e, the readers of the end of the stream.
+        vectors: (B, M, d) e, the readers of the end of the stream, which is `hidden` (B, M, d).
+
+    Returns:
+        None if the stream is not the sum of its recorded parts.
     """
-    reader, readers = at_least_float32(vectors), {}
+    reader, stream, size = at_least_float32(vectors), at_least_float32(hidden), hidden.norm()
+    readers: dict[str, Tensor] = {}
     paths: dict[str, Tensor] = {}
     constants: dict[str, Tensor] = {}
-    for step in reversed(layers.steps):
-        bias, constant = getattr(step.module, "bias", None), torch.zeros_like(reader[..., 0])
+    for name, module in reversed(layers.steps):
+        read, made = (at_least_float32(part) for part in seen[module])
+        bias = getattr(module, "bias", None)
         if bias is not None:
-            constant = reader @ at_least_float32(bias)
-            name = CONSTANTS[0] if step.name is None else CONSTANTS[1]
-            constants[name] = constants.get(name, 0.0) + constant
-        if step.name is None:
-            reader = _through_norm(step.module, at_least_float32(seen.read[step.module]), reader)
+            kind = CONSTANTS[0] if name is None else CONSTANTS[1]
+            constants[kind] = constants.get(kind, 0.0) + reader @ at_least_float32(bias)
+        if name is None:
+            if (stream - made).norm() > _ROUNDING * size:
+                return None
+            reader, stream, size = _through_norm(module, read, reader), read, read.norm()
         else:
-            readers[step.name] = reader
-            paths[step.name] = (reader * seen.made[step.module]).sum(-1) - constant
-    readers["embedding"] = reader
-    paths["embedding"] = (reader * seen.read[layers.entry]).sum(-1)
+            readers[name], stream = reader, stream - made
+            paths[name] = (reader * (made if bias is None else made - bias)).sum(-1)
+    embedding = at_least_float32(seen[layers.entry][0])
+    if (stream - embedding).norm() > _ROUNDING * size:
+        return None
+    readers["embedding"], paths["embedding"] = reader, (reader * embedding).sum(-1)
     named = {name: constants[name] for name in CONSTANTS if name in constants}
     return readers, dict(reversed(paths.items())) | named
 
@@ -299,61 +297,3 @@ def _through_norm(norm: Any, stream: Tensor, reader: Tensor) -> Tensor:
     scale = torch.rsqrt(stream.pow(2).mean(-1, keepdim=True) + epsilon)
     reader = reader * norm.weight * scale
     return reader - reader.mean(-1, keepdim=True) if centres else reader
-
-
-class Windows:
-    """Sequences of M tokens as W windows of at most `length` each: (B, M) ↔ (B·W, length).
-
-    Args:
-        size: M. length: None = one window.
-    """
-
-    def __init__(self, size: int, length: int | None):
-        self.size, self.length = size, min(length or size, size)
-        self.count = -(-size // max(1, self.length))
-
-    def split(self, tokens: Tensor) -> Tensor:
-        """(B, M) → (B·W, length); the last window is padded with row 0."""
-        missing = self.count * self.length - self.size
-        return F.pad(tokens, (0, missing)).reshape(-1, self.length)
-
-    def repeat(self, sides: Tensor) -> Tensor:
-        """(B, …) → (B·W, …), once for each window."""
-        return sides.repeat_interleave(self.count, 0)
-
-    def join(self, parts: Tensor, axis: int = 1) -> Tensor:
-        """(B·W, …, length, …) → (B, …, M, …), the windows' tokens along `axis`."""
-        apart = parts.unflatten(0, (-1, self.count)).movedim(1, axis)
-        return apart.flatten(axis, axis + 1).narrow(axis, 0, self.size)
-
-    def position(self, tokens: Tensor) -> Tensor:
-        """(B, M) int64, each token's position in its window."""
-        return (torch.arange(self.size, device=tokens.device) % self.length).expand_as(tokens)
-
-
-@contextmanager
-def _recording(decoder: Any, layers: DecoderLayers) -> Iterator[_Seen]:
-    """Records the inputs and outputs of a pass.
-
-    Attention is eager meanwhile, the only implementation that returns its weights.
-    """
-    seen = _Seen({}, {})
-
-    def keep_read(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.read[module] = inputs[0]
-
-    def keep_made(module: nn.Module, _: Any, output: Tensor) -> None:
-        seen.made[module] = output
-
-    norms = [step.module for step in layers.steps if step.name is None]
-    readers = {layers.entry, *norms, *(attention.query for attention in layers.attentions)}
-    hooks = [module.register_forward_pre_hook(keep_read) for module in readers]
-    hooks += [step.module.register_forward_hook(keep_made) for step in layers.steps]
-    implementation = decoder.config._attn_implementation
-    decoder.set_attn_implementation("eager")
-    try:
-        yield seen
-    finally:
-        decoder.set_attn_implementation(implementation)
-        for hook in hooks:
-            hook.remove()

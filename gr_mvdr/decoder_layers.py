@@ -12,27 +12,13 @@ feed-forward layer, or it is a norm of the whole stream:
 The program follows from a decoder's modules, not from its family's name.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 # What a decoder layer adds to the residual stream, in order.
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
-
-
-@dataclass(frozen=True)
-class StreamStep:
-    """One step of the stream.
-
-    Attributes:
-        module: the linear map of a summand, or a norm of the whole stream.
-        name: of the summand, such as "cross_attention_2"; None for a norm.
-    """
-
-    module: Any
-    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,10 +37,6 @@ class CrossAttention:
     heads: int
     scale: float
 
-    def split(self, vectors: Tensor) -> Tensor:
-        """(B, tokens, H·k) → (B, H, tokens, k)."""
-        return vectors.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
 
 @dataclass(frozen=True)
 class DecoderLayers:
@@ -62,12 +44,14 @@ class DecoderLayers:
 
     Attributes:
         entry: the module whose first input is the embedding, positions included.
-        steps: the summands and norms in order; attentions: the layers' cross-attentions.
+        steps: (name, module) in order: a summand's name, such as "cross_attention_2", and its last
+            linear map; None and a norm of the whole stream.
+        attentions: the layers' cross-attentions.
     """
 
     entry: nn.Module
-    steps: tuple[StreamStep, ...]
-    attentions: tuple[CrossAttention, ...]
+    steps: list[tuple[str | None, nn.Module]]
+    attentions: list[CrossAttention]
 
 
 def read_decoder(decoder: Any) -> DecoderLayers:
@@ -92,37 +76,39 @@ def unknown_decoder(decoder: nn.Module) -> ValueError:
 
 
 def _read_t5(decoder: Any) -> DecoderLayers:
-    steps, attentions = [], []
+    layers = DecoderLayers(decoder.block[0], [], [])
     for number, block in enumerate(decoder.block, start=1):
         crossed = block.layer[1].EncDecAttention
         outputs = block.layer[0].SelfAttention.o, crossed.o, block.layer[2].DenseReluDense.wo
-        named = zip(outputs, _names(number), strict=True)
-        steps += [StreamStep(output, name) for output, name in named]
+        layers.steps.extend(zip(_names(number), outputs, strict=True))
         maps = crossed.q, crossed.k, crossed.v, crossed.o
         # T5 has no scale; transformers has an attribute for it since 5.1.
         scale = getattr(crossed, "scaling", 1.0)
-        attentions.append(CrossAttention(*maps, crossed.n_heads, scale))
-    steps.append(StreamStep(decoder.final_layer_norm))
-    return DecoderLayers(decoder.block[0], tuple(steps), tuple(attentions))
+        layers.attentions.append(CrossAttention(*maps, crossed.n_heads, scale))
+    layers.steps.append((None, decoder.final_layer_norm))
+    return layers
 
 
 def _read_bart(decoder: Any) -> DecoderLayers:
     first = getattr(decoder, "layernorm_embedding", None)
     last = getattr(decoder, "layer_norm", None)  # exists where layers norm their inputs
-    steps = [] if first is None else [StreamStep(first)]
-    attentions = []
+    layers = DecoderLayers(decoder.layers[0] if first is None else first, [], [])
+    if first is not None:
+        layers.steps.append((None, first))
     for number, layer in enumerate(decoder.layers, start=1):
         crossed = layer.encoder_attn
         outputs = layer.self_attn.out_proj, crossed.out_proj, layer.fc2
         norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
-        for output, name, norm in zip(outputs, _names(number), norms, strict=True):
-            steps += [StreamStep(output, name)] + ([StreamStep(norm)] if last is None else [])
+        for name, output, norm in zip(_names(number), outputs, norms, strict=True):
+            layers.steps.append((name, output))
+            if last is None:
+                layers.steps.append((None, norm))
         maps = crossed.q_proj, crossed.k_proj, crossed.v_proj, crossed.out_proj
-        attentions.append(CrossAttention(*maps, crossed.num_heads, crossed.scaling))
-    steps += [] if last is None else [StreamStep(last)]
-    entry = decoder.layers[0] if first is None else first
-    return DecoderLayers(entry, tuple(steps), tuple(attentions))
+        layers.attentions.append(CrossAttention(*maps, crossed.num_heads, crossed.scaling))
+    if last is not None:
+        layers.steps.append((None, last))
+    return layers
 
 
-def _names(layer: int) -> Iterator[str]:
-    return (f"{name}_{layer}" for name in SUBLAYERS)
+def _names(layer: int) -> list[str | None]:
+    return [f"{name}_{layer}" for name in SUBLAYERS]

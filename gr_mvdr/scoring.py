@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.relevance import (
+    Factors,
     Normaliser,
     PairAlignment,
     divide,
@@ -73,6 +74,12 @@ class Scoring:
         scores = divide(relevance(*together), z)
         texts = (documents.ids, documents.mask, queries.ids, queries.mask)
         return PairAlignment(matrix, aligned, z, scores, scores, *texts)
+
+    def factors(self, documents: TokenVectors, queries: TokenVectors) -> Factors:
+        """The vectors of each head behind S, and those behind A where they are others."""
+        d, q = documents.by_head(self.heads), queries.by_head(self.heads)
+        keys = (d.vectors, q.vectors) if d.keys is None else (d.keys, q.keys)
+        return Factors(d.vectors, q.vectors, *keys, documents.mask, queries.mask)
 
     def divide(self, matrix: Tensor, aligned: Tensor, queries: TokenVectors) -> Tensor:
         """(…) relevance from S and A of one head, rows of A that are zero left out or not."""

@@ -182,7 +182,7 @@ class GenerativeSystem(System):
     def explain(self, batch: PairBatch) -> Explanation:
         """S and A of every decoder layer, and the logits as sums over all paths (§8)."""
         trace, score = trace_targets(self, batch), self.score(batch)
-        numbers = range(len(trace.attentions))
+        numbers = range(len(trace.states))
         layers = [cross_attention.align_layer(trace, score, number) for number in numbers]
         return Explanation(layers, decoder=cross_attention.sum_paths(trace))
 

@@ -291,10 +291,7 @@ class MultiVector(TokenSearch):
 
     def factors(self, batch: PairBatch) -> Factors:
         """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
-        sides = self._sides(batch)
-        heads = [side.by_head(self.scoring.heads) for side in sides]
-        keys = (head.vectors if head.keys is None else head.keys for head in heads)
-        return Factors(*(head.vectors for head in heads), *keys, *(side.mask for side in sides))
+        return self.scoring.factors(*self._sides(batch))
 
     # Costs ------------------------------------------------------------------------------------
 

@@ -204,13 +204,13 @@ class Head(nn.Module):
     # Teacher forcing -----------------------------------------------------------------------------
 
     def decode(
-        self, queries: Tensor, query_mask: Tensor, rows: Tensor, **options: Any
+        self, queries: Tensor, query_mask: Tensor, rows: Tensor
     ) -> tuple[Any, Tensor | None]:
         """The states h that predict each target position from the ones before it (Eq. 8).
 
         Args:
             queries: (B, N, d) the encoder's; query_mask: (B, N) bool.
-            rows: (B, M) int64 rows of the targets; options: of the backbone's decoder.
+            rows: (B, M) int64 rows of the targets.
 
         Returns:
             The decoder's output, `last_hidden_state` (B, M, d), and the context (B, M, d) or None.
@@ -221,7 +221,6 @@ class Head(nn.Module):
             encoder_hidden_states=queries,
             encoder_attention_mask=query_mask.long(),
             use_cache=False,
-            **options,
         )
         return output, self.context(inputs)
 

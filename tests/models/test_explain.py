@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import similarity
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -143,21 +142,3 @@ def test_seals_log_probabilities_are_those_of_its_score(tools):
     decoder = seal.explain(batch).decoder
     means = decoder.log_probs.sum(1) / batch.document_mask.sum(1)
     assert torch.allclose(means, seal.score(batch), atol=1e-5)
-
-
-@pytest.mark.parametrize("missing", [None, (), (None, None)])
-@torch.inference_mode()
-def test_missing_attention_is_an_error_not_an_empty_alignment(tools, monkeypatch, missing):
-    """Scaled-dot-product attention returns no weights, with a warning at most."""
-    seal, decode = tools.make_seal(), Head.decode
-
-    def without(self, *arguments, output_attentions=False, **options):
-        output, context = decode(self, *arguments, **options)
-        if output_attentions:
-            output.cross_attentions = missing
-        return output, context
-
-    monkeypatch.setattr(Head, "decode", without)
-    for ask in (seal.align, seal.explain, seal.factors):
-        with pytest.raises(RuntimeError, match="eager attention is needed"):
-            ask(tools.make_batch())
