@@ -52,9 +52,3 @@ def test_a_set_of_pairs_is_a_set_of_tuples():
         assert (places >= 0).tolist() == held
         assert found.documents[places[held]].tolist() == np.flatnonzero(held).tolist()
     assert [(queries[i], documents[i]) for i in found.first] == pairs
-
-
-def test_an_empty_set_holds_nothing():
-    none = PairSet(np.array([], int), np.array([], int), 5)
-    assert len(none) == 0 and none.of(3).tolist() == [] and none.counts(2).tolist() == [0, 0]
-    assert none.places(np.array([0, 1]), np.array([2, 3])).tolist() == [-1, -1]

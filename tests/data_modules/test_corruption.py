@@ -93,16 +93,3 @@ def test_an_epoch_has_every_document_once():
     found = sorted(epoch[place].document for place in range(len(epoch)))
     assert found == [1, 2, 3]
     assert epoch[0] == epoch[0] and epoch[0] != Epoch([task], seed=0, epoch=1)[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"length": 1}, "length=1: must be a whole number ≥ 2"),
-        ({"density": 1.0}, "density=1.0: must be a number > 0 and < 1"),
-        ({"mean_span": 0.5}, "mean_span=0.5: must be a number ≥ 1"),
-    ],
-)
-def test_refuses(options, rule):
-    with pytest.raises(ValueError, match=rule):
-        SpanCorruption(**options)

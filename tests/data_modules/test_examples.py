@@ -114,20 +114,6 @@ def test_separate_spans_are_examples_of_their_own(tables):
     assert len(parts.batches(pairs, shuffle=True)) == 3 * len(whole.batches(pairs, shuffle=True))
 
 
-def test_draws_depend_on_the_generator_alone(tables):
-    task = SpanExamples(n_spans=5, length=2).prepare(tables)
-    one, two, other = (task.draw(1, np.random.default_rng(seed)) for seed in (3, 3, 4))
-    assert one == two != other
-
-
-def test_weights_are_computed_once_for_each_temperature(tables, monkeypatch):
-    SpanExamples().prepare(tables)
-    monkeypatch.setattr("data_modules.seal_examples.span_weights", None)
-    SpanExamples(n_spans=3, length=4).prepare(tables)
-    with pytest.raises(TypeError):
-        SpanExamples(temperature=0.5).prepare(tables)
-
-
 def test_spans_may_be_cut_to_the_length_of_a_key(tables):
     options = dict(n_spans=9, length=4)
     tasks = [SpanExamples(**options, max_tokens=n).prepare(tables) for n in (None, 2)]

@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -102,18 +101,6 @@ def test_the_retrieval_examples_do_not_depend_on_indexing():
     assert list(mixed.epoch(3))[:N_PAIRS] == list(alone.epoch(3))
 
 
-def test_no_task_and_a_ratio_of_zero_are_the_same(tmp_path):
-    queries = written(tmp_path / "not_even_read.jsonl", ["nonsense"])
-    none = tiny(indexing=Indexing(0, GeneratedQueries(str(queries))))
-    assert batches(none, 2) == batches(tiny(indexing=None), 2)
-
-
-def test_the_documents_of_a_part_of_an_epoch_change_from_epoch_to_epoch():
-    data = tiny(ratio=0.25)
-    chosen = {tuple(e.document for e in list(data.epoch(n))[N_PAIRS:]) for n in range(10)}
-    assert len(chosen) > 5 and set().union(*chosen) == set(range(7))
-
-
 def test_an_epoch_depends_on_seed_and_epoch_alone():
     """Resuming at an epoch, and loader workers, change nothing."""
     options = dict(inputs=Mixed([RandomSpans(2), DocumentStart(3)]), ratio=1.5)
@@ -124,17 +111,6 @@ def test_an_epoch_depends_on_seed_and_epoch_alone():
     assert batches(tiny(**options, num_workers=2), 2) == epochs[2]
     assert batches(tiny(**options, seed=1), 2) != epochs[2]
     assert sum(len(batch[0]) for batch in epochs[0]) == N_PAIRS + 18, "no example is lost"
-
-
-def test_examples_of_both_tasks_share_batches_of_like_length():
-    data = tiny(inputs=DocumentStart(10), examples=IdentifierExamples(), query_length=10)
-    epoch = data.epoch(0)
-    lengths = [len(example.source) for example in epoch]
-    found = epoch.batches(4, shuffle=True)
-    # A query is as long as a document's first tokens without their end.
-    spread = sorted((min(b), max(b)) for b in ([lengths[place] for place in b] for b in found))
-    assert all(one[1] <= two[0] + 1 for one, two in pairwise(spread))
-    assert any(min(batch) < N_PAIRS <= max(batch) for batch in found)
 
 
 # Inputs
@@ -164,12 +140,6 @@ def test_random_spans_start_anywhere_and_are_whole(unit):
         assert {tuple(example.source) for example in found} == expected
 
 
-def test_spans_of_words_are_cut_at_the_documents_length():
-    data = tiny(RandomSpans(64, "words"))
-    examples, texts = indexed(data, 1)
-    assert examples[6][0].source == [*texts[6][:5], EOS_ID]
-
-
 def test_generated_queries(generated):
     path, queries = generated
     data = tiny(GeneratedQueries(str(path)))
@@ -182,16 +152,6 @@ def test_generated_queries(generated):
     assert counts == {0: 4, 2: 4, 3: 4}
     assert list(data.training_sources) == [str(path)]
     assert [len(key) for key in data.training_sources.values()] == [64]
-
-
-def test_generated_queries_are_read_again_when_the_file_changes(generated):
-    path, _ = generated
-    tiny(GeneratedQueries(str(path))).training_tasks  # noqa: B018
-    written(path, [{"document_id": "d4", "queries": ["amber marsh"]}])
-    data = tiny(GeneratedQueries(str(path)))
-    examples, _ = indexed(data, 1)
-    assert [*data.tokenizer("amber marsh")["input_ids"], EOS_ID] == examples[4][0].source
-    assert list(examples) == [4]
 
 
 LINE = {"document_id": "d1", "queries": ["amber"]}
@@ -216,11 +176,6 @@ def test_bad_files_are_refused_by_line(lines, message, tmp_path):
         tiny(GeneratedQueries(str(path))).epoch(0)
 
 
-def test_a_missing_file_is_named():
-    with pytest.raises(FileNotFoundError, match="data.indexing.inputs.path=/no.jsonl: no such"):
-        GeneratedQueries("/no.jsonl")
-
-
 def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
     path, queries = generated
     data = tiny(Mixed([DocumentStart(2), GeneratedQueries(str(path))]))
@@ -232,11 +187,6 @@ def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
     assert list(data.training_sources) == [str(path)]
     with pytest.raises(ValueError, match="must be a list with at least one"):
         Mixed([])
-
-
-def test_first_tokens_are_more_than_the_end_token():
-    with pytest.raises(ValueError, match="length=1: must be a whole number ≥ 2"):
-        DocumentStart(1)
 
 
 # What answers

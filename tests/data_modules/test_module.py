@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
 from analysis.evaluation import evaluate_retrieval
-from data_modules.collection import find_relevant_pairs
 from data_modules.epoch import Epoch, Example, collate
 from data_modules.examples import DocumentExamples
 from data_modules.module import RetrievalDataModule
@@ -80,16 +78,6 @@ def test_training_examples_are_the_relevant_judgements():
         assert targets == [[*data.documents[document]["tokens"][:8], EOS_ID]]
 
 
-@pytest.mark.parametrize("length, read", [(None, 9), (6, 6), (20, 9)])
-def test_training_may_read_less_of_a_document_than_the_analysis_of_a_pair(length, read):
-    data = tiny(document_length=9, training_length=length)
-    assert max(len(target) for _, (target,), *_ in data.epoch(0)) == read
-    _, batches = data.test_pairs("test", limit=8, batch_size=8)
-    assert batches[0].document_ids.shape[1] == 9
-    with pytest.raises(ValueError, match="^training_length=1: must be a whole number ≥ 2"):
-        tiny(training_length=1)
-
-
 def epochs(data, *numbers):
     """All batches of some epochs, as lists."""
     found = []
@@ -122,25 +110,6 @@ def test_batches_hold_every_pair_once(shuffle, monkeypatch):
     assert sorted(map(len, batches)) == [1, 2, 2, 2, 2, 2]
     assert data.epoch(0).batches(2, shuffle) == batches
     assert (data.epoch(1).batches(2, shuffle) != batches) == shuffle
-
-
-def test_pairs_of_like_length_share_a_batch():
-    epoch = tiny().epoch(0)
-    lengths = [len(example.source) + len(example.targets[0]) for example in epoch]
-    batches = sorted([lengths[pair] for pair in batch] for batch in epoch.batches(3, True))
-    assert all(max(one) <= min(two) for one, two in pairwise(batches))
-
-
-def test_loader_workers_change_nothing():
-    options = dict(examples=SpanExamples(n_spans=3, length=3), batch_size=4)
-    assert epochs(tiny(**options, num_workers=1), 1) == epochs(tiny(**options), 1)
-
-
-def test_validation_pairs_stay_the_same():
-    assert tiny().val_dataloader() == []
-    data = tiny(validation_split="dev", examples=SpanExamples(n_spans=2, length=3))
-    runs = [[batch.document_ids.tolist() for batch in data.val_dataloader()] for _ in range(2)]
-    assert runs[0] == runs[1] and len(runs[0]) == 1
 
 
 def test_documents_have_the_joined_text_and_all_their_tokens():
@@ -239,12 +208,6 @@ def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
     assert max(map(len, found.values())) == 4
 
 
-def test_judgements_are_those_of_the_given_queries():
-    data = tiny(max_test_queries=2)
-    queries = data.test_queries("test")
-    assert set(data.judgements("test", queries)) == set(queries["id"])
-
-
 def test_cut_texts_counts_what_is_cut():
     data = tiny(query_length=5, document_length=20)
     splits, documents = ("train", "test"), data.documents["tokens"]
@@ -274,25 +237,6 @@ def test_an_unknown_split_names_the_splits_there_are(key):
         _ = tiny(**{key: value}).collection
 
 
-@pytest.mark.parametrize("key", ["query_length", "document_length", "batch_size"])
-def test_lengths_that_leave_no_token_are_refused(key):
-    with pytest.raises(ValueError, match=rf"{key}=0: must be a whole number ≥"):
-        tiny(**{key: 0})
-
-
-def test_relevant_pairs_leave_other_queries_out():
-    table = find_relevant_pairs(
-        collection().qrels["test"],
-        Dataset.from_dict({"id": ["q11", "q10"]}),
-        collection().documents,
-    )
-    pairs = sorted(zip(table["query_row"], table["document_row"], strict=True))
-    assert pairs == [(0, 11), (1, 10), (1, 29)]
-    nothing = Dataset.from_dict({"id": ["other"]})
-    empty = find_relevant_pairs(collection().qrels["test"], nothing, collection().documents)
-    assert len(empty) == 0 and set(empty.column_names) == {"query_row", "document_row"}
-
-
 # Several processes
 
 
@@ -319,16 +263,6 @@ def test_two_ranks_of_two_workers_read_every_pair_once():
     parts = [places(data, rank, 2, workers=2) for rank in range(2)]
     assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == whole
     assert sorted(place for part in parts for batch in part for place in batch) == list(range(11))
-
-
-@pytest.mark.parametrize(
-    ("size", "world_size", "sizes"), [(5, 2, [5, 6]), (4, 3, [3, 4, 4]), (3, 3, [3, 3, 5])]
-)
-def test_no_process_is_left_without_an_example(size, world_size, sizes):
-    epoch = tiny().epoch(0)
-    parts = [epoch.batches(size, True, rank, world_size) for rank in range(world_size)]
-    assert all(batch for part in parts for batch in part)
-    assert sorted(sum(map(len, batch)) for batch in zip(*parts, strict=True)) == sizes
 
 
 def test_a_batch_has_room_for_every_process(monkeypatch):
@@ -515,23 +449,6 @@ def test_a_relevant_document_that_the_collection_lacks_is_judged_and_nothing_els
     assert "q10" not in {query for query, _ in data.test_pairs("test", 100)[0]}
     assert len(data.epoch(0)) == len(whole.epoch(0)), "it makes no training pair"
     assert data.collection.unjudged(data.test_splits) == {"test: none relevant": 1}
-
-
-def test_queries_that_nothing_answers_are_counted():
-    data = tiny()
-    assert data.collection.unjudged(data.test_splits) == {}
-    found = collection()
-    more = Dataset.from_dict({"id": ["q98", "q99"], "text": ["a", "b"]})
-    none = judge(("q98", "d1", 0))
-    data.collection = replace(
-        found,
-        queries=concatenate_datasets([found.queries, more]),
-        qrels=found.qrels | {"test": concatenate_datasets([found.qrels["test"], none])},
-    )
-    assert data.collection.unjudged(data.test_splits) == {
-        "in no split": 1,
-        "test: none relevant": 1,
-    }
 
 
 def test_without_a_name_the_test_split_is_measured_or_dev():

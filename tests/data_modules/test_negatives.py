@@ -1,15 +1,11 @@
 """Hard negatives: never relevant, never new, fresh in every epoch, with their teacher's scores."""
 
-import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
-from hydra.utils import instantiate
 
 from data_modules.epoch import Example, HardNegatives, collate
 from data_modules.examples import DocumentExamples, IdentifierExamples
@@ -19,10 +15,8 @@ from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, Tr
 from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.losses import HardNegativesCrossEntropy
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import make_collection
-from tests.runs import compose_config
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -57,18 +51,6 @@ def test_the_document_that_a_query_is_is_no_negative_where_it_is_no_hit(
         rows = (batch.document_index == number).nonzero().flatten()
         assert not (dropped and batch.is_negative[rows, 0].any())
     assert (own > 0) != dropped
-
-
-def test_bm25_that_finds_nothing_is_said_before_training(tmp_path, monkeypatch):
-    data = Asked(
-        test_split="test",
-        tokenizer_options=TOKENIZER,
-        examples=DocumentExamples(Bm25Negatives(n=2)),
-    )
-    wordless = [{**row, "text": "?!"} for row in data.collection.queries]
-    data.collection = replace(data.collection, queries=Dataset.from_list(wordless))
-    with pytest.raises(ValueError, match="negatives=bm25: no training query shares a word"):
-        data.epoch(0)
 
 
 class Tiny(RetrievalDataModule):
@@ -158,15 +140,6 @@ def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
     monkeypatch.setattr(Tiny, "own", {"hard": run, "easy": run})
     with pytest.raises(ValueError, match=r"negatives\.name=null: must be of .* own: hard, easy"):
         tiny(OwnNegatives(name=None, n=1)).epoch(0)
-
-
-def test_each_negative_is_the_documents_text_as_the_model_reads_it():
-    data = tiny(Bm25Negatives(n=3, depth=9), document_length=3)
-    tokens = data.documents["tokens"][:]
-    for example in data.epoch(0):
-        given = example.negatives
-        assert len(set(given.documents)) == 3 and given.teacher is None
-        assert given.targets == [[*tokens[row][:2], EOS_ID] for row in given.documents]
 
 
 def test_negatives_depend_on_seed_epoch_and_pair_alone_and_change_every_epoch():
@@ -362,18 +335,6 @@ def test_missing_files_are_named_before_anything_is_read(make, key):
         make("/no")
 
 
-def test_bm25_is_asked_once_for_each_depth_and_handed_to_no_worker(monkeypatch):
-    data = tiny(Bm25Negatives(n=1, depth=5))
-    data.epoch(0)
-    assert data.bm25() is data.bm25()
-    assert set(vars(pickle.loads(pickle.dumps(data.bm25)))) == {"documents"}
-    monkeypatch.setattr("data_modules.candidates.index_bm25", None)
-    again = tiny(Bm25Negatives(n=2, depth=5))
-    assert len(again.epoch(0)[0].negatives.documents) == 2
-    with pytest.raises(TypeError):
-        tiny(Bm25Negatives(n=1, depth=6)).epoch(0)
-
-
 # Batches
 
 
@@ -400,58 +361,4 @@ def test_a_batch_holds_every_document_once_behind_the_positives():
     assert batch.teacher[0].tolist() == [3.0, 1.0, 0.0] and batch.teacher[1, 2].isnan()
 
 
-def test_a_batch_without_hard_negatives_has_none():
-    batch = next(iter(tiny().train_dataloader()))
-    assert batch.negatives is None and batch.teacher is None
-    assert batch.document_index.shape == (3,) == batch.document_ids.shape[:1]
-
-
-def test_test_pairs_have_no_negatives():
-    _, batches = tiny(Bm25Negatives(n=2)).test_pairs("test", 5)
-    assert batches[0].negatives is None and len(batches[0].document_ids) == len(batches[0])
-
-
 # From the command line to a training step
-
-
-def configured(*overrides):
-    return compose_config("train", "logger=none", "name=x", *overrides)
-
-
-def test_bm25_negatives_of_the_almanac_train_a_model():
-    small = ["data.n_documents=50", "data.train_questions=2", "data.batch_size=8"]
-    config = configured("negatives=bm25", "data.examples.negatives.n=3", *small)
-    data = instantiate(config.data)
-    grades = data.collection.judgements("train")
-    names, queries = data.documents["id"][:], data.queries("train")["id"][:]
-    for pair, example in enumerate(data.epoch(0)):
-        query = queries[data.training_tasks[0].query_rows[pair]]
-        assert not grades[query].keys() & {names[row] for row in example.negatives.documents}
-        assert set(example.negatives.documents) <= set(data.known_documents.tolist())
-    torch.manual_seed(0)
-    table = torch.nn.EmbeddingBag(len(data.tokenizer), 32)
-    optimizer, losses = torch.optim.Adam(table.parameters(), 0.05), []
-    for number in range(3):
-        for batch in data._loader(data.epoch(number)):
-            relevance = table(batch.document_ids) @ table(batch.query_ids).T
-            assert relevance.shape == (len(batch.document_index), len(batch))
-            assert batch.negatives.shape == (len(batch), 3)
-            loss = HardNegativesCrossEntropy(0.2)(relevance, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    half = len(losses) // 3
-    assert np.mean(losses[-half:]) < 0.5 * np.mean(losses[:half])
-
-
-@pytest.mark.parametrize("form", ["none", "run", "triples"])
-def test_every_option_of_the_group_is_built(form, tmp_path):
-    lines = {"run": RUN, "triples": ["q0 d0 d4"]}.get(form)
-    file = lines and written(tmp_path / "file", *lines)
-    further = [f"data.examples.negatives.path={file}"] if file else []
-    examples = instantiate(configured(f"negatives={form}", *further).data).examples
-    assert list(examples.sources) == ([file] if file else [])
-    assert (examples.negatives is None) == (form == "none")
-    drawn = tiny(examples.negatives).epoch(0)[0].negatives
-    assert (drawn is None) == (form == "none")

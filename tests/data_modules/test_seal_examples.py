@@ -94,12 +94,6 @@ def test_parts_are_inputs_of_the_indexing_task(tables):
     assert task.lengths[numbers].shape == (6,)
 
 
-def test_other_inputs_ask_for_spans(tables):
-    task = SealExamples(n_spans=2, length=2).prepare(tables)
-    example = task.make_example([7, EOS_ID], 1, np.random.default_rng(0))
-    assert example.source == [7, 901, 902, EOS_ID] and len(example.targets) == 2
-
-
 def old_draw(task, tables, row, rng):
     """SEAL's unsupervised examples as they were drawn before there were other views."""
     document, title = tables.documents[row], tables.documents["title_tokens"][row]

@@ -2,7 +2,6 @@ import json
 import multiprocessing
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -195,23 +194,6 @@ def test_too_little_room_is_said_before_anything_is_written(layout, tmp_path):
     with pytest.raises(OSError, match=r"three takes about 1000000000.0 GB, .* GB are free"):
         collect(replace(layout, needed_bytes=10**18), place)
     assert folders(place) == []
-
-
-def test_little_room_is_said_in_a_unit_that_shows_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500_000))
-    with pytest.raises(OSError, match=r"^x takes about 48\.2 MB, 1\.5 MB are free$"):
-        store.check_room("x", tmp_path, 48_200_000)
-
-
-def test_an_interrupted_build_leaves_nothing(layout, tmp_path):
-    def interrupted():
-        yield from rows(Document, DOCUMENTS)()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        collect(replace(layout, documents=interrupted), tmp_path / "store")
-    assert folders(tmp_path / "store") == []
-    assert len(collect(layout, tmp_path / "store").documents) == 3
 
 
 def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):

@@ -2,8 +2,6 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
-import datasets
-import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
 
@@ -37,14 +35,6 @@ def test_a_column_gives_what_the_table_gives(chosen):
     assert list(pickle.loads(pickle.dumps(column))) == list(column)
 
 
-def test_rows_are_counted_from_the_start():
-    column = TokenColumn(table())
-    assert column[np.int64(6)] == LISTS[6]
-    for row in (-1, 50):
-        with pytest.raises(IndexError):
-            column[row]
-
-
 def test_a_cached_table_is_made_once_for_the_same_sources(cache):
     made = []
 
@@ -59,18 +49,6 @@ def test_a_cached_table_is_made_once_for_the_same_sources(cache):
     assert len(made) == 1
     cache_table(rows, QUERIES, "generator/1", "seed=2")
     assert len(made) == 2
-
-
-def test_an_error_in_the_rows_arrives_as_raised_and_leaves_no_table(cache, capfd):
-    def rows() -> Iterator[dict]:
-        yield {"id": "1", "text": "x"}
-        raise ValueError("line 2")
-
-    with pytest.raises(ValueError, match=r"^line 2$"):
-        cache_table(rows, QUERIES, "broken")
-    assert not list(cache.rglob("*.arrow"))
-    assert "examples" not in capfd.readouterr().err
-    assert not datasets.are_progress_bars_disabled()
 
 
 def test_a_kept_table_that_is_damaged_is_named_with_what_to_do(cache, tmp_path):

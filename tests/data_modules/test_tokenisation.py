@@ -11,7 +11,7 @@ from data_modules.tokenisation import (
     join_fields,
 )
 from data_modules.words import find_word_starts
-from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, train_tokenizer
+from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -65,29 +65,6 @@ def test_word_starts_by_hand():
     assert find_word_starts(" a", [(0, 1), (1, 2)]) == [0]
 
 
-def test_words_without_a_token_share_their_neighbours_start():
-    assert find_word_starts("a - b", [(0, 1), (4, 5)]) == [0, 1, 1]
-    assert find_word_starts("a -", [(0, 1)]) == [0, 1]
-    assert find_word_starts("-", []) == [0]
-
-
-def test_tokens_are_whole_and_without_an_end():
-    long = " ".join(["cat"] * 700)
-    tokenizer = build_word_tokenizer(["cat"])
-    row = add_tokens(table([long]), tokenizer)[0]
-    assert row["tokens"] == [4] * 700 and row["word_starts"] == list(range(700))
-
-
-def test_tokens_are_cached_by_text_and_vocabulary():
-    texts = sentences(20)
-    one, two = build_word_tokenizer(texts), build_word_tokenizer([*texts[::-1], "other"])
-    first = add_tokens(table(texts), one)
-    assert add_tokens(table(texts), one)._fingerprint == first._fingerprint
-    assert add_tokens(table(texts), two)._fingerprint != first._fingerprint
-    assert add_tokens(table(texts[1:]), one)._fingerprint != first._fingerprint
-    assert add_tokens(table(texts), two)["tokens"][:] != first["tokens"][:]
-
-
 def test_fields_are_joined_in_the_order_asked_and_empty_ones_left_out():
     documents = Dataset.from_dict({"id": ["a", "b"], "title": ["T", ""], "text": ["x", "y"]})
     assert join_fields(documents, ["title", "text"])["text"][:] == ["T | x", "y"]
@@ -115,11 +92,6 @@ def test_a_trained_tokenizer_is_trained_once_for_a_collection(monkeypatch):
         choose(lowercase=False)
 
 
-def test_lexical_systems_get_whole_words():
-    tokenizer = choose(unit="word")
-    assert tokenizer.convert_ids_to_tokens(tokenizer("The mat.")["input_ids"]) == ["the", "mat"]
-
-
 def test_a_given_vocabulary_must_fit_the_embedding_table(tmp_path):
     train_tokenizer(sentences(), 120).backend_tokenizer.save(str(tmp_path / "v.json"))
     path = str(tmp_path / "v.json")
@@ -144,15 +116,6 @@ def test_a_trained_tokenizer_knows_the_characters_of_the_special_tokens():
     assert (
         choose(special_tokens={}).backend_tokenizer.to_str() == choose().backend_tokenizer.to_str()
     )
-
-
-def test_titles_are_tokenised_alone():
-    tokenizer = build_word_tokenizer(["amber marsh"])
-    rows = {"id": ["a", "b"], "title": ["Marsh, amber", ""], "text": ["x", "y"]}
-    documents = add_tokens(Dataset.from_dict(rows), tokenizer)
-    assert documents["title_tokens"][:] == [[5, 4], []]
-    other = add_tokens(Dataset.from_dict(rows), build_word_tokenizer(["marsh amber"]))
-    assert other["title_tokens"][:] == [[4, 5], []], "cached by vocabulary"
 
 
 def test_special_tokens_in_titles_texts_and_queries_are_text_and_in_special_tokens_are_special():

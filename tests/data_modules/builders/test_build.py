@@ -72,18 +72,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys)
     assert all(place.name[0] == "." for place in left)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["data=nq320k", "data.path=no/such"], "data.path=no/such: no such folder"),
-        (["data=public", "data.name=x/y"], "data.name=x/y: must begin with"),
-    ],
-)
-def test_values_that_cannot_be_met_are_refused(overrides, message):
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        build(compose_config("build", *overrides))
-
-
 def test_raw_files_become_a_finished_run(tmp_path):
     run = ["model=t5_colbert", "experiment=smoke", "logger=none", "data=nq320k", *SMALL["nq320k"]]
     place = ["data.batch_size=8", f"output={tmp_path}", "name=run"]

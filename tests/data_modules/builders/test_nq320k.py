@@ -7,7 +7,6 @@ import pytest
 
 from data_modules.builders import nq320k as builder
 from data_modules.builders.nq320k import TitleKey, field, nq320k
-from data_modules.formats.catalogue import read_layout
 
 TRAIN = "v1.0-simplified_simplified-nq-train.jsonl.gz"
 DEV = "nq-dev-all.jsonl.gz"
@@ -97,11 +96,6 @@ def test_a_page_without_paragraphs_or_lists_keeps_its_text():
     assert field('<P> 1 < 2 <Td_colspan="2"> x </P>', "abstract") == "1 < 2 x"
 
 
-def test_first_tokens_cut_the_text(raw, collected):
-    cut = documents(collected(nq320k(str(raw), first_tokens=5)))["Varnholm"]["text"]
-    assert cut == "Varnholm is a market town"
-
-
 def test_other_options_make_another_folder_and_the_manifest_says_which(raw, collected, built):
     folders = [
         collected(nq320k(str(raw), **options)).folder
@@ -118,13 +112,6 @@ def test_other_options_make_another_folder_and_the_manifest_says_which(raw, coll
     assert manifest["counts"] == {"queries": 42, **COUNTS}
     assert list(manifest["splits"]) == ["train", "dev", "dev_seen", "dev_unseen"]
     assert sorted(Path(file).name for file in manifest["sources"]) == [DEV, TRAIN]
-
-
-def test_the_raw_format_alone_asserts_nothing(raw, collected):
-    layout = read_layout(raw)
-    assert layout.options["reader"].startswith("natural_questions/")
-    assert layout.name == raw.name
-    assert len(collected(layout).documents) == 27
 
 
 def fewer(records: list[dict]) -> list[dict]:
@@ -189,21 +176,6 @@ def test_shards_give_the_same_collection_as_one_file(raw, collected, monkeypatch
     assert sharded.folder != whole.folder
     assert sharded.documents[:] == whole.documents[:]
     assert sharded.judgements("dev") == whole.judgements("dev")
-
-
-def test_missing_shards_are_named_before_anything_is_read(raw, monkeypatch):
-    shards(raw, "train", TRAIN, range(2))
-    monkeypatch.setattr(builder, "json_lines", None)
-    with pytest.raises(FileNotFoundError, match="48 of 50 files: nq-train-02"):
-        nq320k(str(raw))
-
-
-def test_a_title_that_is_no_text_is_named(raw, collected, built):
-    records = lines(raw / DEV)
-    write(raw / DEV, [*records[:2], {**records[2], "document_title": "half \ud800"}, *records[3:]])
-    with pytest.raises(ValueError, match=r"nq-dev-all\.jsonl\.gz:3: the page's title .*surrogate"):
-        collected(nq320k(str(raw)))
-    assert built() == []
 
 
 def test_two_copies_of_a_split_are_refused(raw):

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 
 from data_modules.formats.catalogue import read_layout
-from data_modules.store import collect
 from tests.data_modules.formats.miniature import TEXTS, TITLES, assert_refused, copied, read_all
 
 JUDGED = "query-id\tcorpus-id\tscore\n"
@@ -30,48 +29,23 @@ BROKEN = [
     ("beir", "corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": ', r":2: expected a JSON object"),
     ("beir", "corpus.jsonl", "[1]\n", r":1: expected a JSON object, got '\[1\]'"),
     ("beir", "corpus.jsonl", '{"text": "x"}\n', r':1: expected a string "_id", got null'),
-    (
-        "beir",
-        "corpus.jsonl",
-        '{"_id": 7.5, "text": "x"}\n',
-        r':1: expected a string "_id", got 7.5',
-    ),
+    ("beir", "corpus.jsonl", '{"_id": 7.5, "text": "x"}\n', r':1: expected a string "_id", got 7'),
     ("beir", "corpus.jsonl", '{"_id": "a", "text": "x", "title": 1}\n', r':1: .* "title", got 1'),
     ("ultron", ULTRON, replaced('"body"', '"Body"'), r':1: expected a string "body" or "contents"'),
-    (
-        "dsi_qg",
-        "mini_DSI_train_data.json",
-        added({"text_id": 3, "text": "who?"}),
-        r":45: expected a t",
-    ),
+    ("dsi_qg", "mini_DSI_train_data.json", added({"text_id": 3, "text": "who?"}), r":45: expected"),
     ("dsi_qg", "mini_DSI_train_data.json", added({"text_id": 3}), r':45: expected a string "text"'),
     ("dsi_qg", "mini_corpus.tsv", SWAPPED, r":1: expected the columns id text tit"),
     # Tables
-    (
-        "beir",
-        "qrels/dev.tsv",
-        "2\tb\t2\n",
-        r":1: expected a header with the columns query-id, corpus",
-    ),
+    ("beir", "qrels/dev.tsv", "2\tb\t2\n", r":1: expected a header with the columns query-id, cor"),
     ("beir", "qrels/dev.tsv", "", r":1: expected a header"),
     ("beir", "qrels/dev.tsv", JUDGED + "2 b 1\n", r":2: expected 3 columns"),
     ("beir", "qrels/dev.tsv", JUDGED + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
     ("wu", "collection.tsv", replaced("is a port", "is\ta port"), r":1: expected 3 columns"),
-    (
-        "wu",
-        "collection.tsv",
-        "pid\ttext\ttitle\n1\tx\ty\n",
-        r":1: expected a header .* id is missing",
-    ),
+    ("wu", "collection.tsv", "pid\ttext\ttitle\n1\tx\ty\n", r":1: expected a header .* id is miss"),
     ("wu", "collection.tsv", "ID\tPassage\n1\tx\n", r":1: expected a header .* is missing"),
     ("wu", "collection.tsv", SWAPPED, r":1: expected the columns id text title; what is read as"),
     ("wu", "queries.all.tsv", "7\n", r":1: expected 2 columns \(id, query\), got 1"),
-    (
-        "wu",
-        "qrel.dev.tsv",
-        added("5000\t3\n"),
-        r":15: expected 4 columns \(query, 0, document, grade",
-    ),
+    ("wu", "qrel.dev.tsv", added("5000\t3\n"), r":15: expected 4 columns "),
     ("wu", "qrel.dev.tsv", added("5000\t0\t3\tx\n"), r":15: expected an integer grade, got"),
     ("kilt", "kilt.tsv", lambda t: "ID\tTITLE\tTEXT\n" + t, r":1: expected a header .* is missing"),
     ("dpr", "psgs_w100.tsv", 'id\ttext\ttitle\n1\t"a "b" c"\tt\n', r":2: expected texts in quotes"),
@@ -82,64 +56,24 @@ BROKEN = [
     ("nci", NCI_DEV, "who?\t1\tx\ty\n", r":1: expected the columns query, queryid, oldid, "),
     ("nci", NCI_DEV, "who?\t1\t3\n", r":1: expected the columns query, queryid, oldid, "),
     ("nci", NCI_DEV, "", r":1: expected the columns .*got nothing"),
-    (
-        "nci",
-        NCI_DEV,
-        lambda t: t * 8 + "who?\t1\tx\t1\n",
-        r":113: expected a whole number as oldid",
-    ),
+    ("nci", NCI_DEV, lambda t: t * 8 + "who?\t1\tx\t1\n", r":113: expected a whole number as oldi"),
     ("nci", "NQ_doc_content.tsv", "0\t\t\ta\tb\t\t\ten\n", r":1: expected 7 columns .*got 8"),
     ("glen", GLEN_DEV, replaced("oldid", "docid"), r":1: expected a header .*oldid is missing in"),
     ("glen", GLEN_DEV, added('"a\t3\n'), r":16: expected texts in quotes"),
-    (
-        "glen",
-        "GTQ_NQ_dev_seen.tsv",
-        added("new?\t3\n"),
-        r":10: the query 'new\?' is not in the split",
-    ),
-    (
-        "glen",
-        GLEN,
-        "oldid\ttext\n1\tx\n",
-        r':2: expected a string "query" or "doc_content" or "doc',
-    ),
+    ("glen", "GTQ_NQ_dev_seen.tsv", added("new?\t3\n"), r":10: the query 'new\?' is not in the sp"),
+    ("glen", GLEN, "oldid\ttext\n1\tx\n", r':2: expected a string "query" or "doc_content" or "do'),
     # Arrays
     ("genret", "corpus_lite.json", '["a", 3]', r':1, item 1: expected a string "abstract", got 3'),
-    (
-        "genret",
-        "corpus_lite.json",
-        '{"doc_id": 9, "abstract": "x"}',
-        r":1: .*order of their ids: doc_",
-    ),
+    ("genret", "corpus_lite.json", '{"doc_id": 9, "abstract": "x"}', r":1: .*order of their ids: "),
     ("genret", "train.json", '[["q", 1], ["q"]]', r":1, item 1: expected \[query, place\]"),
     ("genret", "train.json", '[["q", -1]]', r"item 0: expected \[query, place\]"),
     ("genret", "dev.json", '[\n["q" 1]]', r":2: expected JSON, but Expecting ','"),
     ("genret", "dev.json.seen", "[0, 99]", r"the query 'dev-99' is not in the split 'dev'"),
     ("genret", "dev.json.seen", '["0"]', r"expected an array of places in dev\.json"),
-    (
-        "dpr",
-        DPR,
-        json.dumps([CONTEXTS, {"question": "?"}]),
-        r':1, item 1: expected {"question": …, "',
-    ),
-    (
-        "dpr",
-        DPR,
-        json.dumps([{"positive_ctxs": []}]),
-        r'item 0: expected a string "question", got nu',
-    ),
-    (
-        "dpr",
-        DPR,
-        json.dumps([CONTEXTS | {"negative_ctxs": "x"}]),
-        r'item 0: expected "negative_ctxs": ',
-    ),
-    (
-        "dpr",
-        DPR,
-        json.dumps([CONTEXTS | {"positive_ctxs": [{"id": [1]}]}]),
-        r"item 0: expected a str",
-    ),
+    ("dpr", DPR, json.dumps([CONTEXTS, {"question": "?"}]), r':1, item 1: expected {"question": …'),
+    ("dpr", DPR, json.dumps([{"positive_ctxs": []}]), r'item 0: expected a string "question", got'),
+    ("dpr", DPR, json.dumps([CONTEXTS | {"negative_ctxs": "x"}]), r'item 0: expected "negative_ct'),
+    ("dpr", DPR, json.dumps([CONTEXTS | {"positive_ctxs": [{"id": [1]}]}]), r"item 0: expected a "),
     (
         "dpr",
         DPR,
@@ -148,36 +82,16 @@ BROKEN = [
     ),
     # Provenance, runs, triples and candidates
     ("kilt", NQ_DEV, added({"id": "x", "output": []}), r':14: expected a string "input", got null'),
-    (
-        "kilt",
-        NQ_DEV,
-        added({"id": "x", "input": "?", "output": [3]}),
-        r':14: expected "output": \[{"p',
-    ),
-    (
-        "kilt",
-        NQ_DEV,
-        added({"id": "x", "input": "?", "output": 3}),
-        r':14: expected "output": \[{"p',
-    ),
+    ("kilt", NQ_DEV, added({"id": "x", "input": "?", "output": [3]}), r':14: expected "output": '),
+    ("kilt", NQ_DEV, added({"id": "x", "input": "?", "output": 3}), r':14: expected "output": '),
     (
         "kilt",
         NQ_DEV,
         added({"id": "x", "input": "?", "output": [{"provenance": [{"wikipedia_id": "1"}]}]}),
         r':14: expected a string "start_paragraph_id", got null',
     ),
-    (
-        "trec",
-        "msmarco-docdev-top100.gz",
-        added("5000 Q0 D100 5\n"),
-        r":53: expected 'query Q0 docum",
-    ),
-    (
-        "trec",
-        "msmarco-docdev-top100.gz",
-        "5000 Q0 D100 5 high x\n",
-        r":1: expected a number as scor",
-    ),
+    ("trec", "msmarco-docdev-top100.gz", added("5000 Q0 D100 5\n"), r":53: expected 'query Q0 doc"),
+    ("trec", "msmarco-docdev-top100.gz", "5000 Q0 D100 5 high x\n", r":1: expected a number as sc"),
     ("wu", TRIPLES, added("1000\t3\n"), r":21: expected 'query positive negative …', got"),
     ("wu", "candidate.json", '{"5000": "3"}', r'"5000": expected .*got "3"'),
     ("wu", "candidate.json", '{"5000": [1, {}]}', r'"5000": expected a string "pid", got null'),
@@ -192,27 +106,6 @@ def test_a_broken_line_is_named_with_its_file_and_number(format, file, content, 
     assert_refused(folder, file, content, message, partial(read_all, format=format))
 
 
-LINES = [
-    ("corpus.jsonl", '\n{"_id": "a", "text": " "}\n', r":2: document 'a' is empty: it has "),
-    ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', r":1: .*surrogate"),
-    (
-        "corpus.jsonl",
-        '{"_id": 1, "text": "x"}\n{"_id": 1, "text": "y"}',
-        r":2: .*'1' is already at .*:1",
-    ),
-    ("corpus.jsonl", "", r": hold no documents"),
-    ("queries.jsonl", "\n", r"hold no queries"),
-]
-
-
-@pytest.mark.parametrize(("file", "content", "message"), LINES)
-def test_what_no_collection_may_hold_is_named(file, content, message, tmp_path):
-    folder = copied("beir", tmp_path)
-    (folder / file).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        collect(read_layout(folder), tmp_path / "store")
-
-
 MISSING = [
     ("beir", ["queries.jsonl"], r"^data\.path=.*beir: the queries \(queries\.jsonl\) of the split"),
     ("beir", ["corpus.jsonl"], r"^data\.path=.*beir: the file corpus\.jsonl is missing"),
@@ -224,11 +117,7 @@ MISSING = [
     ("dpr", ["*.json*"], r"the file …-train\.json with .* is missing"),
     ("trec", ["*qrels*"], r"the file \*qrels\*\.tsv or .* is missing"),
     ("wu", ["collection.tsv"], r"^data\.path=.*wu: the file collection\.tsv is missing"),
-    (
-        "wu",
-        ["queries.all.tsv"],
-        r"the queries \(queries\*\.tsv\) of the split 'train'.*are missing",
-    ),
+    ("wu", ["queries.all.tsv"], r"the queries \(queries\*\.tsv\) of the split 'train'.*are missin"),
     ("ultron", ["*docdev-queries*"], r"of the split 'dev', which msmarco-docdev-qrels"),
 ]
 
@@ -244,25 +133,13 @@ def test_a_missing_file_is_named(format, names, message, tmp_path):
 
 
 DOUBLED = [
-    (
-        "dsi_qg",
-        "other_DSI_train_data.json",
-        r"expected one file \*_DSI_train_data\.json, found mini_",
-    ),
+    ("dsi_qg", "other_DSI_train_data.json", r"expected one file \*_DSI_train_data\.json, found mi"),
     ("glen", "GTQ_MARCO_dev.tsv", r"GTQ_MARCO_dev\.tsv and GTQ_NQ_dev\.tsv are both of the split"),
     ("kilt", "fever-dev-kilt.jsonl", r"fever-dev-kilt\.jsonl and nq-dev-kilt\.jsonl are both of"),
-    (
-        "kilt",
-        "more.tsv",
-        r"expected one table of documents \(\*\.tsv\), found kilt\.tsv, more\.tsv",
-    ),
+    ("kilt", "more.tsv", r"expected one table of documents \(\*\.tsv\), found kilt\.tsv, more\.ts"),
     ("dpr", "other-train.json", r"biencoder-mini-train\.json and other-train\.json are both of"),
     ("trec", "qrels.dev.tsv", r"msmarco-docdev-qrels\.tsv\.gz and qrels\.dev\.tsv are both of"),
-    (
-        "ultron",
-        "docs-sents-all.json",
-        r"expected one file \*docs-sents\*\.json, found .*: name one ",
-    ),
+    ("ultron", "docs-sents-all.json", r"expected one file \*docs-sents\*\.json, found .*: name on"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -113,12 +112,6 @@ def test_given_training_judgements_take_the_place_of_the_triples(tmp_path):
     (folder / "qrel.train.tsv").write_text("1000\t0\t23\t1\n")
     (judgement,) = read_layout(folder).judgements["train"]()
     assert judgement[1:] == ("1000", "23", 1) and "qrel.train.tsv:1" in judgement.where
-
-
-def test_a_collection_without_titles(tmp_path):
-    folder = copied("wu", tmp_path)
-    (folder / "collection.tsv").write_text("".join(f"{n}\ttext {n}\n" for n in range(24)))
-    assert next(read_layout(folder).documents())[1:] == ("0", "", "text 0")
 
 
 def test_each_split_may_have_its_own_queries(tmp_path):
@@ -348,14 +341,6 @@ def test_a_header_may_name_the_columns_in_any_order(order, tmp_path):
     (folder / "psgs_w100.tsv").write_text(rows)
     documents = [document[1:] for document in read_layout(folder).documents()]
     assert documents == [("1", "t", 'a\tb\n"c"'), ("2", "u", "d")]
-
-
-def test_an_archive_of_several_files_is_refused(tmp_path):
-    folder = copied("dpr", tmp_path)
-    with zipfile.ZipFile(folder / "psgs_w100.tsv.zip", "a") as archive:
-        archive.writestr("other.tsv", "")
-    with pytest.raises(ValueError, match=r"expected one file in the archive, found 2"):
-        list(read_layout(folder).documents())
 
 
 # TREC files

@@ -2,7 +2,6 @@
 
 import gzip
 import zipfile
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
     TITLES,
-    assert_refused,
     copied,
     found_pairs,
     pairs,
-    read_all,
 )
 from tests.runs import compose_config
 from train import train
@@ -27,18 +24,6 @@ from train import train
 TITLED = {"beir", "wu", "dsi_qg", "ultron", "kilt", "dpr", "trec"}  # the others join the two
 PARTED = {"beir", "genret", "glen"}  # dev_seen and dev_unseen are there
 # A text file of each format that holds documents, and one that holds judgements or queries.
-DOCUMENTS = {
-    "beir": "corpus.jsonl",
-    "wu": "collection.tsv",
-    "genret": "corpus_lite.json",
-    "nci": "NQ_doc_content.tsv",
-    "glen": "DOC_NQ_title+content.tsv",
-    "dsi_qg": "mini_DSI_train_data.json",
-    "ultron": "msmarco-docs-sents.top.300k.json.gz",
-    "kilt": "kilt.tsv",
-    "dpr": "biencoder-mini-train.json",
-    "trec": "msmarco-docs.tsv.gz",
-}
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -107,32 +92,6 @@ def test_packing_line_ends_and_byte_order_marks_change_nothing(format, ending, w
     folder = copied(format, tmp_path)
     repacked(folder, ending, windows)
     assert content(read_layout(folder)) == content(read_layout(MINIATURES / format))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_web_page_is_named(format, tmp_path):
-    folder, read = copied(format, tmp_path), partial(read_all, format=format)
-    page = "<!DOCTYPE html>\n<html>404</html>\n"
-    assert_refused(folder, DOCUMENTS[format], page, "HTML page", read)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_truncated_archive_is_named(format, tmp_path):
-    folder = copied(format, tmp_path)
-    repacked(folder, ".gz", windows=False)
-    file = next(folder.rglob(DOCUMENTS[format].removesuffix(".gz") + ".gz"))
-    file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(ValueError, match=f"{file.name.replace('+', '.')}: the archive ends too"):
-        read_all(folder, format)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_mixed_encodings_are_named(format, tmp_path):
-    def mixed(text: str) -> bytes:
-        return text.encode().replace("café".encode(), "café".encode("latin-1"))
-
-    folder, read = copied(format, tmp_path), partial(read_all, format=format)
-    assert_refused(folder, DOCUMENTS[format], mixed, "expected UTF-8", read)
 
 
 @pytest.mark.parametrize("format", ["dpr", pytest.param("trec", marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from data_modules.formats import readers
-from data_modules.formats.files import begins_with, find, find_all
+from data_modules.formats.files import find, find_all
 from data_modules.formats.readers import (
     array_items,
     integer,
@@ -66,6 +66,28 @@ def test_an_error_while_lines_are_read_is_no_archives(tmp_path):
         found.throw(RuntimeError("mine"))
 
 
+def test_a_web_page_a_cut_archive_and_another_encoding_are_named(tmp_path):
+    file = tmp_path / "a.tsv.gz"
+    for content, message in (
+        (gzip.compress(b"<!DOCTYPE html>\n<html>404</html>"), "a.tsv.gz:1: an HTML page, not the"),
+        (gzip.compress(b"a\tb\n" * 99)[:-9], "a.tsv.gz: the archive ends too early"),
+        (gzip.compress(b"a\n\xe4\n"), "a.tsv.gz:2: expected UTF-8: "),
+        (
+            gzip.compress("a".encode("utf-16")),
+            "a.tsv.gz:1: expected UTF-8, this begins like UTF-16",
+        ),
+        (b"PK", "a.tsv.gz: a damaged archive"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            list(numbered_lines(file))
+    file = tmp_path / "a.json"
+    for content, message in ((b'["\xe4"]', "expected UTF-8"), (b"<html>", "HTML page, not the do")):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            list(array_items(file))
+
+
 VALUES = [1, 23, [4.5e3, 'a"[é]'], True, None, -7, {"a": [1, {}]}, "x" * 50, ""]
 
 
@@ -120,19 +142,6 @@ def test_a_mistake_is_found_before_a_large_file_is_read_to_its_end(tmp_path, mon
     file.write_bytes(gzip.compress(b"[oops" + b" " * 10**6)[:-4])  # its end is missing
     with pytest.raises(ValueError, match=r":1: expected JSON, but"):
         list(array_items(file))
-
-
-def test_bytes_that_are_not_utf8_are_named(tmp_path):
-    (tmp_path / "a.json").write_bytes(b'["\xe4"]')
-    with pytest.raises(ValueError, match=r"a\.json: expected UTF-8: invalid continuation byte"):
-        list(array_items(tmp_path / "a.json"))
-
-
-def test_how_a_file_begins(tmp_path):
-    file = tmp_path / "a.json"
-    for content, expected in ((b"\xef\xbb\xbf \n[", True), (b"{", False), (b"", False)):
-        file.write_bytes(content)
-        assert begins_with(file, "[") is expected
 
 
 # Tables
