@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.ranks import world_size
 from gr_mvdr.run_files import VERSION
 from models.base import System
+from models.results import count_of
 
 PACKAGES = (
     *("torch", "transformers", "pytorch-lightning"),
@@ -55,6 +58,26 @@ def record_provenance(
         "versions": {name: version(name) for name in PACKAGES},
         "hardware": _hardware(),
     }
+
+
+def print_losses(record: dict[str, Any], config: DictConfig) -> None:
+    """Prints which texts are cut, which documents are missing, which queries have no judgements.
+
+    Args:
+        record: of `record_provenance`; config: the run's.
+    """
+    for noun, key in (("query", "queries"), ("document", "documents")):
+        if count := record["cut_texts"][key]:
+            limit = f"{noun}_length"
+            print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens")
+    if config.data.shard:
+        print(f"data.shard={config.data.shard}: documents of other shards cannot be retrieved")
+    if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
+        print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
+    if not record["splits"]:
+        print("no queries with judgements: the documents can be searched, nothing is measured")
+    for where, count in record["unjudged_queries"].items():
+        print(f"{count_of(count, 'query')} without a relevant document: {where}")
 
 
 def find_revision() -> str:

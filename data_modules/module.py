@@ -244,6 +244,12 @@ class RetrievalDataModule(pl.LightningDataModule):
         known = self._known(self._texts)
         return self.bm25 if known is self._texts else LazyBM25(known)
 
+    def sample_tokens(self, most: int) -> TokenColumn:
+        """The token lists of an even sample of the known documents, of about `most` tokens."""
+        known = self._known(self.documents)
+        step = max(1, -(-int(TokenColumn(known).lengths.sum()) // most))
+        return TokenColumn(known.select(range(0, len(known), step)))
+
     @property
     def text_options(self) -> dict[str, Any]:
         """What, besides the collection, makes the tokens of its texts."""
@@ -306,7 +312,44 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The pairs of the validation split."""
         return self.examples.prepare(self._tables(self.validation_split))
 
-    def check_negatives(self) -> None:
+    def check_splits(self, trained: bool, study: bool) -> None:
+        """Checks that there are the queries that a run needs.
+
+        Args:
+            trained: it trains its system; study: it asks a study, which needs judgements.
+
+        Raises:
+            ValueError: there are none.
+        """
+        splits = ", ".join(sorted(self.collection.qrels))
+        if trained and self.train_split is None:
+            name = self.collection.name
+            rule = f"must be one of {splits}" if splits else f"{name} has no training queries"
+            ways = "weights=RUN takes over a trained model, model=bm25 needs no training"
+            raise ValueError(f"data.train_split=null: {rule}: {ways}")
+        if study and not self.test_splits:
+            name = self.collection.name
+            raise ValueError(f"study: must be null, {name} has no queries with judgements")
+
+    def check_system(self, name: str, model: Any, trained: bool) -> None:
+        """Checks that a system (`models.base.System`) can work with these data.
+
+        Args:
+            name: the system's in tables; trained: the run trains it.
+
+        Raises:
+            ValueError: names the option of the data.
+        """
+        if self.shard and model.scores_need:
+            need = f"{name}'s scores need {model.scores_need}"
+            raise ValueError(f"data.shard={self.shard}: must be null, {need}")
+        if model.trainable and self.new_documents and self.tokenizer_options["unit"] == "word":
+            rule = f"must be piece with data.new_documents={self.new_documents}, whose words"
+            raise ValueError(f"tokenizer.unit=word: {rule} training would know already")
+        if trained and model.needs_negatives:
+            self._check_negatives()
+
+    def _check_negatives(self) -> None:
         """Raises ValueError if no training batch can hold a negative of its query."""
         if self.examples.negatives is not None:
             return

@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_
 from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch, pad
@@ -20,7 +19,7 @@ from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_vectors import TokenVectors
-from models.training import OptimizerOptions, TrainingWatch, make_optimizer, shard
+from models.training import OptimizerOptions, make_optimizer, shard
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
@@ -80,11 +79,6 @@ class System(pl.LightningModule):
     template = TextTemplate()
     # Parameters without weight decay.
     without_decay: Sequence[Tensor] = ()
-    # Set by `TrainingWatch`: the norm of a step's gradients before they are clipped, the duration
-    # of the training, the step of the last checkpoint.
-    gradient_norm: Tensor | None = None
-    train_seconds: float = 0.0
-    saved_step: int = 0
 
     def __init__(self, optimizer: OptimizerOptions | None = None):
         """
@@ -138,26 +132,6 @@ class System(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """AdamW under the schedule of `model.optimizer`."""
         return make_optimizer(self, **self.hparams.optimizer)
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Lightning's clipping, by the norm that `TrainingWatch` has computed already."""
-        plugin = self.trainer.precision_plugin
-        # A strategy with its own norm has shards of the gradients, whose norm is another.
-        own_norm = type(plugin).clip_grad_by_norm is not Precision.clip_grad_by_norm
-        if own_norm or not gradient_clip_val or gradient_clip_algorithm == "value":
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        else:
-            parameters = list(plugin.main_params(optimizer))
-            clip_grads_with_norm_(parameters, gradient_clip_val, self.gradient_norm)
-
-    def configure_callbacks(self) -> list[pl.Callback]:
-        """Every training is watched, by any trainer."""
-        return [TrainingWatch()] if self.trainable else []
 
     def configure_model(self) -> None:
         """Shards the parameters where the trainer's strategy asks for it."""
@@ -302,7 +276,7 @@ class System(pl.LightningModule):
 
     # Costs ----------------------------------------------------------------------------------------
 
-    def joint_flops(self, query_tokens: int, document_tokens: int) -> float | None:
+    def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """Operations that need both texts of one pair: the joint compute of mva Table 5.
 
         Args:
@@ -310,9 +284,9 @@ class System(pl.LightningModule):
                 reads as many of them as its limits allow.
 
         Returns:
-            As counted in `gr_mvdr.token_index.costs`; None = unknown.
+            As counted in `gr_mvdr.token_index.costs`; nan = unknown.
         """
-        return None
+        return nan
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
         """Flat metrics of an approximate search: its costs, and its recall of the exact search.

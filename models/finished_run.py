@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,14 @@ from models.base import System, Table
 IDENTIFIERS = "identifiers"
 # Documents whose tokens are compared with those that a stage was trained on.
 _SAMPLE = 50
-# Parts by the dotted paths that earlier versions gave them.
+# Beginnings of the dotted paths that earlier versions gave to parts, and what they are today.
 _MOVED = {
-    "gr_mvdr.identifiers.docids.SemanticDocids": "gr_mvdr.identifiers.cluster_tree.SemanticDocids",
-    "gr_mvdr.identifiers.quantised.QuantisedDocids": (
-        "models.beyond.quantised_docids.QuantisedDocids"
-    ),
-    "gr_mvdr.ranking_losses.ListwiseRanking": "models.beyond.ranking_losses.ListwiseRanking",
-    "gr_mvdr.ranking_losses.MarginRanking": "models.beyond.ranking_losses.MarginRanking",
-    "gr_mvdr.ranking_losses.PreferenceRanking": "models.beyond.ranking_losses.PreferenceRanking",
-    "gr_mvdr.ranking_losses.PrefixRanking": "models.beyond.ranking_losses.PrefixRanking",
+    "gr_mvdr.identifiers.docids.Semantic": "gr_mvdr.identifiers.cluster_tree.Semantic",
+    "gr_mvdr.identifiers.quantised.": "models.beyond.quantised_docids.",
+    "gr_mvdr.ranking_losses.": "models.beyond.ranking_losses.",
     "models.finished_run.embed_by_run": "models.beyond.run_embeddings.embed_by_run",
-    "models.query_generator.QueryGenerator": "models.beyond.query_generator.QueryGenerator",
-    "models.sparse.SPLADE": "models.beyond.splade.SPLADE",
+    "models.query_generator.": "models.beyond.query_generator.",
+    "models.sparse.": "models.beyond.splade.",
 }
 
 
@@ -117,7 +111,7 @@ class FinishedRun:
             # The configuration has the requested size of the vocabulary, these the real one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
         settings = update_settings(settings)
-        with self.trusting(settings):
+        with admitting(settings if self.trust else None):
             check_parts("model", settings)
             if state is None and find_part("model", settings.get(TARGET)).trainable:
                 taken = self.config.get("weights")
@@ -146,7 +140,7 @@ class FinishedRun:
         if version == VERSION:
             fault = "cannot be restored"
         with reading(f"{self.key}: {fault}"):
-            with self.trusting(self.config):
+            with admitting(self.config if self.trust else None):
                 data = build("data", _data_at_home(self.config["data"], self.trust))
             if (own := self.path / "tokenizer").is_dir():
                 # One that is trained anew may differ. Earlier versions did not save `prefix_space`.
@@ -187,20 +181,14 @@ class FinishedRun:
                 link.symlink_to(file.resolve())
         return links
 
-    def trusting(self, settings: Any) -> AbstractContextManager[None]:
-        """Within it the classes that these settings name may be built, if the run is trusted."""
-        return admitting(settings) if self.trust else nullcontext()
-
     def _at_home(self, settings: dict[str, Any]) -> dict[str, Any]:
         """A model's settings with this folder's tokeniser, and without trust in other folders."""
         settings = dict(settings)
         if "tokenizer" in settings:
             settings["tokenizer"] = str(self.path / "tokenizer")
-        if isinstance(stages := settings.get("stages"), list) and not self.trust:
-            settings["stages"] = [
-                {k: v for k, v in s.items() if k != "trust"} if isinstance(s, dict) else s
-                for s in stages
-            ]
+        if "stages" in settings and not self.trust:
+            stages = settings["stages"]
+            settings["stages"] = [{k: s[k] for k in s if k != "trust"} for s in stages]
         return settings
 
 
@@ -237,8 +225,9 @@ def _rename_parts(settings: Any) -> Any:
     if not isinstance(settings, dict):
         return settings
     renamed = {key: _rename_parts(value) for key, value in settings.items()}
-    if isinstance(path := settings.get(TARGET), str):
-        renamed[TARGET] = _MOVED.get(path, path)
+    for old, new in _MOVED.items():
+        if str(path := settings.get(TARGET)).startswith(old):
+            renamed[TARGET] = new + path.removeprefix(old)
     return renamed
 
 

@@ -4,11 +4,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import pairwise, product
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from gr_mvdr.options import (
     TARGET,
     Size,
     Text,
+    admitting,
     build,
     check_options,
     inspect_signature,
@@ -26,24 +28,10 @@ from gr_mvdr.options import (
     show,
 )
 from gr_mvdr.run_files import PROVENANCE, read_provenance
+from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import Share, Shares, System, Table
 from models.finished_run import FinishedRun
-
-
-class WordTable:
-    """A table whose tokens are words: the tokens of a lexical stage."""
-
-    def __init__(self, table: Table, tokenizer: Any):
-        self.table, self.tokenizer = table, tokenizer
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, column: str) -> Any:
-        if column != "tokens":
-            return self.table[column]
-        return self.tokenizer(self.table["text"][:], add_special_tokens=False)["input_ids"]
 
 
 class Stage:
@@ -63,7 +51,9 @@ class Stage:
         self.run, self.depth = FinishedRun.read(key, run, trust), depth
         # The system's name as a part of a folder's; a foreign run may have "../..".
         self.name = re.sub(r"[^\w +-]", "_", self.run.provenance["system"])
-        self.words: Any = None  # the tokeniser of a lexical stage
+        # A lexical run saves no tokeniser: its tokens are the words of the documents.
+        is_lexical = self.run.config.get("tokenizer", {}).get("unit") == "word"
+        self.reads_words = is_lexical and not (self.run.path / "tokenizer").is_dir()
 
     def prepare(self, documents: Table, known: Sequence[int]) -> None:
         """Loads the model; the arguments are those of `System.prepare`.
@@ -74,20 +64,18 @@ class Stage:
         """
         run = self.run
         run.check_documents(documents)
-        is_lexical = run.config.get("tokenizer", {}).get("unit") == "word"
-        if is_lexical and not (run.path / "tokenizer").is_dir():
-            # Words of no document match nothing, so these give the run's own scores.
-            self.words = build_word_tokenizer(documents["text"])
         with reading(run.key):
             self.model = run.load_model(documents, known)
             form = next(iter((run.config.get("rerank") or {}).values()), {})
-            with run.trusting(form):
-                self.form = {key: _built(key, value) for key, value in form.items()}
+            with admitting(form if run.trust else None):
+                self.form = {
+                    key: build(key, value) if isinstance(value, dict) and TARGET in value else value
+                    for key, value in form.items()
+                }
 
     def index(self, documents: Table, directory: Path) -> None:
         """Opens the run's own index where that is possible, else makes one in `directory`."""
-        if self.words is not None:
-            self.words = build_word_tokenizer(documents["text"])
+        self.words = build_word_tokenizer(documents["text"]) if self.reads_words else None
         self.run.open_index(self.model, self._table(documents), directory)
 
     def retrieve(self, queries: Table, k: int, among: Sequence[str] | None = None) -> Ranking:
@@ -103,11 +91,11 @@ class Stage:
         return self.model.rerank(self._table(queries), documents, candidates, **self.form)
 
     def _table(self, table: Table) -> Table:
-        return table if self.words is None else WordTable(table, self.words)
-
-
-def _built(kind: str, value: Any) -> Any:
-    return build(kind, value) if isinstance(value, dict) and TARGET in value else value
+        if self.words is None:
+            return table
+        texts = table["text"][:]
+        tokens = self.words(texts, add_special_tokens=False)["input_ids"]
+        return TextTable({"id": table["id"][:], "text": texts, "tokens": tokens})
 
 
 @part("model")
@@ -170,11 +158,9 @@ class RerankPipeline(System):
         directory.mkdir(parents=True, exist_ok=True)
         for stage in self.stages:
             stage.index(documents, directory / stage.name)
-        self.documents = documents
-        rows = zip(documents["id"][:], documents["tokens"][:], strict=True)
-        around = len(self.template.read_document((), 0))
-        self.lengths = {document: len(tokens) + around for document, tokens in rows}
-        self.costs = [StageCost() for _ in self.stages]
+        self.documents, self.lengths = documents, _lengths(documents, self.template.read_document)
+        # (stages, 3): queries, seconds and joint compute of `retrieve` so far; nan = unknown.
+        self.costs = np.zeros((len(self.stages), 3))
         return self.stages
 
     def open_index(self, documents: Table, directory: str | Path) -> list[Stage]:
@@ -193,21 +179,19 @@ class RerankPipeline(System):
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`; the last stage that scored a document has its whole score as its share."""
-        first, cost = self.stages[0], self.costs[0]
-        with cost.timing(len(queries)):
-            ranking = first.retrieve(queries, first.depth or k, among)
-        query_lengths = Counter(self._query_lengths(queries).values())
-        document_lengths = Counter(self.lengths.values())
-        cost.add(
-            first.model,
-            {
-                (n, m): query_lengths[n] * document_lengths[m]
-                for n in query_lengths
-                for m in document_lengths
-            },
-        )
+        lengths, first = _lengths(queries, self.template.read_query), self.stages[0]
+        start = time.perf_counter()
+        ranking = first.retrieve(queries, first.depth or k, among)
+        seconds = time.perf_counter() - start
+        counts = product(*(Counter(sizes.values()).items() for sizes in (lengths, self.lengths)))
+        self._count(0, len(queries), seconds, {(n, m): a * b for (n, a), (m, b) in counts})
         scored: dict[tuple[str, str], str] = {}
-        ranking = self._refine(queries, self.documents, ranking, self.costs, scored).top(k)
+        steps = list(self._refine(queries, self.documents, ranking))
+        for number, (_, pairs, seconds) in enumerate(steps, start=1):
+            scored |= dict.fromkeys(pairs, self.stages[number].name)
+            sizes = Counter((lengths[query], self.lengths[name]) for query, name in pairs)
+            self._count(number, len(queries), seconds, sizes)
+        ranking = [ranking, *(step[0] for step in steps)][-1].top(k)
         return ranking, {
             query: {
                 name: [Share(scored.get((query, name), first.name), score)]
@@ -221,38 +205,29 @@ class RerankPipeline(System):
     ) -> Ranking:
         """All stages in turn; the first scores all candidates. `statistics` does not count them."""
         ranking = self.stages[0].rerank(queries, documents, candidates)
-        return self._refine(queries, documents, ranking, [StageCost() for _ in self.stages])
+        return [ranking, *(step[0] for step in self._refine(queries, documents, ranking))][-1]
 
     def _refine(
-        self,
-        queries: Table,
-        documents: Table,
-        ranking: Ranking,
-        costs: list["StageCost"],
-        scored: dict[tuple[str, str], str] | None = None,
-    ) -> Ranking:
-        """The first stage's ranking, reranked by all others; fills `scored`: (query, document) →
-        the last stage that scored the pair."""
-        lengths = self._query_lengths(queries)
-        later = zip(self.stages[1:], costs[1:], self.stages[:-1], strict=True)
-        for stage, cost, before in later:
-            best = {query: ranking.documents(query)[: before.depth] for query in lengths}
+        self, queries: Table, documents: Table, ranking: Ranking
+    ) -> Iterator[tuple[Ranking, list[tuple[str, str]], float]]:
+        """After each further stage its ranking, the (query, document) pairs it scored, its time."""
+        for before, stage in pairwise(self.stages):
+            best = {query: ranking.documents(query)[: before.depth] for query in queries["id"][:]}
+            start = time.perf_counter()
             # Not every system can rerank an empty list of candidates.
-            answered = queries.select([row for row, query in enumerate(lengths) if best[query]])
-            with cost.timing(len(queries)):
-                if len(answered):
-                    ranking = put_above(stage.rerank(answered, documents, best), ranking)
-            if scored is not None:
-                scored |= {(query, name): stage.name for query in best for name in best[query]}
-            pairs = ((lengths[query], self.lengths[d]) for query in best for d in best[query])
-            cost.add(stage.model, Counter(pairs))
-        return ranking
+            answered = queries.select([row for row, names in enumerate(best.values()) if names])
+            if len(answered):
+                ranking = put_above(stage.rerank(answered, documents, best), ranking)
+            seconds = time.perf_counter() - start
+            yield ranking, [(query, name) for query in best for name in best[query]], seconds
 
-    def _query_lengths(self, queries: Table) -> dict[str, int]:
-        """Query id → number of tokens, special tokens included."""
-        around = len(self.template.read_query((), 0))
-        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        return {query: len(tokens) + around for query, tokens in rows}
+    def _count(
+        self, stage: int, queries: int, seconds: float, pairs: Mapping[tuple[int, int], int]
+    ) -> None:
+        """Adds to a stage's costs; `pairs`: (query tokens, document tokens) → number of pairs."""
+        model = self.stages[stage].model
+        flops = sum(count * model.joint_flops(*lengths) for lengths, count in pairs.items())
+        self.costs[stage] += queries, seconds, flops
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) the scores of the last stage."""
@@ -261,47 +236,22 @@ class RerankPipeline(System):
     def statistics(self) -> dict[str, float]:
         """Mean FLOPs of joint compute, and milliseconds, of a query of `retrieve` in each stage.
 
-        Without the FLOPs of one stage there is no sum.
+        What is unknown of one stage is left out, and then the sum, too.
         """
-        named = [(stage.name, cost) for stage, cost in zip(self.stages, self.costs, strict=True)]
-        if not self.costs[0].queries:
+        queries, seconds, flops = self.costs.T
+        if not queries.all():
             return {}
-        metrics = {f"cost/stage_ms/{name}": 1000 * c.seconds / c.queries for name, c in named}
-        flops = {name: c.flops / c.queries for name, c in named if c.flops is not None}
-        metrics |= {f"cost/joint_flops/{name}": value for name, value in flops.items()}
-        if len(flops) == len(named):
-            metrics["cost/joint_flops"] = sum(flops.values())
-        return metrics
+        metrics = {"cost/joint_flops": sum(flops / queries)}
+        for number, stage in enumerate(self.stages):
+            metrics[f"cost/stage_ms/{stage.name}"] = 1000 * seconds[number] / queries[number]
+            metrics[f"cost/joint_flops/{stage.name}"] = flops[number] / queries[number]
+        return {name: float(value) for name, value in metrics.items() if isfinite(value)}
 
 
-@dataclass
-class StageCost:
-    """The costs of a stage so far.
-
-    Attributes:
-        queries, seconds: of its searches; flops: joint compute, None = unknown.
-    """
-
-    queries: int = 0
-    seconds: float = 0.0
-    flops: float | None = 0.0
-
-    @contextmanager
-    def timing(self, queries: int) -> Iterator[None]:
-        """Adds the time of the block, and the queries that it serves."""
-        start = time.perf_counter()
-        yield
-        self.queries += queries
-        self.seconds += time.perf_counter() - start
-
-    def add(self, model: System, pairs: Mapping[tuple[int, int], int]) -> None:
-        """Adds scored pairs: (query tokens, document tokens) → number of pairs."""
-        for lengths, count in pairs.items():
-            flops = model.joint_flops(*lengths)
-            if flops is None or self.flops is None:
-                self.flops = None
-                return
-            self.flops += count * flops
+def _lengths(table: Table, read: Any) -> dict[str, int]:
+    """Id → number of tokens of a text, those around it included."""
+    around, rows = len(read((), 0)), zip(table["id"][:], table["tokens"][:], strict=True)
+    return {name: len(tokens) + around for name, tokens in rows}
 
 
 def put_above(best: Ranking, earlier: Ranking) -> Ranking:
@@ -310,8 +260,6 @@ def put_above(best: Ranking, earlier: Ranking) -> Ranking:
     for query in earlier.query_ids:
         results[query] = best.scores(query)
         lowest = min(results[query].values(), default=0.0)
-        others = [
-            document for document in earlier.documents(query) if document not in results[query]
-        ]
-        results[query] |= {d: lowest - place for place, d in enumerate(others, start=1)}
+        others = [name for name in earlier.documents(query) if name not in results[query]]
+        results[query] |= {name: lowest - place for place, name in enumerate(others, start=1)}
     return Ranking(results)

@@ -2,21 +2,25 @@
 
 import csv
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from gr_mvdr.files import name_errors, new_file, read_checkpoint
+from gr_mvdr.files import name_errors, new_file, new_folder, read_checkpoint
 from gr_mvdr.options import NonNegative, Positive
 from gr_mvdr.progress import track
-from gr_mvdr.ranks import rank
+from gr_mvdr.ranks import rank, rank_zero_first
+from gr_mvdr.run_files import CHECKPOINT
+from gr_mvdr.tokenizers import load_tokenizer
 
 CURVES = "training/metrics.csv"  # in a run's folder
 
@@ -56,124 +60,115 @@ OptimizerOptions = Annotated[dict[str, Any], make_optimizer]  # the keys of `mod
 
 
 class TrainingWatch(pl.Callback):
-    """Seeds every step, logs it, and stops on every rank a training that diverges.
+    """Seeds and logs every step, stops a training that learns nothing, keeps the last step.
 
-    Training diverges when the loss or a gradient is not finite. It learns nothing when every
-    gradient of an epoch is exactly zero. The first bad step is kept on the device: on an
-    accelerator it is read only at the steps that are logged, and nothing waits for it in between.
+    A training diverges when the loss or a gradient is not finite; it learns nothing when every
+    gradient of an epoch is exactly zero. On an accelerator both are read in logged steps and at
+    the end of an epoch, so that the other steps wait for nothing.
+
+    The checkpoint of the last step is written here unless ModelCheckpoint has written it: that may
+    be left out (`trainer.callbacks=[]`), write elsewhere, or be off (`fast_dev_run`).
+
+    Attributes:
+        started: when training began; None where the checkpoint is already of the last step.
+        seconds: the duration of all parts of a resumed training.
 
     Raises, from its hooks:
         ValueError: names the key that is most likely at fault (rank 0; SystemExit elsewhere).
     """
 
-    def __init__(self) -> None:
-        self.started = time.perf_counter()
-        # Loss or gradient → () int64, the first step at which it was not finite; 0 = none.
-        self.first_bad: dict[str, Tensor] = {}
-        self.largest_norm: Tensor | None = None  # of this epoch's gradients; None = no step yet
+    def __init__(self, checkpoint: Path):
+        """
+        Args:
+            checkpoint: the path of the run's checkpoint.
+        """
+        self.checkpoint, self.saved_step = checkpoint, 0
+        self.started: float | None = None
+        self.seconds = 0.0
+        self.norm: Tensor | None = None  # of the last step's gradients; None = no step yet
+        self.sum_of_norms: Tensor | float = 0.0  # in this epoch
 
-    def on_train_start(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
-        self.started = time.perf_counter() - model.train_seconds
+    def on_load_checkpoint(self, trainer: pl.Trainer, model: Any, checkpoint: dict) -> None:
+        self.seconds = checkpoint.get("train_seconds", 0.0)
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, model: pl.LightningModule, batch: Any, batch_index: int
-    ) -> None:
+    def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
+        self.started, self.saved_step = time.perf_counter() - self.seconds, trainer.global_step
+        if self.saved_step and trainer.is_global_zero:
+            where = f"step {self.saved_step:,}, the end of epoch {trainer.current_epoch}"
+            print(f"resume: training goes on from the checkpoint of {where}")
+
+    def on_train_batch_start(self, trainer: pl.Trainer, model: Any, batch: Any, place: int) -> None:
         # Dropout depends on these alone: a resumed run draws the same numbers as an unbroken one,
         # and each accumulated batch and each rank its own.
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-        torch.manual_seed(hash((seed, trainer.global_step, batch_index, rank())))
+        torch.manual_seed(hash((seed, trainer.global_step, place, rank())))
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, model: pl.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, model: Any, optimizer: Any) -> None:
         # The gradients are summed over ranks, unscaled and not clipped yet.
         parameters = trainer.precision_plugin.main_params(optimizer)
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        model.gradient_norm = norm
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of shards
+        self.norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of shards
+        self.sum_of_norms = self.sum_of_norms + self.norm
         # As a tensor on the CPU: Lightning would copy a number to the accelerator, and wait.
         model.log("train/learning_rate", torch.tensor(optimizer.param_groups[0]["lr"]))
-        model.log("train/gradient_norm", norm)
-        step = trainer.global_step + 1
-        self.note("loss", trainer.callback_metrics["train/loss"], step)
-        self.note("gradient's norm", norm, step)
-        last = norm if self.largest_norm is None else self.largest_norm
-        self.largest_norm = torch.maximum(last, norm)
-        every = trainer.log_every_n_steps  # 0 = no step is logged
-        if norm.device.type == "cpu" or (every and step % every == 0):
-            self.stop_if_diverged(model)
+        model.log("train/gradient_norm", self.norm)
+        step, every = trainer.global_step + 1, trainer.log_every_n_steps  # 0 = no step is logged
+        if self.norm.device.type == "cpu" or (every and step % every == 0):
+            self.stop_if_diverged(trainer, model, step)
 
-    def note(self, name: str, value: Tensor, step: int) -> None:
-        """Keeps the step if the value, () and the same on all ranks, is the first bad one."""
-        bad = value.detach().isfinite().logical_not() * step
-        first = self.first_bad.get(name)
-        self.first_bad[name] = bad if first is None else bad.where(first == 0, first)
+    def stop_if_diverged(self, trainer: pl.Trainer, model: Any, step: int) -> None:
+        """Waits for the last step's loss and gradients. Raises as documented above."""
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if not trainer.callback_metrics["train/loss"].isfinite():
+            self._stop_diverged(trainer, model, "the loss", step)
+        skips = scaler is not None and scaler.get_scale() >= _LEAST_SCALE
+        if not (skips or self.norm.isfinite()):
+            self._stop_diverged(trainer, model, "the gradient's norm", step)
 
-    def stop_if_diverged(self, model: pl.LightningModule) -> None:
-        """Waits for the steps up to here. Raises as documented above."""
-        scaler = getattr(model.trainer.precision_plugin, "scaler", None)
-        first_bad, self.first_bad = self.first_bad, {}
-        for name, first in first_bad.items():
-            if not (step := int(first)):
-                continue
-            if name == "loss" or scaler is None or scaler.get_scale() < _LEAST_SCALE:
-                _stop_diverged(model, f"the {name} is not finite", step)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
-        self.stop_if_diverged(model)
-        largest, self.largest_norm = self.largest_norm, None
-        if largest is not None and float(largest) == 0:
+    def on_train_epoch_end(self, trainer: pl.Trainer, model: Any) -> None:
+        if self.norm is None:
+            return
+        self.stop_if_diverged(trainer, model, trainer.global_step)
+        if self.sum_of_norms == 0:
             _stop(
                 f"system={type(model).__name__}: every gradient of epoch "
                 f"{trainer.current_epoch + 1} is exactly zero, nothing is learned: a loss that "
                 "compares documents needs batches with documents that are not relevant "
                 "(data.batch_size, data.mask_relevant)"
             )
+        self.norm, self.sum_of_norms = None, 0.0
 
-    def on_train_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
-        self.stop_if_diverged(model)
-        model.train_seconds = time.perf_counter() - self.started
+    def on_train_end(self, trainer: pl.Trainer, model: Any) -> None:
+        self.seconds = time.perf_counter() - self.started
+        kept = self.checkpoint.is_file() and self.saved_step == trainer.global_step
+        if not trainer.strategy.broadcast(kept):  # all ranks decide alike
+            trainer.save_checkpoint(self.checkpoint)
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, model: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        self.stop_if_diverged(model)
+    def on_save_checkpoint(self, trainer: pl.Trainer, model: Any, checkpoint: dict) -> None:
         state = checkpoint["state_dict"]
         for name, _ in model.named_parameters():
             if name in state and not state[name].isfinite().all():
-                _stop_diverged(model, f"{name} is not finite", trainer.global_step + 1)
-        model.saved_step = trainer.global_step
-        # A resumed run reports the time of all its parts.
+                self._stop_diverged(trainer, model, name, trainer.global_step)
+        self.saved_step = trainer.global_step
         checkpoint["train_seconds"] = time.perf_counter() - self.started
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, model: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        model.train_seconds = checkpoint.get("train_seconds", 0.0)
-        model.saved_step = checkpoint["global_step"]
+    def _stop_diverged(self, trainer: pl.Trainer, model: Any, what: str, step: int) -> None:
+        rate, saved = model.hparams.optimizer["learning_rate"], self.saved_step
+        kept = f"; the checkpoint of step {saved} is from before" if saved else ""
+        _stop(
+            f"model.optimizer.learning_rate={rate}: {what} is not finite at step {step}: take a "
+            f"smaller one, or another trainer.precision (it is {trainer.precision}){kept}"
+        )
 
 
 def _stop(message: str) -> None:
-    if rank() > 0:
-        raise SystemExit(1)
-    raise ValueError(message)
-
-
-def _stop_diverged(model: pl.LightningModule, what: str, step: int) -> None:
-    rate = model.hparams.optimizer["learning_rate"]
-    kept = f"; the checkpoint of step {model.saved_step} is from before" if model.saved_step else ""
-    _stop(
-        f"model.optimizer.learning_rate={rate}: {what} at step {step}: take a smaller one, or "
-        f"another trainer.precision (it is {model.trainer.precision}){kept}"
-    )
+    raise ValueError(message) if rank() == 0 else SystemExit(1)
 
 
 class TrainingProgress(pl.callbacks.ProgressBar):
     """Progress of the whole training, all epochs together."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.bar: Any = None
+    bar: Any = None
 
     def disable(self) -> None:
         """Lightning calls it on all ranks but the first, where `track` shows nothing."""
@@ -186,19 +181,17 @@ class TrainingProgress(pl.callbacks.ProgressBar):
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         step, every = trainer.global_step, trainer.log_every_n_steps
         if every and step % every == 0:  # between logged steps nothing waits for the loss
-            epochs = trainer.max_epochs
-            of = f" of {epochs}" if epochs and epochs > 0 and trainer.max_steps == -1 else ""
-            loss = trainer.callback_metrics.get("train/loss")
-            note = "" if loss is None else f", loss {float(loss):.4g}"
-            self.bar.set_postfix_str(f"epoch {trainer.current_epoch + 1}{of}{note}", refresh=False)
+            of = f" of {trainer.max_epochs}" if trainer.max_steps == -1 < trainer.max_epochs else ""
+            loss = float(trainer.callback_metrics["train/loss"])
+            note = f"epoch {trainer.current_epoch + 1}{of}, loss {loss:.4g}"
+            self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(step - self.bar.n)
 
     def on_train_end(self, *_: Any) -> None:
-        self.bar.close()
-
-    def on_exception(self, *_: Any) -> None:
         if self.bar is not None:
             self.bar.close()
+
+    on_exception = on_train_end
 
 
 class CurveLogger(CSVLogger):
@@ -238,9 +231,7 @@ class CheckpointFile(TorchCheckpointIO):
     disk: a kill during the copy would leave half a checkpoint in the place of the previous one.
     """
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict, path: str | Path, *_: Any, **__: Any) -> None:
         """Writes a checkpoint.
 
         Raises:
@@ -249,11 +240,10 @@ class CheckpointFile(TorchCheckpointIO):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as partial, partial.open("wb") as stream:
-            file = _Written(stream)
             try:
-                torch.save(checkpoint, file)
-            except RuntimeError:  # of torch's writer, which hides the cause
-                raise file.error or RuntimeError(f"{path}: could not be written") from None
+                torch.save(checkpoint, stream)
+            except RuntimeError as error:  # of torch's writer, which hides the system's error
+                raise error.__context__ or error from None
 
     def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Reads a checkpoint.
@@ -272,51 +262,59 @@ class CheckpointFile(TorchCheckpointIO):
         return checkpoint
 
 
-class _Written:
-    """A file that remembers why it could not be written to."""
+def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> float:
+    """Trains a system, from the run's last checkpoint if there is one; returns the seconds.
 
-    def __init__(self, file: Any):
-        self.file, self.error = file, None
+    Args:
+        model: a `System`, on the trainer's device afterwards; data: its data module.
+        run: the run's folder, which gets the tokeniser and the checkpoint.
 
-    def write(self, data: bytes) -> int:
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-class RunCheckpoint(pl.Callback):
-    """Writes the run's checkpoint of the last step, unless ModelCheckpoint has written it.
-
-    ModelCheckpoint may be left out (`trainer.callbacks=[]`), write elsewhere, or be switched off
-    (`fast_dev_run`), and a run without a checkpoint could not be opened again. Resumed training
-    says where it continues.
-
-    Attributes:
-        trains: whether training has begun; with a checkpoint of the last step it does not.
+    Raises:
+        ValueError: the trainer's settings contradict each other, nothing was trained, or the
+            checkpoint is of another tokeniser.
     """
+    with rank_zero_first():  # caches negatives and spans
+        data.epoch(0)
+        data.val_dataloader()
+    watch = TrainingWatch(checkpoint := run / CHECKPOINT)
+    resumed = str(checkpoint) if checkpoint.is_file() else None
+    if rank() == 0:
+        save_tokenizer(data.tokenizer, run, resumed is not None)
+    trainer.callbacks.insert(0, watch)  # before those that save checkpoints
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
+    except MisconfigurationException as error:
+        raise ValueError(f"trainer: {error}") from None
+    except SystemExit:  # Lightning's after Ctrl-C, which it ignores from then on
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from None
+    if not trainer.global_step:  # such as under trainer.max_time
+        raise ValueError("trainer: training ended before its first step, nothing was trained")
+    if rank() == 0 and watch.started is None:
+        step = f"checkpoint of step {trainer.global_step:,}"
+        print(f"resume: training is finished ({step}), goes on with the index")
+    # The model keeps its trainer: Adam and gradients are three more copies of its weights.
+    trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
+    model.zero_grad()
+    return watch.seconds
 
-    def __init__(self, path: Path):
-        """
-        Args:
-            path: of the run's checkpoint.
-        """
-        self.path, self.trains = path, False
 
-    def on_train_start(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
-        self.trains = True
-        if trainer.global_step and trainer.is_global_zero:
-            where = f"step {trainer.global_step:,}, the end of epoch {trainer.current_epoch}"
-            print(f"resume: training goes on from the checkpoint of {where}")
+def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:
+    """Saves the tokeniser in a run's folder.
 
-    def on_train_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
-        kept = self.path.is_file() and model.saved_step == trainer.global_step
-        if not trainer.strategy.broadcast(kept):  # all ranks decide alike
-            trainer.save_checkpoint(self.path)
+    Raises:
+        ValueError: the run is resumed and began with another one: the collection's files or the
+            version of this library have changed.
+    """
+    own = run / "tokenizer"
+    if resumed and own.is_dir() and load_tokenizer(own).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"run={run}: cannot resume, its tokeniser is not the one that is trained now, of "
+            "other texts or by another version; name=… makes another run"
+        )
+    with new_folder(own, replace=True) as folder:
+        tokenizer.save_pretrained(folder)
 
 
 # Called by the trainer and its callbacks: the parameters outside the layers are whole in them.
@@ -344,8 +342,8 @@ def shard(system: pl.LightningModule, mesh: Any) -> None:
         raise ValueError("model.gradient_cache=1: must be ≥ 2 or null under trainer=fsdp")
     if system.hparams.get("trained_rows") == "new":  # a gradient's hook, which a shard forgets
         raise ValueError("model.trained_rows=new: must be all under trainer=fsdp")
-    head = getattr(system, "head", None)
-    if head is not None and head.table_state() is not None:
+    head = getattr(system, "head", None)  # a cross-encoder's is a projection
+    if hasattr(head, "table_state") and head.table_state() is not None:
         raise ValueError(
             "model.head=NonParametricHead: cannot be trained under trainer=fsdp: an encoder in "
             "shards cannot make its table between the epochs"

@@ -42,31 +42,22 @@ REFUSED = {
     "a range of the CPU": lambda x: x * torch.arange(3),
     "the device's numbers into the CPU's": lambda x: torch.zeros(3).add_(x),
     "an index of the device into the CPU's": lambda x: torch.zeros(3)[x.long()],
-    "a scalar of the CPU in a list": lambda x: torch.stack([x[0], torch.tensor(1.0)]),
-    "a generator of the CPU": lambda x: x.multinomial(1, generator=torch.Generator()),
     "numpy": lambda x: x.numpy(),
     "a product": lambda x: torch.ones(3, 3) @ x,
 }
 ALLOWED = {
     "a scalar of the CPU": lambda x: x * torch.tensor(2.0),
     "an index of the CPU": lambda x: x[torch.tensor([0, 2])],
-    "a mask of the CPU as an index": lambda x: x[torch.tensor([True, False, True])],
-    "a copy": lambda x: torch.empty_like(x).copy_(torch.ones(3)),
-    "a new tensor": lambda x: x.new_tensor([1.0]),
     "there and back": lambda x: x.cpu().to(x.device),
     "a value from the CPU in place": lambda x: x.masked_fill_(x > 0, torch.tensor(1.0)),
 }
 WAITING = {
     "a number": lambda x: x[0].item(),
     "the CPU": lambda x: x.cpu(),
-    "the CPU's memory": lambda x: torch.zeros(3).copy_(x),
     "from the CPU": lambda x: torch.zeros(3).to(x.device),
-    "a number from the CPU": lambda x: torch.tensor(1.0, device=x.device),
     "places": lambda x: torch.where(x > 0),
     "a mask as an index": lambda x: x[x > 0],
     "a number of the device as an index": lambda x: x[x[1].long()],
-    "values at a mask": lambda x: x.__setitem__(x > 0, x[:2] + 1),
-    "unique": lambda x: x.unique(),
     "repeats": lambda x: x.repeat_interleave(x.long()),
 }
 GOING_ON = {
@@ -74,9 +65,7 @@ GOING_ON = {
     "one value at a mask": lambda x: x.__setitem__(x > 0, 0.0),
     "a choice": lambda x: torch.where(x > 0, x.masked_fill(x > 1, 0.0), 0.0),
     "from the CPU, later": lambda x: torch.zeros(3).to(x.device, non_blocking=True),
-    "an index of the device": lambda x: x[torch.arange(2, device=x.device)].topk(2),
     "the CPU's own": lambda x: torch.arange(3)[torch.arange(3) > 1].tolist(),
-    "numbers from nowhere": lambda x: x.new_full((), 3.0).double() + x.new_zeros(3),
 }
 
 

@@ -7,7 +7,6 @@ import torch
 import transformers
 
 from gr_mvdr.backbones import load_encoder
-from gr_mvdr.template import read_template
 from models.retriever import Retriever
 from tests.families import FAMILIES, save_family
 from tests.runs import beir, compose_config
@@ -128,9 +127,3 @@ def test_a_folder_without_weights_is_refused(tmp_path):
     (tmp_path / "bert/model.safetensors").unlink()
     with pytest.raises(ValueError, match="bert: cannot be loaded: "):
         load_encoder(name)
-
-
-def test_a_tokeniser_that_pads_nothing_is_refused():
-    tokenizer = transformers.GPT2Tokenizer(vocab={"<|endoftext|>": 0, "a": 1}, merges=[])
-    with pytest.raises(ValueError, match="has no token that pads a text"):
-        read_template(tokenizer)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import train as train_module
 from gr_mvdr.files import read_checkpoint
 from gr_mvdr.run_files import CHECKPOINT
 from models.training import CURVES
-from models.weights import RunWeights
+from models.weights import find_weights
 from tests.runs import NO_ANALYSIS, TINY, compose_config, small
 from train import prepare_model, train
 
@@ -32,19 +31,21 @@ def state(first):
     return read_checkpoint(first / "checkpoints/last.ckpt")["state_dict"]
 
 
-def begun(run, folder, *overrides):
-    """A system as its training begins with a run's weights, and what was said of it."""
-    config = small(folder, *KEYS, f"initial={run}", *overrides)
-    initial = RunWeights.find("initial", config.initial)
-    train_module.take_settings(config, initial.initial_settings(config), overrides)
-    data = instantiate(config.data)
-    model = prepare_model(config, data, folder / "run", initial)
-    return model, initial.give_fitting(model, data.tokenizer)
-
-
 @pytest.fixture
-def begin(first, tmp_path):
-    return partial(begun, first, tmp_path)
+def begin(first, tmp_path, capsys):
+    """The system of these overrides as its training begins with a run's weights, and what is said.
+
+    Of `first`, unless another run is given.
+    """
+
+    def begun(*overrides, run=first):
+        config = small(tmp_path, *KEYS, f"initial={run}", *overrides)
+        initial = find_weights("initial", config.initial)
+        train_module.take_settings(config, initial.settings(config), overrides)
+        model = prepare_model(config, instantiate(config.data), tmp_path / "run", initial)
+        return model, capsys.readouterr().out.strip().splitlines()[-1]
+
+    return begun
 
 
 def test_the_same_system_begins_with_all_of_it_and_the_names_of_the_run(
@@ -52,9 +53,9 @@ def test_the_same_system_begins_with_all_of_it_and_the_names_of_the_run(
 ):
     begun = {}
 
-    def fit(model, data, config, logger, _fit=train_module.fit):
+    def fit(model, *arguments, _fit=train_module.fit):
         begun.update({name: value.clone() for name, value in model.state_dict().items()})
-        return _fit(model, data, config, logger)
+        return _fit(model, *arguments)
 
     monkeypatch.setattr(train_module, "fit", fit)
     keys = ["model=dsi_semantic", "seed=2", "ranking=preference", f"initial={first}"]
@@ -127,32 +128,24 @@ def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
             checkpoint["state_dict"][name] = table[:, :7].clone()
     torch.save(checkpoint, forged / CHECKPOINT)
     with pytest.raises(ValueError, match=r"a row of .* is \(7,\) there, must be \(32,\)"):
-        begun(forged, tmp_path, "model=t5_colbert")
+        begin("model=t5_colbert", run=forged)
     with pytest.raises(ValueError, match="initial=.*: must be null with weights=…"):
         train([f"initial={first}", f"weights={first}", f"output={tmp_path}"])
     with pytest.raises(FileNotFoundError, match="initial=.*nowhere: no such run folder"):
         train([f"initial={tmp_path}/nowhere", f"output={tmp_path}"])
 
 
-def test_experiment_losses_is_a_row_a_loss_that_begins_with_the_run(first, tmp_path):
-    keys = ["experiment=[smoke,losses]", "logger=none", "data.n_documents=50", *KEYS]
-    config = compose_config(
-        "train", *keys, f"initial={first}", "ranking=prefix", f"output={tmp_path}", "name=prefix"
-    )
-    assert config.model.ranking.stages == 3
-    assert "retrieve/mrr@10" in train(config).metrics
+def test_experiment_losses_begins_with_the_run(begin, first, tmp_path):
+    keys = ["experiment=[smoke,losses]", "ranking=prefix"]
+    config = small(tmp_path, *keys, *KEYS, f"initial={first}", name="prefix")
+    assert config.model.ranking.stages == 3 and "retrieve/mrr@10" in train(config).metrics
     with pytest.raises(FileNotFoundError, match="initial=outputs/.*-seed7: no such run folder"):
         train(["experiment=losses", "hydra.mode=RUN", "seed=7", f"output={tmp_path}"])
-    path = f"tokenizer.path={first}/tokenizer/tokenizer.json"
-    begun = compose_config("train", *keys, "data.n_documents=60", path, f"initial={first}")
-    data = instantiate(begun.data)
-    model = prepare_model(
-        begun, data, tmp_path / "other", found := RunWeights.find("initial", first)
-    )
-    assert found.give_fitting(model, data.tokenizer).endswith("not all of: docid tokens")
+    # Other documents get other docids, whose tokens are new.
+    assert begin(*keys, "data.n_documents=60")[1].endswith("not all of: docid tokens")
 
 
-def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path):
+def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path, begin):
     texts = compose_config(
         "train", "experiment=[smoke,pretrain]", "logger=none", f"output={tmp_path}", "name=first",
         "data.n_documents=50", *KEYS,
@@ -162,6 +155,6 @@ def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path)
     found = read_checkpoint(first.path / "checkpoints/last.ckpt")["state_dict"]
     end = "encoder.block.0.layer.0.SelfAttention.q.weight"
     for model in ("t5_colbert", "t5_seal"):
-        system, said = begun(first.path, tmp_path, f"model={model}", "data.n_documents=60")
+        system, said = begin(f"model={model}", "data.n_documents=60", run=first.path)
         (ours,) = (v for name, v in system.state_dict().items() if name.endswith(f".{end}"))
         assert torch.equal(ours, found[f"backbone.{end}"]) and said.startswith("initial=")

@@ -17,7 +17,6 @@ from analysis.run_folder import find_runs, read_run
 from analysis.tables import read_rows
 from analysis.training_curve import read_curve
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.memory import StagePeaks
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, SMALL, TINY, beir, command, compose_config, small
@@ -31,7 +30,9 @@ SMALLER = {"max_test_queries": 6, "max_rerank_queries": 2}
 
 def test_a_trained_model_keeps_no_gradients_and_no_optimizer(tmp_path):
     config = small(tmp_path, "model=t5_colbert", "trainer.precision=32-true", *TINY, *NO_ANALYSIS)
-    model, _, _ = train_module.train_model(config, tmp_path / "run", None, None, StagePeaks())
+    data = instantiate(config.data)
+    model = train_module.prepare_model(config, data, tmp_path / "run")
+    model, _ = train_module.train_model(config, tmp_path / "run", model, data, None)
     assert all(parameter.grad is None for parameter in model.parameters())
     own = set(map(id, model.parameters()))
     optimizers = [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
@@ -256,35 +257,6 @@ def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
         train(small(tmp_path, *keys, "model.k1=0.9", "resume=true"))
 
 
-def test_any_beir_folder_trains_and_cut_queries_are_counted(tmp_path):
-    path = beir(tmp_path / "fruit")
-    lines = (path / "queries.jsonl").read_text().splitlines()
-    long = json.loads(lines[1]) | {"text": "who eats apple " * 60}
-    (path / "queries.jsonl").write_text("\n".join([lines[0], json.dumps(long), *lines[2:]]))
-    config = compose_config(
-        "train",
-        "model=t5_colbert",
-        "data=beir",
-        f"data.path={path}",
-        "logger=none",
-        "trainer.max_steps=2",
-        f"output={tmp_path}",
-        "name=run",
-        *NO_ANALYSIS,
-    )
-    metrics = train(config).metrics
-    assert metrics["retrieve/recall@100"] == 1.0
-    assert read_run(tmp_path / "run").provenance["cut_texts"]["queries"] == 1
-
-
-def test_a_damaged_collection_is_refused_with_file_and_line(tmp_path):
-    path = beir(tmp_path / "fruit")
-    (path / "corpus.jsonl").write_text((path / "corpus.jsonl").read_text() + "{broken\n")
-    with pytest.raises(ValueError, match=r"corpus.jsonl:13"):
-        train(["model=bm25", "data=beir", f"data.path={path}", f"output={tmp_path}", "name=run"])
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -314,41 +286,21 @@ def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, caps
     assert not (tmp_path / "run").exists()
 
 
-def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkeypatch):
+def test_what_is_lost_of_the_texts_is_said_before_they_are_trained(tmp_path, capsys):
     path = beir(tmp_path / "fruit")
-    lines = (path / "corpus.jsonl").read_text().splitlines()
-    for row in (2, 5):
-        lines[row] = json.dumps(json.loads(lines[row]) | {"title": " "})
-    (path / "corpus.jsonl").write_text("\n".join(lines))
-    where = ["data=beir", f"data.path={path}", "logger=none", f"output={tmp_path}", "name=run"]
-    error = exit_message(["model=genre", *where], capsys, monkeypatch)
-    assert "model.identifiers.missing=refuse: 2 documents have no title, the first is" in error
-    assert "'plum'" in error and not list(tmp_path.glob("run/*"))
-    metrics = train(
-        compose_config(
-            "train",
-            "model=genre",
-            *where,
-            "model.identifiers.missing=first_tokens",
-            "trainer.max_steps=2",
-            *NO_ANALYSIS,
-        )
-    ).metrics
-    assert metrics["retrieve/recall@100"] == 1.0, "the beam of 20 holds all 12 documents"
-    assert metrics["analysis/identifiers/assigned"] == 12
-
-
-def test_paragraphs_of_one_title_are_said_before_they_are_trained(tmp_path, capsys):
-    path = beir(tmp_path / "fruit")
-    rows = map(json.loads, (path / "corpus.jsonl").read_text().splitlines())
-    same = [json.dumps(row | {"title": "Fruit"}) + "\n" for row in rows]
+    for name, change in (
+        ("queries", lambda row: {"text": row["text"] * (60 if row["_id"] == "b-apple" else 1)}),
+        ("corpus", lambda row: {"title": "Fruit"}),
+    ):
+        file = path / f"{name}.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row | change(row)) + "\n" for row in rows))
     where = ["data=beir", f"data.path={path}", "logger=none", f"output={tmp_path}", *NO_ANALYSIS]
-    for model in ("genre", "dsi_naive"):
-        (path / "corpus.jsonl").write_text("".join(same))
-        train([*where, f"model={model}", "trainer.max_steps=1", "analysis.questions=null"])
-        said = capsys.readouterr().out
-        warned = "100% of the documents share their identifier with another, such as apple, pear "
-        assert (warned + "and 10 more" in said) == (model == "genre"), said
+    train([*where, "model=genre", "trainer.max_steps=1", "analysis.questions=null", "name=run"])
+    said = capsys.readouterr().out
+    warned = "100% of the documents share their identifier with another, such as apple, pear and 10"
+    assert warned in said and "1 query cut at query_length=40 tokens" in said
+    assert read_run(tmp_path / "run").provenance["cut_texts"]["queries"] == 1
 
 
 def exit_message(overrides, capsys, monkeypatch) -> str:

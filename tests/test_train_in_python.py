@@ -54,24 +54,18 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     assert said.splitlines()[-1] == f"{run.path}: finished, {run.path / 'report.html'}"
 
 
-def test_a_run_of_several_folders_is_named_after_all():
-    for typed in ("[here/one,there/two/]", "[ 'here/one', there/two ]"):
-        name = run_name("t5_colbert", "beir", [f"data.path={typed}"])
-        assert name.startswith("t5_colbert-one+two-seed1-")
-    assert run_name("bm25", "almanac", ["seed=2"]) == "bm25-almanac-seed2"
-
-
 def test_a_runs_name_says_what_was_changed():
     def name(*overrides):
         return run_name("t5_colbert", "almanac", list(overrides))
 
+    assert name("seed=2") == "t5_colbert-almanac-seed2"
+    for typed in ("[here/one,there/two/]", "[ 'here/one', there/two ]"):
+        assert name(f"data.path={typed}").startswith("t5_colbert-one+two-seed1-")
     changed = ["model.dimension=64", "experiment=demo", "backbone.name=google/t5-v1_1-base"]
     changed += ["analysis=none", "logger=none", "resume=true"]
-    found = name(*changed)
     begins = "t5_colbert-almanac-seed1-demo-backbone_t5-v1_1-base-dimension_64-"
-    assert re.fullmatch(begins + "[0-9a-f]{6}", found), "the analysis has no room"
-    assert name(*reversed(changed)) == found, "the same choices"
-    assert name(*changed, "seed=2") == found.replace("seed1", "seed2")
+    assert re.fullmatch(begins + "[0-9a-f]{6}", name(*changed)), "the analysis has no room"
+    assert name(*reversed(changed)) == name(*changed), "the same choices"
     # What a folder or the command line cannot hold is left out; the hash still tells values apart.
     odd = ["a.b='x y=../{z}'", "c=[p/q,r]", "+d=é" + 300 * "x", "~e", "f="]
     found = {name(*(f"{one}{more}" for one in odd)) for more in ("", "1")}
@@ -108,9 +102,6 @@ def test_hydra_is_left_as_it_was(fruit, tmp_path):
     ("overrides", "message"),
     [
         (["model=typo"], r"model=typo: must be one of aligner, bm25"),
-        (["modle=bm25"], r"modle=bm25: no such key, did you mean model\?"),
-        (["data.path=/nowhere", "data=files"], r"data.path=/nowhere: no such folder or file"),
-        (["seed"], r"seed: .*missing EQUAL"),
         (["seed=1,2"], r"seed=1,2: is a sweep, which needs the command line"),
         (["experiment=table6"], r"experiment=table6: is a sweep.* hydra.mode=RUN makes one run"),
         (["-m"], r"-m: must be key=value"),

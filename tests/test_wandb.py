@@ -97,15 +97,6 @@ def test_wandb_warns_of_nothing_and_is_told_what_the_user_says(tmp_path, monkeyp
     assert read_offline_runs(tmp_path)[-1].group == "mine"
 
 
-def test_an_experiments_runs_are_in_its_group(monkeypatch):
-    monkeypatch.delenv(GROUP, raising=False)
-    composed = compose_command("train", ["model=bm25", "experiment=demo"])
-    assert composed.logger.group == "demo"
-    monkeypatch.setenv(GROUP, "mine")
-    assert compose_command("train", ["experiment=demo"]).logger.group == "mine"
-    assert compose_command("train", ["experiment=demo", "logger.group=x"]).logger.group == "x"
-
-
 def test_the_pictures_are_drawn_of_what_was_logged(sweep, tmp_path):
     files = draw_all(sweep, tmp_path)
     text = DOCUMENT.read_text()

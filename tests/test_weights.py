@@ -10,7 +10,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import train_tokenizer
 from models.retriever import Retriever
 from tests.published_folders import make_bert, make_pylate
-from tests.runs import NO_ANALYSIS, beir
+from tests.runs import NO_ANALYSIS, TINY, beir, small
 from train import train
 
 
@@ -82,6 +82,18 @@ def test_a_bert_trained_here_is_exported_and_taken_over(run, tmp_path):
     found, expected = (Ranking.read(each.path / "retrieve.trec") for each in (second, first))
     for query in expected.query_ids:
         assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-4)
+
+
+@pytest.mark.parametrize("model", ["dsi_semantic", "cross_encoder"])
+def test_a_finished_run_is_searched_again_with_its_docids_under_another_seed(
+    model, tmp_path, finished_run
+):
+    trained = finished_run(model, *TINY)
+    keys = [f"model={model}", *TINY, *NO_ANALYSIS, f"weights={trained}", "seed=5"]
+    again = train(small(tmp_path, *keys))
+    assert "cost/train_seconds" not in again.metrics and not (again.path / "checkpoints").exists()
+    file = "retrieve.trec"
+    assert (again.path / file).read_text() == (trained / file).read_text()
 
 
 @pytest.fixture(scope="module")

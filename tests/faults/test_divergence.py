@@ -1,5 +1,6 @@
 """A training that diverges stops at once, by name; nan is never ranked, indexed or written."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
@@ -82,30 +83,39 @@ def test_a_gradient_without_clipping_is_looked_at_and_the_checkpoint_before_it_r
 
 
 def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal():
-    def look(scale=None, **values):
-        plugin = SimpleNamespace(scaler=scale and SimpleNamespace(get_scale=lambda: scale))
-        model = SimpleNamespace(
-            trainer=SimpleNamespace(precision="16-mixed", precision_plugin=plugin),
-            hparams=SimpleNamespace(optimizer={"learning_rate": 0.1}),
-            saved_step=0,
+    def look(norm, loss=1.0, scale=1024.0):
+        trainer = SimpleNamespace(
+            callback_metrics={"train/loss": torch.tensor(loss)},
+            precision="16-mixed",
+            precision_plugin=SimpleNamespace(scaler=SimpleNamespace(get_scale=lambda: scale)),
         )
-        watch = TrainingWatch()
-        for name, (first, second) in values.items():
-            watch.note(name, torch.as_tensor(first), 7)
-            watch.note(name, torch.as_tensor(second), 8)
-        watch.stop_if_diverged(model)
+        model = SimpleNamespace(hparams=SimpleNamespace(optimizer={"learning_rate": 0.1}))
+        watch = TrainingWatch(Path())
+        watch.norm = torch.tensor(norm)
+        watch.stop_if_diverged(trainer, model, 7)
 
-    look(1024.0, norm=(torch.inf, torch.inf))
+    look(torch.inf)
     with pytest.raises(ValueError, match=r"norm is not finite at step 7: .*\(it is 16-mixed\)"):
-        look(0.5, norm=(torch.inf, torch.inf))  # it will never go on
-    with pytest.raises(ValueError, match="learning_rate=0.1: the loss is not finite at step 8"):
-        look(1024.0, loss=(1.0, torch.nan))
+        look(torch.inf, scale=0.5)  # it will never go on
+    with pytest.raises(ValueError, match="learning_rate=0.1: the loss is not finite at step 7"):
+        look(1.0, loss=torch.nan)
+
+
+def test_steps_that_are_not_logged_wait_for_no_accelerator():
+    watch, model = TrainingWatch(Path()), SimpleNamespace(log=lambda *_: None)
+    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
     with stand_in():
-        watch, numbers = TrainingWatch(), [torch.tensor(x).to(DEVICE) for x in (torch.nan, 0.0)]
+        gradient = torch.tensor([torch.nan, 1.0]).to(DEVICE)
+        trainer = SimpleNamespace(
+            global_step=0,
+            log_every_n_steps=10,
+            precision_plugin=SimpleNamespace(
+                main_params=lambda _: [SimpleNamespace(grad=gradient)]
+            ),
+        )
         with synchronisations() as waits:
-            for step, number in enumerate(numbers, start=7):
-                watch.note("loss", number, step)
-        assert not waits and int(watch.first_bad["loss"]) == 7
+            watch.on_before_optimizer_step(trainer, model, optimizer)
+        assert not waits and watch.norm.device == DEVICE
 
 
 def test_a_collection_whose_queries_have_no_negative_trains_nothing_and_says_so(tmp_path):

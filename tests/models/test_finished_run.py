@@ -1,39 +1,48 @@
-"""A finished run opened again, and what another run may take from it (`weights=RUN`)."""
+"""A finished run opened again, earlier formats among them, and what `weights=RUN` refuses."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from gr_mvdr.run_files import CHECKPOINT
 from models.beyond.ranking_losses import MarginRanking
 from models.finished_run import FinishedRun
-from models.weights import RunWeights, find_weights, save_weights
+from models.training import CheckpointFile
+from models.weights import find_weights
 from tests.models.conftest import make_docid
 
 
-def test_a_table_of_documents_is_not_taken_to_others():
-    """The rows of an NP table are made of documents that the new collection does not have."""
-    run = FinishedRun("weights=outputs/np", Path("outputs/np"), {}, {})
-    with pytest.raises(ValueError, match="weights=outputs/np: must not be a run of NP decoding"):
-        RunWeights(run).give_all(make_docid("titles-np"), None)
-
-
-def test_a_run_that_trained_nothing_has_no_weights_to_take(tmp_path):
-    for part in ("config.yaml", "metrics.json"):
-        (tmp_path / part).write_text("{}")
-    (tmp_path / "provenance.json").write_text('{"system": "BM25", "collection": "beir"}')
-    with pytest.raises(ValueError, match="must be a trained run, it has no checkpoints"):
-        find_weights(str(tmp_path))
-    assert find_weights(None) is None
+def save(system, folder, **config):
+    """Writes the files of a run that trained a system; returns the run."""
+    checkpoint = {"state_dict": system.state_dict(), "hyper_parameters": dict(system.hparams)}
+    system.on_save_checkpoint(checkpoint)
+    CheckpointFile().save_checkpoint(checkpoint, folder / CHECKPOINT)
+    (folder / "config.yaml").write_text(json.dumps({"data": {}, **config}))
+    (folder / "provenance.json").write_text('{"system": "S", "collection": "C"}')
+    (folder / "metrics.json").write_text("{}")
+    return FinishedRun.read("run", folder)
 
 
 def earlier(system, folder, target=None, documents=None, **options):
     """The system of a run whose checkpoint holds the options of an earlier version."""
     system.hparams.update(options)
-    save_weights(system, folder)
     target = target or f"{type(system).__module__}.{type(system).__name__}"
-    run = FinishedRun("run", folder, {"model": {"_target_": target}}, {})
+    run = save(system, folder, model={"_target_": target})
     return run.load_model(documents, range(len(documents or ())))
+
+
+def test_a_run_without_weights_and_an_np_table_are_refused(tmp_path):
+    """The rows of an NP table are made of documents that the new collection does not have."""
+    system = make_docid("titles-np")
+    save(system, tmp_path, model={})
+    weights = find_weights("weights", str(tmp_path))
+    with pytest.raises(ValueError, match="weights=.*: must not be a run of NP decoding"):
+        weights.give(system, None)
+    Path(tmp_path / CHECKPOINT).unlink()
+    with pytest.raises(ValueError, match="must be a trained run, it has no checkpoints"):
+        find_weights("weights", str(tmp_path))
 
 
 def test_an_earlier_search_by_one_vector_named_no_proposer(tools, tmp_path):
@@ -70,9 +79,10 @@ def test_an_earlier_splade_has_moved(tools, tmp_path):
     assert torch.equal(old.score(batch), system.score(batch))
 
 
-def test_identifiers_of_an_earlier_run_are_taken_over():
+def test_identifiers_of_an_earlier_run_are_taken_over(tools, tmp_path):
     part = {"_target_": "gr_mvdr.identifiers.docids.SemanticDocids", "k": 2}
-    run = FinishedRun("initial", Path(), {"model": {"identifiers": part}, "data": {}}, {})
+    save(tools.make_splade(), tmp_path, model={"identifiers": part})
     ours = {"_target_": "gr_mvdr.identifiers.cluster_tree.SemanticDocids", "k": 10}
     config = {"model": {"identifiers": ours}, "data": {}, "backbone": {"name": "t5-small"}}
-    assert RunWeights(run).initial_settings(config) == {"model.identifiers.k": 2}
+    weights = find_weights("initial", str(tmp_path))
+    assert weights.settings(config) == {"model.identifiers.k": 2}

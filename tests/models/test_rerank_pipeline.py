@@ -15,9 +15,11 @@ from models.base import System
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.docid import Docid
-from models.rerank_pipeline import RerankPipeline, put_above
+from models.rerank_pipeline import RerankPipeline
 
-WORDS = [f"w{n}" for n in range(4, 60)]
+FIRST = [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6]]
+SECOND = [[0.1, 0.3, 0.2, 9, 9, 9], [9, 9, 0.3, 0.1, 0.2, 0.4]]
+THIRD = [[-7, -8, -9, 0, 0, 0], [0, 0, -2, -1, 0, 5]]
 
 
 class Scripted(System):
@@ -32,9 +34,16 @@ class Scripted(System):
         self.asked = []
 
     def joint_flops(self, query_tokens, document_tokens):
-        return 1000.0 * query_tokens + document_tokens if self.hparams.counted else None
+        known = self.hparams.counted
+        return 1000.0 * query_tokens + document_tokens if known else super().joint_flops(0, 0)
 
-    def index(self, documents, directory=None):
+    def open_index(self, documents, directory):
+        if (directory / "of").read_text() != "these":
+            raise ValueError(f"{directory}: was made by another model")
+        self.documents = documents["id"][:]
+
+    def index(self, documents, directory):
+        directory.mkdir()
         self.documents = documents["id"][:]
 
     def retrieve(self, queries, k=100):
@@ -92,7 +101,7 @@ def finished(folder, model, rerank=None, unit="piece", documents=6, **record):
     return folder
 
 
-def scripted_run(folder, scores, rerank=None, counted=True, **record):
+def scripted_run(folder, scores=FIRST, rerank=None, counted=True, **record):
     model = {"_target_": "scripted_stage.Scripted", "scores": scores, "counted": counted}
     return finished(folder, model, rerank, **record)
 
@@ -122,11 +131,6 @@ def pipeline(*runs, documents, directory):
     return model
 
 
-FIRST = [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6]]
-SECOND = [[0.1, 0.3, 0.2, 9, 9, 9], [9, 9, 0.3, 0.1, 0.2, 0.4]]
-THIRD = [[-7, -8, -9, 0, 0, 0], [0, 0, -2, -1, 0, 5]]
-
-
 @pytest.fixture
 def three(tmp_path, texts):
     """Stages of 4, 2 and all documents."""
@@ -151,14 +155,6 @@ def test_each_stage_reranks_what_the_one_before_hands_on(three, asked):
     assert three.retrieve(asked, 3).documents("q0") == ["d3", "d1", "d2"]
 
 
-def test_what_is_not_handed_on_keeps_its_order_below():
-    earlier = Ranking({"q": {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.5}, "r": {"a": 1.0}, "s": {}})
-    found = put_above(Ranking({"q": {"c": -50.0, "b": -40.0}, "r": {}}), earlier)
-    assert found.documents("q") == ["b", "c", "a", "d"]
-    assert found.scores("q")["b"] == -40.0 and found.scores("q")["a"] < -50.0
-    assert (found.documents("r"), found.documents("s")) == (["a"], [])
-
-
 def test_given_candidates_pass_all_stages(three, asked, texts):
     candidates = {"q0": ["d5", "d4", "d3", "d0", "d1"], "q1": ["d2"]}
     found = three.rerank(asked, texts, candidates)
@@ -173,13 +169,13 @@ def test_given_candidates_pass_all_stages(three, asked, texts):
 def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
     backwards = {"_target_": "fractions.Fraction", "numerator": -1}  # a part is built
     forms = {"backwards": {"sign": backwards}, "forwards": {"sign": 1}}
-    runs = scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", FIRST, forms)
+    runs = scripted_run(tmp_path / "A"), scripted_run(tmp_path / "B", FIRST, forms)
     model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
     assert model.retrieve(asked).documents("q0") == ["d2", "d1", "d0"]
 
 
 def test_a_query_that_the_first_stage_cannot_answer_is_left_out(tmp_path, texts, asked):
-    runs = [scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", SECOND)]
+    runs = [scripted_run(tmp_path / "A"), scripted_run(tmp_path / "B", SECOND)]
     model = pipeline((runs[0], 2), (runs[1], None), documents=texts, directory=tmp_path)
     first, second = (stage.model for stage in model.stages)
     first.retrieve = lambda queries, k: Ranking({"q0": {}, "q1": {"d2": 1.0, "d0": 2.0}})
@@ -217,8 +213,8 @@ def test_joint_compute_is_counted_pair_by_pair(three, asked, texts):
     assert found["cost/joint_flops"] == pytest.approx(total)
 
 
-def test_a_stage_that_nobody_has_counted_leaves_no_sum(tmp_path, texts, asked):
-    runs = [scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", FIRST, counted=False)]
+def test_a_stage_of_unknown_compute_leaves_no_sum(tmp_path, texts, asked):
+    runs = [scripted_run(tmp_path / "A"), scripted_run(tmp_path / "B", counted=False)]
     model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
     model.retrieve(asked)
     keys = {"cost/joint_flops/1-A", "cost/stage_ms/1-A", "cost/stage_ms/2-B"}
@@ -271,15 +267,9 @@ def test_words_and_pieces_in_one_pipeline(tools, texts, asked, cross_encoder, tm
 def test_a_trained_stage_is_its_checkpoint(tools, texts, asked, cross_encoder, tmp_path):
     """The configuration holds what was asked for; what was built stands in the checkpoint."""
     run = trained_run(tmp_path / "CE", cross_encoder, tools)
-    first = scripted_run(tmp_path / "A", FIRST)
+    first = scripted_run(tmp_path / "A")
     model = pipeline((first, 4), (run, None), documents=texts, directory=tmp_path)
-    loaded = model.stages[1].model
-    assert not loaded.training and loaded is not cross_encoder
-    for name, weight in cross_encoder.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], weight), name
-    assert sum(p.numel() for p in model.parameters()) == sum(
-        p.numel() for p in cross_encoder.parameters()
-    )
+    assert len(list(model.parameters())) == len(list(cross_encoder.parameters()))
     batch = tools.make_batch()
     with torch.no_grad():
         assert torch.equal(model.score(batch), cross_encoder.eval().score(batch))
@@ -305,32 +295,16 @@ def test_a_generative_stage_has_the_identifiers_of_its_run(tools, tmp_path):
     assert "cost/joint_flops" not in model.statistics()
 
 
-class Opened(Scripted):
-    """A system that can open an index, if its folder says so."""
-
-    def open_index(self, documents, directory):
-        content = (directory / "of").read_text()
-        if content != "these":
-            raise ValueError(f"{directory}: was made by another model")
-        self.documents = documents["id"][:]
-
-    def index(self, documents, directory=None):
-        directory.mkdir()
-        (directory / "made").write_text("")
-        super().index(documents, directory)
-
-
 @pytest.mark.parametrize(("kept", "made"), [("these", False), ("others", True), (None, True)])
 def test_an_index_is_made_only_if_the_runs_own_does_not_fit(
     tmp_path, texts, asked, kept, made, capsys
 ):
-    sys.modules["scripted_stage"].Scripted = Opened
-    run = scripted_run(tmp_path / "A", FIRST)
+    run = scripted_run(tmp_path / "A")
     if kept:
         (run / "index").mkdir()
         (run / "index/of").write_text(kept)
     model = pipeline((run, None), documents=texts, directory=tmp_path)
-    assert (tmp_path / "index/1-A/made").exists() == made
+    assert (tmp_path / "index/1-A").exists() == made
     assert (": its index is made anew:" in capsys.readouterr().out) == made
     assert model.retrieve(asked, 1).documents("q0") == ["d0"]
 
@@ -338,72 +312,52 @@ def test_an_index_is_made_only_if_the_runs_own_does_not_fit(
 # Refused ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("stages", "message"),
-    [
-        ([], r"model.stages=\[\]: must be a list of"),
-        ([{"depth": 3}, {"run": "A"}], r"model.stages.0.run=…: must be given"),
-        ([{"run": "A"}, {"run": "A"}], "model.stages.0.depth=null: must be .* ≥ 1"),
-        ([{"run": "A", "depth": 0}, {"run": "A"}], "model.stages.0.depth=0: must be .* ≥ 1"),
-        ([{"run": "A", "depth": 3}], "model.stages.0.depth=3: must be null for the last"),
-        ([{"run": "A", "depth": 3}, {"run": "B"}], "model.stages.1.run=B: no such run folder"),
-    ],
-)
-def test_stages_that_are_none_are_refused(stages, message, tmp_path, monkeypatch):
-    scripted_run(tmp_path / "A", FIRST)
+def test_stages_that_do_not_fit_together_are_refused(tmp_path, monkeypatch):
+    scripted_run(tmp_path / "A")
+    scripted_run(tmp_path / "texts", sources={"elsewhere/corpus.jsonl": "99ff"})
+    scripted_run(tmp_path / "fields", text_fields=["text"])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        RerankPipeline(stages)
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"sources": {"elsewhere/corpus.jsonl": "99ff"}}, "corpus.jsonl 99ff, must be 12ab"),
-        ({"text_fields": ["text"]}, "text_fields text, must be title, text"),
-    ],
-)
-def test_stages_of_different_collections_are_refused(other, message, tmp_path):
-    one = scripted_run(tmp_path / "A", FIRST)
-    two = scripted_run(tmp_path / "B", FIRST, **other)
-    with pytest.raises(ValueError, match=f"stages.1.run=.*B: was .* {message}, as in the first"):
-        RerankPipeline([{"run": str(one), "depth": 3}, {"run": str(two)}])
+    first, last = {"run": "A", "depth": 3}, {"run": "A"}
+    was = "stages.1.run=.*: was .* "
+    for stages, message in (
+        ([], r"model.stages=\[\]: must be a list of"),
+        ([{"depth": 3}, last], r"model.stages.0.run=…: must be given"),
+        ([last, last], "model.stages.0.depth=null: must be .* ≥ 1"),
+        ([{**first, "depth": 0}, last], "model.stages.0.depth=0: must be .* ≥ 1"),
+        ([first], "model.stages.0.depth=3: must be null for the last"),
+        ([first, {"run": "B"}], "model.stages.1.run=B: no such run folder"),
+        ([first, {"run": "texts"}], was + "corpus.jsonl 99ff, must be 12ab, as in the first"),
+        ([first, {"run": "fields"}], was + "text_fields text, must be title, text, as in the fi"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            RerankPipeline(stages)
 
 
 def test_a_run_of_other_documents_is_refused(tmp_path, texts):
-    run = scripted_run(tmp_path / "A", FIRST, documents=7)
-    message = r"stages.0.run=.*A: was made of 7 documents of places, must be of this run's 6"
-    with pytest.raises(ValueError, match=message):
-        pipeline((run, None), documents=texts, directory=tmp_path)
-
-
-def test_a_collection_that_is_not_this_runs_is_refused(tmp_path, texts):
-    """As many documents, but other ones: the provenance of this run tells them apart."""
-    run = scripted_run(tmp_path / "A", FIRST)
+    """By their number, else by the hashes of both provenances."""
+    run, own = scripted_run(tmp_path / "A"), tmp_path / "provenance.json"
     record = json.loads((run / "provenance.json").read_text())
-    own = tmp_path / "provenance.json"
     own.write_text(json.dumps(record))
     pipeline((run, None), documents=texts, directory=tmp_path)
     own.write_text(json.dumps(record | {"sources": {"corpus.jsonl": "77"}, "collection": "x"}))
-    with pytest.raises(
-        ValueError, match="of places with corpus.jsonl 12ab, must be 77, as in this"
-    ):
+    said = "of places with corpus.jsonl 12ab, must be 77, as in this"
+    with pytest.raises(ValueError, match=said):
         pipeline((run, None), documents=texts, directory=tmp_path)
+    said = r"stages.0.run=.*A: was made of 6 documents of places, must be of this run's 5"
+    with pytest.raises(ValueError, match=said):
+        pipeline((run, None), documents=texts.select(range(5)), directory=tmp_path)
 
 
-def test_another_tokeniser_is_refused(tools, texts, cross_encoder, tmp_path):
+def test_a_damaged_stage_is_refused(tools, texts, cross_encoder, tmp_path):
     run = trained_run(tmp_path / "CE", cross_encoder, tools)
     pipeline((run, None), documents=texts, directory=tmp_path)
-    build_word_tokenizer([" ".join(WORDS[::-1])]).save_pretrained(run / "tokenizer")
-    with pytest.raises(ValueError, match="stages.0.run=.*CE: was trained with another tokeniser"):
-        pipeline((run, None), documents=texts, directory=tmp_path)
-
-
-def test_a_trained_system_without_a_checkpoint_is_refused(tools, texts, cross_encoder, tmp_path):
-    run = trained_run(tmp_path / "CE", cross_encoder, tools)
     settings = dict(cross_encoder.hparams) | {"_target_": "models.cross_encoder.CrossEncoder"}
     config = yaml.safe_load((run / "config.yaml").read_text()) | {"model": settings}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     (run / "checkpoints/last.ckpt").unlink()
     with pytest.raises(FileNotFoundError, match="stages.0.run=.*CE: has no checkpoints/last.ckpt"):
+        pipeline((run, None), documents=texts, directory=tmp_path)
+    words = " ".join(f"w{n}" for n in range(60, 3, -1))
+    build_word_tokenizer([words]).save_pretrained(run / "tokenizer")
+    with pytest.raises(ValueError, match="stages.0.run=.*CE: was trained with another tokeniser"):
         pipeline((run, None), documents=texts, directory=tmp_path)

@@ -1,14 +1,17 @@
 """Parameters in shards (trainer=fsdp): two processes with half of them each equal one with all."""
 
 import os
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 import pytorch_lightning as pl
 import torch
 
 from data_modules.epoch import collate
+from gr_mvdr.files import read_checkpoint
 from gr_mvdr.ranks import rank, world_size
-from models.training import shard
+from models.training import TrainingWatch, shard
 from tests.models.test_two_ranks import examples, part_of
 from tests.two_processes import in_two_processes
 
@@ -35,7 +38,7 @@ def systems():
 
 
 def trained():
-    """Each system after three clipped steps: its whole weights, on rank 0, and what it kept."""
+    """Each system after three clipped steps: its checkpoint's weights, and what the rank kept."""
     os.environ["LOCAL_RANK"] = str(rank())
     found = {}
     for name, system in systems().items():
@@ -46,6 +49,7 @@ def trained():
             accelerator="cpu",
             devices=world_size(),
             strategy=strategy,
+            callbacks=[watch := TrainingWatch(Path(mkdtemp()) / "last.ckpt")],
             max_epochs=1,
             gradient_clip_val=0.1,
             use_distributed_sampler=False,
@@ -54,11 +58,12 @@ def trained():
         )
         batch = collate(part_of(examples(name == "cached"), rank(), world_size()))
         trainer.fit(system, torch.utils.data.DataLoader(Steps(batch), batch_size=None))
-        weights = trainer.strategy.lightning_module_state_dict()
+        file = Path(trainer.strategy.broadcast(watch.checkpoint))
+        weights = read_checkpoint(file)["state_dict"]
         layer = next(p for n, p in system.named_parameters() if "SelfAttention" in n)
         kept = layer.to_local().numel() if world_size() > 1 else layer.numel()
         norm = float(trainer.callback_metrics["train/gradient_norm"])
-        found[name] = {"weights": dict(weights), "kept": kept, "norm": norm}
+        found[name] = {"weights": weights, "kept": kept, "norm": norm}
     os.environ.pop("LOCAL_RANK")
     return found
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from data_modules.epoch import Example, HardNegatives, collate
 from gr_mvdr.batch import cut
-from gr_mvdr.ranks import assemble_batch, gather_batch, rank, world_size
+from gr_mvdr.ranks import gather_batch, rank, world_size
 from gr_mvdr.tokenizers import EOS_ID
 from models.cross_encoder import CrossEncoder
 from tests.two_processes import in_two_processes
@@ -157,28 +157,6 @@ def test_loss_and_gradients_are_those_of_one_process(name, found, expected):
     for key, gradient in whole["gradients"].items():
         for part in (one, other):
             assert torch.allclose(part["gradients"][key], gradient, 1e-3, 1e-5 * largest), key
-
-
-@pytest.mark.parametrize("hard", [True, False])
-@pytest.mark.parametrize("of", [1, 2, 5])
-def test_the_parts_of_a_batch_make_the_batch_that_the_data_would_have_made(hard, of):
-    found = examples(hard)
-    whole = collate(found)
-    parts = [vars(collate(part_of(found, number, of))) for number in range(of)]
-    together = vars(assemble_batch([type(whole)(**part) for part in same_lengths(parts)]))
-    for name, value in vars(whole).items():
-        assert (value is None) == (together[name] is None), name
-        assert value is None or torch.equal(together[name], value), name
-
-
-def same_lengths(parts):
-    """Parts padded as `gather` pads them."""
-    for name in ("query_ids", "query_mask", "document_ids", "document_mask", "relevant"):
-        length = max(part[name].shape[1] for part in parts)
-        for part in parts:
-            room = length - part[name].shape[1]
-            part[name] = nn.functional.pad(part[name], (0, room))
-    return parts
 
 
 def test_every_rank_sees_the_batch_of_all(found):

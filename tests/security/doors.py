@@ -91,7 +91,7 @@ def run_doors(folder: Path, out: Path, system, data) -> dict:
     """The ways to open a run; those that must leave the folder as it is come first."""
 
     def weights() -> None:
-        find_weights(str(folder)).give(system, data.tokenizer)
+        find_weights("weights", str(folder)).give(system, data.tokenizer)
 
     def stage() -> None:
         model = RerankPipeline([{"run": str(folder)}])
