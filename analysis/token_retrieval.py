@@ -278,7 +278,7 @@ class TokenRetrieval(Analysis):
         special = torch.tensor(find_special(data))
         tokens = NearestTokens(index.store)  # of all documents, none pruned
         neighbours = min(self.neighbours, len(tokens.rows))
-        encoded, known = self.model.encoded_queries(table), set(index.document_ids)
+        encoded, known = self.model.encoded_queries(table), set(index.store.document_ids)
         for start in track(range(0, len(encoded), _SEARCHED), "retrieving tokens"):
             chosen = []
             for name, query in encoded[start : start + _SEARCHED]:

@@ -245,7 +245,7 @@ class TokenSearch(System):
                 are still chosen (aligner §3.1).
         """
         index, options = self._searched(k, search)
-        ids, results = index.document_ids, {}
+        ids, results = index.store.document_ids, {}
         starts = range(0, len(encoded), _QUERY_BATCH)
         for start in track(starts, "searching"):
             names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
@@ -271,8 +271,7 @@ class TokenSearch(System):
     def storage_costs(self, k: int, **search: Any) -> dict[str, float]:
         """Metrics of the bytes that `retrieve` reads under these options."""
         index, options = self._searched(k, search)
-        read = {"cost/searched_bytes": index.searched_bytes(options)}
-        return read | {"cost/bytes_per_token": index.bytes_per_token}
+        return index.storage_costs(options)
 
     def rerank(
         self,

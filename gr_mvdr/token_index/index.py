@@ -29,14 +29,12 @@ from gr_mvdr.files import (
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import max_sim, store
-from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.search import OPEN_KEYS, Proposer, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
 PLANS, SAMPLE = "plans.json", "sample.safetensors"
-_DOCUMENTS = 64  # pooled at once
 _QUERIES = 32  # of the sample searched at once
 # The exact search reads a token, and a document, in so much less time than a search that retrieves
 # it, or scores it by itself.
@@ -73,16 +71,9 @@ class TokenIndex:
         self._others: dict[Any, TokenIndex] = {}  # of `stored_as`, by their options
 
     @classmethod
-    def build(
-        cls,
-        directory: str | Path,
-        document_ids: Sequence[str],
-        encode: store.Encode,
-        storage: Storage | None = None,
-        fingerprint: dict[str, str] | None = None,
-    ) -> "TokenIndex":
-        """Writes an index; arguments and errors as of `store.create`."""
-        store.create(Path(directory), document_ids, encode, storage, fingerprint)
+    def build(cls, directory: str | Path, *content: Any, **options: Any) -> "TokenIndex":
+        """Writes an index; further arguments and errors are those of `store.create`."""
+        store.create(Path(directory), *content, **options)
         return cls(directory)
 
     def add(self, document_ids: Sequence[str], encode: store.Encode) -> None:
@@ -107,7 +98,7 @@ class TokenIndex:
         """
         place = temporary_folder("token-index")
         shutil.copytree(self.directory, place, dirs_exist_ok=True)
-        index, held = TokenIndex(place), self.live_numbers.keys()
+        index, held = TokenIndex(place), self.store.live_numbers.keys()
         remove_with(index, place)
         if gone := held - set(document_ids):
             index.delete(sorted(gone))
@@ -120,35 +111,22 @@ class TokenIndex:
 
         It is made once from this index's vectors, in a temporary folder; both count costs together.
         """
+
+        def pooled(names: Sequence[str]) -> Iterator[PackedTokens]:
+            tokens = self.vectors(self.numbers(names))
+            groups = group_tokens(tokens, options.pool, options.pool_by)
+            yield merge_tokens(tokens, groups).pack()
+
         if options.stored not in self._others:
             place = temporary_folder("token-index")
             index = self._others[options.stored] = TokenIndex.build(
-                place,
-                list(self.live_numbers),
-                lambda names: self._pooled(self.numbers(names), options),
-                options.storage,
+                place, list(self.store.live_numbers), pooled, options.storage
             )
             remove_with(index, place)
             index.costs = self.costs
             if (sample := self.directory / SAMPLE).is_file():
                 shutil.copyfile(sample, place / SAMPLE)
         return self._others[options.stored]
-
-    def _pooled(self, documents: Tensor, options: SearchOptions) -> Iterator[PackedTokens]:
-        for numbers in documents.split(_DOCUMENTS):
-            tokens = self.vectors(numbers)
-            groups = group_tokens(tokens, options.pool, options.pool_by)
-            yield merge_tokens(tokens, groups).pack()
-
-    @property
-    def document_ids(self) -> list[str]:
-        """The ids by number, those of deleted documents included."""
-        return self.store.document_ids
-
-    @property
-    def live_numbers(self) -> dict[str, int]:
-        """The number of every live document by its id."""
-        return self.store.live_numbers
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
         """(C,) int64 numbers of live documents; ValueError for an id that is not in the index."""
@@ -162,15 +140,16 @@ class TokenIndex:
         held += self._one_vector[1].size_in_bytes if self._one_vector else 0
         return held / self.store.n_tokens
 
-    def searched_bytes(self, options: SearchOptions) -> int:
-        """Bytes that a search under these options may read, of vectors and of the proposer."""
-        proposer, held = self.proposer(options), self.store.size_in_bytes
+    def storage_costs(self, options: SearchOptions) -> dict[str, float]:
+        """Metrics: bytes a token, and those that a search may read, the proposer's included."""
+        proposer, read = self.proposer(options), self.store.size_in_bytes
         if options.mode == "impute":
-            held = held * len(self.nearest(options.keep_document).rows) // self.store.n_tokens
+            read = read * len(self.nearest(options.keep_document).rows) // self.store.n_tokens
         elif options.scores_are_estimates:
-            held = 0
-        reads = proposer is not None and (options.mode == "fde" or options.probes is not None)
-        return held + (proposer.size_in_bytes if reads else 0)
+            read = 0
+        if proposer and (options.mode == "fde" or options.probes is not None):
+            read += proposer.size_in_bytes
+        return {"cost/searched_bytes": read, "cost/bytes_per_token": self.bytes_per_token}
 
     def nearest(self, keep: float = 1.0) -> NearestTokens:
         """The token retrieval among the share β_d = `keep` of each document's tokens."""
@@ -220,7 +199,7 @@ class TokenIndex:
         with reading(f"{path}"):
             plans = read_json(path) if path.is_file() else {}
             if key not in plans:
-                depth = min(depth, len(self.live_numbers))
+                depth = min(depth, len(self.store.live_numbers))
                 plans[key] = self._choose(options, scoring, depth, queries)
                 with suppress(OSError):  # a folder that cannot be written
                     write_json(path, plans)
@@ -253,7 +232,10 @@ class TokenIndex:
 
         chosen: dict[str, Any] = {"mode": "exact"}
         best = -1.0
-        tokens, documents = len(self.nearest(options.keep_document).rows), len(self.live_numbers)
+        tokens, documents = (
+            len(self.nearest(options.keep_document).rows),
+            len(self.store.live_numbers),
+        )
         cheap = [  # where the exact search would be more work
             values
             for values in ladder
@@ -281,7 +263,7 @@ class TokenIndex:
     def _ladder(self, options: SearchOptions, depth: int) -> list[dict[str, int]]:
         """The open options at 1, 2, 4, … times their least values, up to what is of use."""
         nearest = self.nearest(options.keep_document)
-        refine = max(depth, len(self.live_numbers) // _DOCUMENT)
+        refine = max(depth, len(self.store.live_numbers) // _DOCUMENT)
         bounds = {"neighbours": (250, len(nearest.rows)), "probes": (4, nearest.n_lists)}
         bounds["refine"] = depth, refine
         ladder: list[dict[str, int]] = []

@@ -24,8 +24,6 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1_000_000, 16_000_000
 # Tokens of the longest document of a padded block, in multiples of the shortest.
 _MOST_PADDING = 1.25
-# Up to this number of query tokens a CPU computes the transposed product faster.
-_FEW = 8
 _HOST = "cpu"  # numpy reduces segments there; elsewhere torch scatters
 
 
@@ -104,9 +102,9 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
     Returns:
         (D, Q) fp32.
     """
-    basis = matrix = _product(queries.vectors, documents.vectors)  # (Q·N, t)
+    basis = matrix = queries.vectors.flatten(0, 1) @ documents.vectors.T  # (Q·N, t)
     if documents.keys is not None:
-        basis = _product(queries.keys, documents.keys)
+        basis = queries.keys.flatten(0, 1) @ documents.keys.T
     alignment: Any = scoring.alignment
     kind = type(alignment)
     if kind.candidates is not Selection.candidates or kind.pairs is not Selection.pairs:
@@ -123,14 +121,6 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
         values = matrix.gather(1, chosen)
     shape = (best.shape[1], len(queries), 1, -1)
     return scoring.divide(values.T.reshape(shape), weights.T.reshape(shape), queries)
-
-
-def _product(queries: Tensor, vectors: Tensor) -> Tensor:
-    """(Q, N, d) and (t, d) → (Q·N, t); a document's tokens are adjacent columns."""
-    rows = queries.reshape(-1, vectors.shape[1])
-    if len(rows) <= _FEW:
-        return (vectors @ rows.T).T
-    return rows @ vectors.T
 
 
 def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:

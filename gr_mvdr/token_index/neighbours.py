@@ -15,14 +15,7 @@ from gr_mvdr.salience import keep_salient, top_share
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.codec import ITERATIONS, PER_CENTROID, TOKENS_PER_CENTROID, Codec
 from gr_mvdr.token_index.costs import xtr_scoring_flops
-from gr_mvdr.token_index.imputation import (
-    Retrieved,
-    RetrievedDocuments,
-    expected_relevance,
-    group_by_document,
-    imputed_terms,
-    missing_similarity,
-)
+from gr_mvdr.token_index.imputation import Retrieved, expected_relevance, imputed_terms
 from gr_mvdr.token_index.search import Proposal, SearchOptions
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
@@ -90,7 +83,15 @@ class NearestTokens:
             codes = self.store.column(self.store.searched, self.rows)
             self._lists = self._codec.inverted_file(codes, self.rows)
         else:
-            self._lists = self._open_lists(made_from) or self._save_lists(made_from, lists, seed)
+            import faiss
+
+            file = self.store.directory / FOLDER / LISTS
+            tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
+            if saved != made_from:
+                trained = faiss.serialize_index(self._train_lists(lists, seed))
+                file.parent.mkdir(exist_ok=True)
+                write_tensors(file, tensors := {"lists": torch.from_numpy(trained)}, made_from)
+            self._lists = faiss.deserialize_index(tensors["lists"].numpy())
         self._made_from = made_from
 
     def propose(
@@ -100,28 +101,29 @@ class NearestTokens:
         return [self._proposal(query, scoring, options) for query in queries]
 
     def _proposal(self, query: TokenVectors, scoring: Scoring, options: SearchOptions) -> Proposal:
-        query, retrieved, candidates = self._retrieve(query, options)
-        documents, count = candidates.documents, len(candidates.documents)
-        tokens_each = retrieved.n_tokens / max(1, count)
-        flops = xtr_scoring_flops(len(query), count, tokens_each)
+        query, retrieved = self._retrieve(query, options)
+        documents, count = retrieved.documents, len(retrieved.documents)
+        flops = xtr_scoring_flops(len(query), count, retrieved.n_tokens / max(1, count))
         if options.mode == "impute":
-            terms, z = self._imputed(query, retrieved, candidates, options)
+            how = options.imputation, self.store.counts, query.salience
+            terms, z = imputed_terms(retrieved, *how)
             return Proposal(documents, divide(terms.sum(1), z), count, flops)
         refine: Any = options.refine  # a number, once it is planned
         if refine is None or refine >= count:
             return Proposal(documents, None, count)
-        expected = expected_relevance(retrieved, candidates, query.to("cpu"), scoring)
+        expected = expected_relevance(retrieved, query, scoring)
         return Proposal(documents, expected, count, flops).best(refine, self.store.document_ids)
 
     def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
         """See `Proposer.terms`: of the query tokens that pruning keeps."""
-        query, retrieved, candidates = self._retrieve(query, options)
-        return candidates.documents, *self._imputed(query, retrieved, candidates, options)
+        query, retrieved = self._retrieve(query, options)
+        how = options.imputation, self.store.counts, query.salience
+        return retrieved.documents, *imputed_terms(retrieved, *how)
 
     def _retrieve(
         self, query: TokenVectors, options: SearchOptions
-    ) -> tuple[TokenVectors, Retrieved, RetrievedDocuments]:
-        """The query's most salient tokens, the tokens they retrieve, and the owners of these."""
+    ) -> tuple[TokenVectors, Retrieved]:
+        """The query's most salient tokens, on the CPU, and the tokens that they retrieve."""
         query = keep_salient(query, options.keep_query)
         vectors = query.vectors if query.keys is None else query.keys
         k: Any = options.neighbours
@@ -130,19 +132,7 @@ class NearestTokens:
         salience = self.store.salience(tokens.flatten().clamp(min=0))
         if salience is not None:
             salience = salience.view_as(similarities)
-        retrieved = Retrieved(similarities, self.store.owners(tokens), salience)
-        return query, retrieved, group_by_document(retrieved)
-
-    def _imputed(
-        self,
-        query: TokenVectors,
-        retrieved: Retrieved,
-        candidates: RetrievedDocuments,
-        options: SearchOptions,
-    ) -> tuple[Tensor, Tensor]:
-        missing = missing_similarity(retrieved, options.imputation)
-        lengths = self.store.counts[candidates.documents]
-        return imputed_terms(retrieved, candidates, missing, lengths, query.to("cpu").salience)
+        return query.to("cpu"), Retrieved(similarities, self.store.owners(tokens), salience)
 
     def search(
         self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
@@ -183,34 +173,28 @@ class NearestTokens:
         return torch.as_tensor(similarities).masked_fill(tokens < 0, -torch.inf), tokens
 
     def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
-        device = queries.device
-        best = torch.empty(len(queries), 0, device=device)
-        tokens = torch.empty(len(queries), 0, dtype=torch.int64, device=device)
-        for rows in self.rows.split(_BLOCK):
-            product = queries @ self._vectors(rows).to(device).T
-            new = self._nearest(product, rows.to(device).expand(len(queries), -1), neighbours)
-            best, tokens = (torch.cat(pair, 1) for pair in zip((best, tokens), new, strict=True))
-            best, tokens = self._nearest(best, tokens, neighbours)
-        return best.cpu(), tokens.cpu()
+        """`search` by one integer a token, of its similarity's bits and its place in a tie.
 
-    def _nearest(self, similarities: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The `count` nearest of some tokens (T, n), best first; ties as in `search`."""
-        nearest = similarities.topk(min(count + 1, similarities.shape[1]), dim=1)
-        best, places = nearest.values[:, :count], nearest.indices[:, :count]
-        if nearest.values.shape[1] > count:
-            cut = nearest.values[:, count]
-            for row in (best[:, -1] == cut).nonzero()[:, 0].tolist():  # topk takes any of a tie
-                tied = (similarities[row] == cut[row]).nonzero()[:, 0]
-                rows = tokens[row, tied].cpu()
-                ranks = self._document_ranks[self.store.owners(rows)] * self.store.n_tokens + rows
-                room = int((best[row] == cut[row]).sum())
-                places[row, count - room :] = tied[ranks.argsort().to(tied.device)[:room]]
-        return best, tokens.gather(1, places)
+        The integer is similarity · 2³² − place.
+        """
+        best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        for rows in self.rows.split(_BLOCK):
+            product = queries @ self._vectors(rows).to(queries).T
+            bits = _ordered_bits(product.float().add_(0.0).view(torch.int32))  # no −0
+            keys = bits.long().mul_(1 << 32).sub_(self._places[rows].to(best.device))
+            best = torch.cat([best, keys], 1)
+            best = best.topk(min(neighbours, best.shape[1]), dim=1, sorted=False).values
+        best = best.cpu().sort(dim=1, descending=True).values
+        bits = -(-best >> 32)
+        similarities = _ordered_bits(bits.int()).view(torch.float32)
+        return similarities, self._places.argsort()[(bits << 32) - best]
 
     @cached_property
-    def _document_ranks(self) -> Tensor:
-        """(D,) the place of every document when all are tied, as in `Ranking`."""
-        return torch.from_numpy(tie_order(self.store.document_ids)).argsort()
+    def _places(self) -> Tensor:
+        """(T,) int64 the place of every token when all are tied: by document as in `Ranking`."""
+        ranks = torch.from_numpy(tie_order(self.store.document_ids)).argsort()
+        by_document = ranks.repeat_interleave(self.store.counts)
+        return by_document.argsort(stable=True).argsort()
 
     def _vectors(self, rows: Tensor) -> Tensor:
         """(t, d) fp32 of ascending rows; adjacent rows are read as a slice, which copies less."""
@@ -218,16 +202,8 @@ class NearestTokens:
         adjacent = last - first + 1 == len(rows)
         return self.store.vectors(self.store.searched, slice(first, last + 1) if adjacent else rows)
 
-    def _open_lists(self, made_from: list[Any]) -> Any:
-        """The saved inverted file; None where none was made from the same."""
-        import faiss
-
-        file = self.store.directory / FOLDER / LISTS
-        tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
-        return faiss.deserialize_index(tensors["lists"].numpy()) if saved == made_from else None
-
-    def _save_lists(self, made_from: list[Any], lists: int | None, seed: int) -> Any:
-        """Trains the inverted file on a sample of the rows, fills and saves it."""
+    def _train_lists(self, lists: int | None, seed: int) -> Any:
+        """An inverted file of the rows, trained on a sample of them."""
         import faiss
 
         count = lists or int(len(self.rows) ** 0.5)
@@ -246,11 +222,12 @@ class NearestTokens:
         index.train(sample.contiguous().numpy())
         for rows in self.rows.split(_BLOCK):
             index.add_with_ids(self._vectors(rows).contiguous().numpy(), rows.numpy())
-        file = self.store.directory / FOLDER / LISTS
-        file.parent.mkdir(exist_ok=True)
-        tensors = {"lists": torch.from_numpy(faiss.serialize_index(index))}
-        write_tensors(file, tensors, made_from)
         return index
+
+
+def _ordered_bits(bits: Tensor) -> Tensor:
+    """The bits of fp32 numbers as int32 in the numbers' order; its own inverse."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def _kept_rows(store: TokenStore, keep: float) -> Tensor:

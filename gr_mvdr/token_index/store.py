@@ -11,6 +11,7 @@ import secrets
 import shutil
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -293,7 +294,10 @@ def create(
     for name, tokens in _encoded(directory, missing, encode):
         _write_shard(directory / name, shards[name], tokens, storage.dtype, codecs)
     wait()
-    if rank() == 0 and _held_header(directory) != header:
+    held = None
+    with suppress(OSError, ValueError):  # none there, or a damaged one
+        held = read_json(directory / HEADER)
+    if rank() == 0 and held != header:
         write_json(directory / HEADER, header)
         _remove_unlisted(directory.iterdir(), header)
     wait()
@@ -425,14 +429,6 @@ def _read_codecs(directory: Path, name: str | None) -> dict[str, Codec]:
         column, _, table = key.partition(".")
         columns.setdefault(column, {})[table] = part
     return {n: Codec(tables, n in settings["unit"]) for n, tables in columns.items()}
-
-
-def _held_header(directory: Path) -> dict[str, Any]:
-    """The header of a folder; {} where there is none that can be read."""
-    try:
-        return read_json(directory / HEADER)
-    except (OSError, ValueError):
-        return {}
 
 
 def _remove_unlisted(paths: Iterable[Path], header: dict[str, Any]) -> None:

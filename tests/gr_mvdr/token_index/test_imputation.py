@@ -1,18 +1,14 @@
 """XTR's scoring from retrieved tokens against its formula in loops, and by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.relevance import divide
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.imputation import (
-    Retrieved,
-    expected_relevance,
-    group_by_document,
-    imputed_terms,
-    missing_similarity,
-)
+from gr_mvdr.token_index.imputation import Retrieved, expected_relevance, imputed_terms
 from gr_mvdr.token_vectors import TokenVectors
 
 NONE = -torch.inf
@@ -29,12 +25,9 @@ LENGTHS = torch.tensor([0, 0, 0, 0, 5, 0, 0, 2, 0])
 
 
 def relevance(retrieved, imputation, salience=None, lengths=LENGTHS):
-    candidates = group_by_document(retrieved)
-    missing = missing_similarity(retrieved, imputation)
-    lengths = lengths[candidates.documents]
-    terms, z = imputed_terms(retrieved, candidates, missing, lengths, salience)
+    terms, z = imputed_terms(retrieved, imputation, lengths, salience)
     scores = divide(terms.sum(1), z)
-    return dict(zip(candidates.documents.tolist(), scores.tolist(), strict=True))
+    return dict(zip(retrieved.documents.tolist(), scores.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -131,13 +124,12 @@ def test_any_lists_equal_the_formula_in_loops(seed, imputation):
 @pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens"])
 def test_expected_relevance_by_hand(normaliser):
     """Missed similarities are the lowest of their row, their saliences the row's mean."""
-    retrieved = HAND._replace(salience=torch.tensor([[1.0, 2.0, 3.0], [0.5, 1.5, 100.0]]))
+    salience = torch.tensor([[1.0, 2.0, 3.0], [0.5, 1.5, 100.0]])
+    retrieved = replace(HAND, salience=salience)
     query = TokenVectors(
         torch.zeros(2, 1), torch.ones(2, dtype=torch.bool), torch.ones(2), torch.tensor([2.0, 1.0])
     )
-    found = expected_relevance(
-        retrieved, group_by_document(retrieved), query, Scoring(MaxSim(), normaliser)
-    )
+    found = expected_relevance(retrieved, query, Scoring(MaxSim(), normaliser))
     # Document 4: 0.9 with u 1 · 2, and missed 0.6 with u (0.5 + 1.5)/2. Document 7: 0.8, 0.7.
     totals = torch.tensor([0.9 * 2 + 0.6 * 1, 0.8 * 4 + 0.7 * 0.5])
     z = {"none": 1, "alignment": torch.tensor([3.0, 4.5]), "query_tokens": 2}[normaliser]

@@ -246,12 +246,12 @@ def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
     )
     ids = [*(f"d{n}" for n in left), "d7", "y"]
     fresh = TokenIndex.build(tmp_path / "fresh", ids, encoder(fresh_tokens, ids))
-    assert len(index.live_numbers) == len(fresh.live_numbers) == 59
+    assert len(index.store.live_numbers) == len(fresh.store.live_numbers) == 59
     for changed in (index, TokenIndex(tmp_path / "changed")):
         found, expected = all_modes(changed, query), all_modes(fresh, query)
         for mode, scores in found.items():
-            named = {changed.document_ids[n]: s for n, s in scores.items()}
-            wanted = {fresh.document_ids[n]: s for n, s in expected[mode].items()}
+            named = {changed.store.document_ids[n]: s for n, s in scores.items()}
+            wanted = {fresh.store.document_ids[n]: s for n, s in expected[mode].items()}
             assert named == pytest.approx(wanted, abs=1e-5), mode
     assert index.numbers(["d7", "d8"]).tolist() == [61, 8]
 
@@ -264,9 +264,9 @@ def test_an_index_opens_again_as_it_was_left(tmp_path, monkeypatch):
     index = build(tmp_path / "index", tokens, fingerprint={"model": "m"})
     options = {"keep_document": 0.7, "seed": 4}
     found = all_modes(index, query, **options)
-    monkeypatch.setattr(NearestTokens, "_save_lists", None)  # the inverted file is not built again
+    monkeypatch.setattr(NearestTokens, "_train_lists", None)  # the inverted file is not built again
     opened = TokenIndex(tmp_path / "index", {"model": "m"})
-    assert opened.document_ids == names(tokens) and len(opened.live_numbers) == 60
+    assert opened.store.document_ids == names(tokens) and len(opened.store.live_numbers) == 60
     assert all_modes(opened, query, **options) == found
     with pytest.raises(ValueError, match="made with model m, expected n"):
         TokenIndex(tmp_path / "index", {"model": "n"})

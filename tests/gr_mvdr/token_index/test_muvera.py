@@ -188,9 +188,10 @@ def test_the_bytes_that_a_search_reads_by_hand(tmp_path):
         (ESTIMATE, rows),
         (ESTIMATE.changed(refine=2), tokens + rows),
     ):
-        assert index.searched_bytes(options) == read
+        assert index.storage_costs(options)["cost/searched_bytes"] == read
     halved = index.stored_as(SearchOptions(pool=2, dtype="float16"))
-    assert halved.searched_bytes(SearchOptions()) == 14 * (8 * 2 + 2 + 4) + 8 * 8
+    read = halved.storage_costs(SearchOptions())["cost/searched_bytes"]
+    assert read == 14 * (8 * 2 + 2 + 4) + 8 * 8
     assert halved is index.stored_as(SearchOptions(pool=2, dtype="float16"))
     coded = SearchOptions(dtype="residual", lists=2)
     assert index.stored_as(coded) is index.stored_as(coded)
@@ -198,4 +199,4 @@ def test_the_bytes_that_a_search_reads_by_hand(tmp_path):
         assert index.stored_as(other) is not index.stored_as(coded)
     index.delete(["d2"])
     again = index.stored_as(SearchOptions(pool=2))
-    assert again.document_ids == ["d0", "d1", "d3", "d4", "d5", "d6", "d7"]
+    assert again.store.document_ids == ["d0", "d1", "d3", "d4", "d5", "d6", "d7"]

@@ -113,9 +113,9 @@ def test_lists_are_the_same_for_the_same_seed(tmp_path):
 
 def test_saved_lists_are_opened_unless_something_changed(tmp_path, monkeypatch):
     store = create(tmp_path / "index", random_tokens(MANY, salience=True))
-    built, save = [], NearestTokens._save_lists
+    built, save = [], NearestTokens._train_lists
     monkeypatch.setattr(
-        NearestTokens, "_save_lists", lambda *asked: (built.append(asked[1]), save(*asked))[1]
+        NearestTokens, "_train_lists", lambda *asked: (built.append(asked[1]), save(*asked))[1]
     )
     NearestTokens(store).build_lists(3, 0)
     NearestTokens(store).build_lists(3, 0)
