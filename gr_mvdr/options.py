@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
 from inspect import isclass, isfunction
-from math import isfinite
 from pathlib import Path
+from pkgutil import resolve_name
+from sys import float_info
 from types import UnionType
 from typing import (
     Annotated,
@@ -41,16 +42,8 @@ ROOMS = ("gr_mvdr", "data_modules", "models", "analysis")
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
-
-@dataclass(frozen=True)
-class _Part:
-    """A registered class or function: its kind, and which of its arguments are parts of a kind."""
-
-    kind: str
-    nested: Mapping[str, str]
-
-
-_parts: dict[Any, _Part] = {}
+# Class or function → its kind, and which of its arguments are themselves parts, of which kind.
+_parts: dict[Any, tuple[str, Mapping[str, str]]] = {}
 _admitted: ContextVar[frozenset[str]] = ContextVar("admitted", default=frozenset())
 
 
@@ -68,7 +61,7 @@ def part(kind: str, **nested: str) -> Callable[[Target], Target]:
             target = checked(target)
         elif isfunction(target.__init__) and not hasattr(target.__init__, "__wrapped__"):
             target.__init__ = checked(target.__init__)  # type: ignore[method-assign]
-        _parts[target] = _Part(kind, nested)
+        _parts[target] = kind, nested
         return target
 
     return register
@@ -119,10 +112,17 @@ def build(kind: str, settings: Mapping[str, Any], *arguments: Any, **named: Any)
     options = {name: value for name, value in settings.items() if name != TARGET}
     signature = inspect_signature(target)
     check_options(kind, signature, options, [*list(signature.types)[: len(arguments)], *named])
-    for name, nested in _nested(target).items():
-        if name in options:
-            options[name] = _built(nested, options[name])
+    owners = reversed(target.__mro__) if isclass(target) else [target]  # the class itself counts
+    nested = {n: k for owner in owners if owner in _parts for n, k in _parts[owner][1].items()}
+    for name in nested.keys() & options.keys():
+        options[name] = _build_nested(nested[name], options[name])
     return target(*arguments, **options, **named)
+
+
+def _build_nested(kind: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_build_nested(kind, item) for item in value]
+    return None if value is None else build(kind, value)
 
 
 def find_part(kind: str, path: Any) -> Callable[..., Any]:
@@ -133,11 +133,14 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
     """
     target = _of_the_house(path) if isinstance(path, str) else None
     if target in _parts:
-        if _parts[target].kind != kind:
+        if _parts[target][0] != kind:
             raise ValueError(f"{kind}.{TARGET}={path}: must be of the kind {kind}")
         return target
     if isinstance(path, str) and path in _admitted.get():
-        return _imported(kind, path)
+        try:
+            return resolve_name(path)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"{kind}.{TARGET}={path}: no such class ({error})") from error
     raise ValueError(
         f"{kind}.{TARGET}={show(path)}: is no part of this library, and opening a folder runs "
         "no other code: trust=true runs it, for a folder of your own"
@@ -152,7 +155,7 @@ def check_parts(kind: str, configuration: Any) -> None:
     """
     for path in find_targets(configuration):
         target = _of_the_house(path)
-        find_part(_parts[target].kind if target in _parts else kind, path)
+        find_part(_parts[target][0] if target in _parts else kind, path)
 
 
 def _of_the_house(path: str) -> Any:
@@ -165,26 +168,6 @@ def _of_the_house(path: str) -> Any:
         return None
     value = vars(import_module(module)).get(name)
     return value if isclass(value) or isfunction(value) else None
-
-
-def _imported(kind: str, path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{kind}.{TARGET}={path}: no such class ({error})") from error
-
-
-def _nested(target: Callable[..., Any]) -> dict[str, str]:
-    """Argument → the kind of part that it is, for a class or function and its parents."""
-    owners = reversed(target.__mro__) if isclass(target) else [target]
-    return {n: k for owner in owners if owner in _parts for n, k in _parts[owner].nested.items()}
-
-
-def _built(kind: str, value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_built(kind, item) for item in value]
-    return None if value is None else build(kind, value)
 
 
 @contextmanager
@@ -241,7 +224,7 @@ Text = Annotated[str, Rule("text that is not empty", bool)]
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _WORDS |= {type(None): "null"}
-_LISTS = (list, tuple, Sequence)
+_LISTS, _GROUPS = (list, tuple, Sequence), (dict, Mapping)
 
 
 @dataclass(frozen=True)
@@ -297,23 +280,21 @@ def inspect_signature(target: Any) -> Signature:
     """
     functions: list[Any] = [target]
     if is_class := isclass(target):
-        own = map(vars, target.__mro__[:-1])
-        functions = [names["__init__"] for names in own if "__init__" in names]
+        functions = [vars(c)["__init__"] for c in target.__mro__[:-1] if "__init__" in vars(c)]
     types: dict[str, Any] = {}
     required: set[str] = set()
+    open_ended = False
     for function in functions:
-        try:
-            parameters = list(inspect.signature(function).parameters.values())[is_class:]
-        except ValueError:  # some of C's functions have none
-            return Signature(target.__name__, types, required, open_ended=True)
         hints = _hints(function)
-        named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-        required |= {p.name for p in named if p.default is p.empty and p.name not in types}
-        types |= {p.name: hints.get(p.name, Any) for p in named if p.name not in types}
-        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            return Signature(target.__name__, types, required)
-    made = is_class and any("__new__" in vars(base) for base in target.__mro__[:-1])
-    return Signature(target.__name__, types, required, open_ended=bool(functions) or made)
+        parameters = list(inspect.signature(function).parameters.values())[is_class:]
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        for p in parameters:
+            if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in types:
+                types[p.name] = hints.get(p.name, Any)
+                required |= {p.name} if p.default is p.empty else set()
+        if not open_ended:
+            break
+    return Signature(target.__name__, types, required, open_ended)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -335,18 +316,22 @@ def fits_type(value: Any, hint: Any) -> bool:
         return any(value == one and type(value) is type(one) for one in get_args(hint))
     kind = origin or hint
     if kind in _LISTS:
-        items = get_args(hint)[:1] if kind is not tuple else ()
         fits = isinstance(value, list | tuple)
-        return fits and all(fits_type(item, items[0]) for item in value if items)
-    if kind in (dict, Mapping):
-        items = get_args(hint)[1:]
+        return fits and all(fits_type(item, _item_type(hint)) for item in value)
+    if kind in _GROUPS:
         fits = isinstance(value, Mapping)
-        return fits and all(fits_type(item, items[0]) for item in value.values() if items)
+        return fits and all(fits_type(item, _item_type(hint)) for item in value.values())
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and abs(value) <= float_info.max  # neither nan nor inf
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, kind) if kind in _WORDS else True
+
+
+def _item_type(hint: Any) -> Any:
+    """The type of a list's items or of a group's values; `Any` where none is declared."""
+    return next((kind for kind in reversed(get_args(hint)) if kind is not ...), Any)
 
 
 def describe_type(hint: Any) -> str:
@@ -364,12 +349,10 @@ def describe_type(hint: Any) -> str:
     if origin is Literal:
         names = list(map(str, get_args(hint)))
         return f"one of {', '.join(names)}" if len(names) > 2 else " or ".join(names)
-    if (origin or hint) in _LISTS:
-        items = get_args(hint)[:1]
-        return "a list" + (f", each {describe_type(items[0])}" if items != () else "")
-    if (origin or hint) in (dict, Mapping):
-        values = [value for value in get_args(hint)[1:] if value is not Any]
-        return "a group of keys" + (f", each {describe_type(values[0])}" if values else "")
+    if (origin or hint) in _LISTS + _GROUPS:
+        name = "a list" if (origin or hint) in _LISTS else "a group of keys"
+        item = _item_type(hint)
+        return name if item is Any else f"{name}, each {describe_type(item)}"
     return _WORDS.get(hint) or getattr(hint, "__name__", str(hint))
 
 
