@@ -92,7 +92,7 @@ def gather(tensor: Tensor) -> list[Tensor]:
     if world_size() == 1:
         return [tensor]
     shape = torch.tensor(tensor.shape, device=tensor.device)
-    shapes = torch.stack(_all(shape)).tolist()
+    shapes = _Gather.apply(shape).tolist()
     widths = [max(sizes) for sizes in zip(*shapes, strict=True)]
     room = [n for wide, own in zip(widths, tensor.shape, strict=True) for n in (wide - own, 0)]
     gathered = _Gather.apply(F.pad(tensor, room[::-1]))  # F.pad counts from the last axis
@@ -109,30 +109,22 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(context, tensor: Tensor) -> Tensor:
-        return torch.stack(_all(tensor))
+        sent = tensor.contiguous()
+        parts = [torch.empty_like(sent) for _ in range(world_size())]
+        distributed.all_gather(parts, sent)
+        return torch.stack(parts)
 
     @staticmethod
     def backward(context, gradient: Tensor) -> Tensor:
-        return _sum(gradient)[rank()]
-
-
-def _all(tensor: Tensor) -> list[Tensor]:
-    is_bool = tensor.dtype == torch.bool  # not every backend sends bool
-    sent = tensor.contiguous().to(torch.uint8) if is_bool else tensor.contiguous()
-    parts = [torch.empty_like(sent) for _ in range(world_size())]
-    distributed.all_gather(parts, sent)
-    return [part.bool() for part in parts] if is_bool else parts
-
-
-def _sum(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
-    distributed.all_reduce(tensor)
-    return tensor
+        return sum_over_ranks(gradient)[rank()]
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """The sum over ranks of tensors of one shape, without a gradient."""
-    return tensor.detach() if world_size() == 1 else _sum(tensor)
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if world_size() > 1:
+        distributed.all_reduce(total)
+    return total
 
 
 def mean_over_ranks(total: Tensor, count: int | Tensor) -> Tensor:

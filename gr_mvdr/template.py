@@ -101,7 +101,9 @@ def read_template(
     Raises:
         ValueError: the tokeniser lacks a padding token, an end token or a named token.
     """
-    pad, stop = tokenizer.pad_token_id, _first(tokenizer.eos_token_id, tokenizer.sep_token_id)
+    pad, stop = tokenizer.pad_token_id, tokenizer.eos_token_id
+    if stop is None:
+        stop = tokenizer.sep_token_id
     if pad is None or stop is None:
         lacks = "pads" if pad is None else "ends"
         raise ValueError(
@@ -120,7 +122,8 @@ def read_template(
     suffix = after or (stop,)  # a tokeniser that was made here adds nothing by itself
     rest = both[start + len(text) :] if _find(both, text) == start else []
     between = _find(rest, text)
-    known = {side: (find_token(tokenizer, f"markers.{side}", t),) for side, t in _given(markers)}
+    sides = [(side, token) for side, token in (markers or {}).items() if token]
+    known = {side: (_find_token(tokenizer, f"markers.{side}", token),) for side, token in sides}
     return TextTemplate(
         query=before + known.get("query", ()),
         document=before + known.get("document", ()),
@@ -131,13 +134,9 @@ def read_template(
         stop=stop,
         pad=pad,
         unknown=tokenizer.unk_token_id,
-        expansion=find_token(tokenizer, "expansion", expansion) if expansion else None,
-        skip=find_skipped(tokenizer, skip or ()),
+        expansion=_find_token(tokenizer, "expansion", expansion) if expansion else None,
+        skip=_find_words(tokenizer, skip or ()),
     )
-
-
-def _first(*ids: int | None) -> int | None:
-    return next((token for token in ids if token is not None), None)
 
 
 def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:
@@ -146,11 +145,7 @@ def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:
     return next((n for n in starts if list(framed[n : n + len(text)]) == list(text)), None)
 
 
-def _given(markers: Mapping[str, str | None] | None) -> list[tuple[str, str]]:
-    return [(side, text) for side, text in (markers or {}).items() if text]
-
-
-def find_token(tokenizer: Any, key: str, text: str) -> int:
+def _find_token(tokenizer: Any, key: str, text: str) -> int:
     """The id of a token by its text; `key` is what the user typed it under.
 
     Raises:
@@ -162,7 +157,7 @@ def find_token(tokenizer: Any, key: str, text: str) -> int:
     return token
 
 
-def find_skipped(tokenizer: Any, words: str | Sequence[str]) -> Ids:
+def _find_words(tokenizer: Any, words: str | Sequence[str]) -> Ids:
     """The ids of tokens that are these words, within a text and at its start, ascending."""
     vocabulary, ids = tokenizer.get_vocab(), set()
     for word in string.punctuation if words == "punctuation" else words:

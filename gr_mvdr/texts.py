@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-LONGEST_QUERY = 4096  # words
 SEPARATOR = " | "  # between the fields of a document
 # Texts as a person has them: one, a list, id → text, or rows with id (or _id), title and text.
 Document = str | Mapping[str, str]
@@ -19,8 +18,7 @@ ID_RULE = "a word without white space, as TREC runs need"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # of ASCII: no control characters, no entities
 # Elements whose content is not text. Without an end tag they are a mention ("the <style> tag").
-_SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in ("script", "style")]
-_SILENT_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
+_SILENT = re.compile(r"(?is)<(script|style)(?=[\s>])[^>]*>.*?</\1\s*>")
 
 
 class _Text(HTMLParser):
@@ -37,22 +35,11 @@ class _Text(HTMLParser):
         self.parts.append(data)
 
 
-def _without_silent(text: str) -> str:
-    # Only up to the last end tag: after it, every mention would be searched to the end of the text.
-    ends = [tag.end() for tag in _SILENT_ENDS.finditer(text)]
-    if not ends:
-        return text
-    head, tail = text[: ends[-1]], text[ends[-1] :]
-    for element in _SILENT:
-        head = element.sub("", head)
-    return head + tail
-
-
 def _without_tags(text: str) -> str:
     if "<" not in text and "&" not in text:
         return text  # neither tags nor entities
     parser = _Text()
-    parser.feed(_without_silent(text))
+    parser.feed(_SILENT.sub("", text))
     parser.close()
     return "".join(parser.parts)
 
@@ -157,11 +144,6 @@ class TextTable:
         return TextTable(self[[int(row) for row in rows]])
 
 
-def _first_words(text: str) -> str:
-    words = text.split()
-    return text if len(words) <= LONGEST_QUERY else " ".join(words[:LONGEST_QUERY])
-
-
 class TextReader:
     """Makes tables of plain texts as a run does for its collection."""
 
@@ -182,24 +164,17 @@ class TextReader:
         self.tokenizer, self.text_fields, self.cleaning = tokenizer, text_fields, cleaning
         self.views = views
 
-    def queries(self, texts: Sequence[str], cut: bool = False) -> TextTable:
+    def queries(self, texts: Sequence[str]) -> TextTable:
         """`id` (their numbers), `text` and `tokens` of queries.
 
-        Args:
-            cut: whether the first words of a text that is too long are taken.
-
         Raises:
-            ValueError: a text is empty, too long, or holds half a surrogate pair.
+            ValueError: a text is empty, or holds half a surrogate pair.
         """
         for text in texts:
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"query={text!r}: must be a text with at least one word")
-            if (words := len(text.split())) > LONGEST_QUERY and not cut:
-                raise ValueError(f"query of {words:,} words: must have at most {LONGEST_QUERY:,}")
-        if cut:
-            texts = [_first_words(text) for text in texts]
         check_characters("query", "the text", *texts)
-        texts = [clean_text(text, self.cleaning) if self.cleaning else text for text in texts]
+        texts = self._clean(texts)
         ids = [str(number) for number in range(len(texts))]
         return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
 
@@ -216,14 +191,16 @@ class TextReader:
             check_characters(
                 f"document={row['id']}", "the title or text", row["title"], row["text"]
             )
-        fields = {name: [row[name] for row in rows] for name in ("title", "text")}
-        if self.cleaning:
-            fields = {n: [clean_text(t, self.cleaning) for t in c] for n, c in fields.items()}
+        fields = {name: self._clean([row[name] for row in rows]) for name in ("title", "text")}
         parts = zip(*(fields[name] for name in self.text_fields), strict=True)
         texts, ids = list(map(join_texts, parts)), [row["id"] for row in rows]
         tokens = {"tokens": self.tokenise(texts), "title_tokens": self.tokenise(fields["title"])}
         views: dict[str, list] = {f"{view}_tokens": [[] for _ in rows] for view in self.views}
         return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens, **views})
+
+    def _clean(self, texts: Sequence[str]) -> list[str]:
+        """The texts after all cleaning steps; without a step their white space stays, too."""
+        return [clean_text(text, self.cleaning) for text in texts]
 
     def tokenise(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of whole texts, without end tokens."""

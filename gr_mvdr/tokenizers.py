@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files import check_file, check_files, describe_error, hub_options
+from gr_mvdr.files import check_file, check_files, hub_options, reading
 
 # T5's own order of special ids, which a tokeniser that is made here has too.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -26,7 +25,7 @@ _WORD = re.compile(r"\w+")
 # A tokeniser is trained on this many letters of a word. A single sequence of 300,000 letters (DNA,
 # base64) has so many different substrings that training takes minutes or does not end.
 _LONGEST_WORD = 256
-_MAYBE_LONG = re.compile(rf"\S{{{_LONGEST_WORD + 1}}}")
+_LONG_WORD = re.compile(rf"\b(\w{{{_LONGEST_WORD}}})(\w+)")
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
 # Python's \w, written out: that of `tokenizers` takes combining marks in as well.
 _LETTERS = tokenizers.Regex(r"[\p{L}\p{N}_]+")
@@ -35,6 +34,8 @@ WORD_SPLIT = tokenizers.pre_tokenizers.Split(_LETTERS, behavior="removed", inver
 
 def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreTrainedTokenizerBase:
     """A tokeniser from a `tokenizer.json`, a folder or a hub name.
+
+    Special tokens that occur in a text are read as text.
 
     Args:
         source: a Path is on this machine; a text may be a name on the hub.
@@ -50,27 +51,22 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
     local = isinstance(source, Path) or file
     if local and not Path(source).exists():
         raise FileNotFoundError(f"tokenizer.path={source}: no such file")
-    if Path(source).is_dir():
-        check_files(Path(source))
-    try:
+    with reading(f"tokenizer.path={source}: is broken"):
         if file:
-            check_file(source)
-            tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
+            tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(check_file(source))))
+            ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
+            if ids != (PAD_ID, EOS_ID, UNK_ID):
+                raise ValueError(f"<pad>, </s> and <unk> must have T5's ids 0, 1, 2, got {ids}")
         else:
-            # A folder's name could be read as one of the hub.
-            tokenizer = load_text_tokenizer(str(source), local_files_only=local)
-    except OSError:
-        raise
-    except Exception as error:  # `tokenizers` raises nothing more special
-        raise ValueError(f"tokenizer.path={source}: is broken ({describe_error(error)})") from error
-    ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
-    if file and ids != (PAD_ID, EOS_ID, UNK_ID):
-        raise ValueError(
-            f"tokenizer.path={source}: <pad>, </s> and <unk> must have T5's ids 0, 1, 2, got {ids}"
-        )
-    if not isinstance(longest := tokenizer.model_max_length, int | float):  # compared at each call
-        rule = f"model_max_length must be a number, is {longest!r}"
-        raise ValueError(f"tokenizer.path={source}: is broken ({rule})")
+            if Path(source).is_dir():
+                check_files(Path(source))
+            options = {"split_special_tokens": True, "trust_remote_code": False}
+            options |= {"local_files_only": local} | hub_options(source)  # a folder is no hub name
+            tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
+            if isinstance(tokenizer, PreTrainedTokenizerFast):  # one in Python has no pieces
+                _split_special_pieces(tokenizer)
+        if not isinstance(tokenizer.model_max_length, int | float):  # compared at each call
+            raise ValueError("model_max_length must be a number")
     if prefix_space is not None:
         _set_prefix_space(tokenizer, prefix_space)
     return tokenizer
@@ -103,19 +99,6 @@ def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> lis
     """Tokens as they are drawn; a docid token as its number among these, "#17"."""
     size = len(tokenizer)
     return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
-
-
-def load_text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
-    """A pretrained tokeniser to which special tokens within a text are text.
-
-    Args:
-        name: on the Hugging Face hub, or a folder; options: of `AutoTokenizer.from_pretrained`.
-    """
-    options |= {"split_special_tokens": True, "trust_remote_code": False} | hub_options(name)
-    tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    if isinstance(tokenizer, PreTrainedTokenizerFast):  # one in Python has no pieces to choose from
-        _split_special_pieces(tokenizer)
-    return tokenizer
 
 
 def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -178,43 +161,33 @@ def train_tokenizer(
         unk_token="<unk>",
         show_progress=False,
     )
-    cut = _cut_long_words(texts, model.normalizer, model.pre_tokenizer)
-    with _one_thread():
-        try:
-            model.train_from_iterator(_with_marked_copies(cut), trainer)
-        except Exception as error:  # `tokenizers` raises nothing more special
-            if "vocabulary is not large enough" not in str(error):
-                raise
-            rule = "must be larger than the number of different characters in the texts"
-            raise ValueError(f"tokenizer.vocab_size={vocab_size}: {rule}") from None
+    # Training sums floats in the order of its threads: one thread gives the same pieces each time.
+    threads = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        model.train_from_iterator(_with_marked_copies(_cut_long_words(texts)), trainer)
+    except Exception as error:  # `tokenizers` raises nothing more special
+        if "vocabulary is not large enough" not in str(error):
+            raise
+        rule = "must be larger than the number of different characters in the texts"
+        raise ValueError(f"tokenizer.vocab_size={vocab_size}: {rule}") from None
+    finally:
+        del os.environ["TOKENIZERS_PARALLELISM"]
+        os.environ |= {} if threads is None else {"TOKENIZERS_PARALLELISM": threads}
     model.model = tokenizers.models.Unigram(_settled_vocabulary(model), UNK_ID, False)
     return _wrap(model)
 
 
-def _cut_long_words(texts: Iterable[str], normalizer: Any, splitter: Any) -> Iterator[str]:
+def _cut_long_words(texts: Iterable[str]) -> Iterator[str]:
     """The texts with long words cut to `_LONGEST_WORD` letters; prints how many were cut.
 
     The letters of what is cut off follow as words of one letter, so that the alphabet is complete.
-
-    Args:
-        normalizer, splitter: of the tokeniser, which decide what a word is. The tokeniser itself is
-            locked while it is trained.
     """
     count = 0
     for text in texts:
-        if not _MAYBE_LONG.search(text):
-            yield text
-            continue
-        normal = normalizer.normalize_str(text)
-        kept, end, letters = [], 0, set()
-        for _, (first, last) in splitter.pre_tokenize_str(normal):
-            first = last - len(normal[first:last].lstrip())  # a word has the space before it
-            if last - first > _LONGEST_WORD:
-                kept.append(normal[end : first + _LONGEST_WORD])
-                letters.update(normal[first + _LONGEST_WORD : last])
-                end = last
-        count += len(kept)
-        yield " ".join(["".join([*kept, normal[end:]]), *sorted(letters)]) if kept else text
+        cut, words = _LONG_WORD.subn(lambda w: " ".join([w[1], *sorted(set(w[2]))]), text)
+        count += words
+        yield cut
     if count:
         print(
             f"tokenizer: training sees only the first {_LONGEST_WORD} letters of longer words "
@@ -280,17 +253,3 @@ def _wrap(model: tokenizers.Tokenizer) -> PreTrainedTokenizerFast:
     )
     _split_special_pieces(tokenizer)
     return tokenizer
-
-
-@contextmanager
-def _one_thread():
-    """Unigram training sums floats in thread order: one thread gives the same pieces every time."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = before

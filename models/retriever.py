@@ -264,12 +264,12 @@ class Retriever:
         return self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
 
     def _rank(self, queries: dict[str, str], search: Callable[[Table], Ranking]) -> Ranking:
-        """A search's ranking of queries, id → text; of an endless text the first words count."""
+        """A search's ranking of queries, id → text; one without words finds nothing."""
         self._require_documents()
         asked = {name: text for name, text in queries.items() if text.strip()}
         scores: dict[str, dict[str, float]] = {name: {} for name in queries}
         if asked:
-            table = self.reader.queries(list(asked.values()), cut=True)
+            table = self.reader.queries(list(asked.values()))
             ranking = search(TextTable({**table.columns, "id": list(asked)}))
             scores |= {name: ranking.scores(name) for name in asked}
         return Ranking(scores)

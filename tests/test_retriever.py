@@ -291,7 +291,6 @@ def test_an_exported_folder_scores_and_searches_what_it_is_given(finished_run, t
     ("ask", "message"),
     [
         (lambda r: r.search(" "), "query=' ': must be a text with at least one word"),
-        (lambda r: r.search("word " * 5000), "query of 5,000 words: must have at most 4,096"),
         (lambda r: r.search("a", 0), "k=0: must be a whole number ≥ 1"),
         (lambda r: r.search("a", among=["nobody"]), "document=nobody: no such id among the 50"),
         (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),

@@ -17,7 +17,7 @@ from gr_mvdr.files import new_folder
 from gr_mvdr.identifiers.scheme import Identifiers, Learned, Scheme, Table
 from gr_mvdr.options import Seed, Size, build, part
 from gr_mvdr.template import TextTemplate
-from gr_mvdr.tokenizers import load_text_tokenizer
+from gr_mvdr.tokenizers import load_tokenizer
 
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
 
@@ -124,7 +124,7 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         self.name, self.length, self.batch_size = name, length, batch_size
 
     def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
-        tokenizer = load_text_tokenizer(self.name)
+        tokenizer = load_tokenizer(self.name)
         # The tokeniser adds the tokens around a text.
         bare = TextTemplate(suffix=()).settings
         model = load_encoder(self.name, attention="eager", template=bare).float()
