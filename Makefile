@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip install --quiet --no-input --no-compile --disable-pip-versi
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-full test test-slow test-all test-other-cpu lint format bench clean
+.PHONY: help venv demo demo-full docs test test-slow test-all test-other-cpu lint format bench clean
 
 help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]   (any Python from 3.11; every target installs what it needs)"
@@ -38,6 +38,9 @@ demo: $(INSTALLED) ## train, search and compare BM25, T5-ColBERT and T5-SEAL on 
 
 demo-full: $(INSTALLED) ## the same on 500 documents with every system's default training: a quarter of an hour
 	$(DEMO) experiment=demo_full
+
+docs: $(INSTALLED) ## build the documentation and its API reference: docs/_build/html/index.html
+	$(RUN) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 PYTEST := $(RUN) -m pytest -q -n auto --dist worksteal
 # The kernels of a CPU without AVX-512 and bf16, sums in another order, tests in another order.
@@ -73,5 +76,5 @@ bench: $(INSTALLED) ## run every benchmark in tests/benchmarks
 		$(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
 
 clean: ## remove .venv and caches; outputs/ stays
-	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info docs/_build docs/api
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -67,7 +67,7 @@ def export_run(
         run: the folder of a run of `train.py`.
         output: the folder to make; None = `export` in the run's.
         check: score pairs of the run with sentence-transformers; another score stops the export.
-        trust: whether the run may name classes that are not this library's (docs/security.md).
+        trust: whether the run may name classes that are not this library's (docs/design.md).
 
     Returns: the folder.
 
@@ -97,7 +97,7 @@ def export_run(
 
 
 def export_vectors(run: Path | str, output: Path | str | None = None, trust: bool = False) -> Path:
-    """Writes the token vectors of a run's documents and test queries as arrays (docs/export.md).
+    """Writes the token vectors of a run's documents and test queries as arrays (docs/using.md).
 
     Documents are read from the run's index; they are encoded where it has none.
 

@@ -1,4 +1,4 @@
-"""Gold alignments: which of a document's tokens answer a query (docs/almanac.md)."""
+"""Gold alignments: which of a document's tokens answer a query (docs/data.md)."""
 
 from collections.abc import Mapping, Sequence
 

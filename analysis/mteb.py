@@ -198,7 +198,7 @@ def evaluate_run(
         output: the folder of a `mteb.ResultCache`.
         languages: of tasks in several, such as "eng"; None = all.
         resume: whether results that are there are taken.
-        trust: whether the run may name classes that are not this library's (docs/security.md).
+        trust: whether the run may name classes that are not this library's (docs/design.md).
 
     Returns: mteb's `TaskResult` of each task.
 

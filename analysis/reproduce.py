@@ -1,6 +1,6 @@
-"""The papers' experiments (`conf/papers`): their list, docs/reproduce.md, and their smoke tests.
+"""The papers' experiments (`conf/papers`): their list and commands, and their smoke tests.
 
-python -m analysis.reproduce                    writes the generated parts of the document
+python -m analysis.reproduce                    prints the list
 python -m analysis.reproduce --smoke [NAMES]    runs experiments in small, all without NAMES
 """
 
@@ -17,13 +17,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.tables import replace_block
 from conf.command import report_errors
 from conf.composition import read_papers, register_experiments, register_resolvers
-from gr_mvdr.files import write_json, write_text
+from gr_mvdr.files import write_json
 
 ROOT = Path(__file__).parents[1]
-DOCUMENT = ROOT / "docs" / "reproduce.md"
 HEADER = ["experiment", "of the paper", "runs", "after", "measured"]
 # What every run of a smoke test leaves, as the real one does.
 FILES = ("config.yaml", "metrics.json", "retrieve.trec", "rerank.trec", "report.html")
@@ -128,22 +126,17 @@ def makers(experiment: Experiment, experiments: Sequence[Experiment]) -> list[st
     ]
 
 
-def write_document(text: str) -> str:
-    """The document with its generated parts, between `<!-- NAME -->` and `<!-- end -->`, replaced.
-
-    Raises:
-        ValueError: a part has no place in the document.
-    """
+def list_experiments() -> Iterator[str]:
+    """All experiments in Markdown: a table for each paper, then the commands in their order."""
     experiments = read_experiments()
-    for name, lines in (("tables", tables(experiments)), ("commands", commands(experiments))):
-        text = replace_block(text, name, lines, DOCUMENT)
-    return text
+    yield from tables(experiments)
+    yield from commands(experiments)
 
 
 def tables(experiments: Sequence[Experiment]) -> Iterator[str]:
     """A table of each paper's experiments."""
     for paper, content in read_papers().items():
-        yield from (f"### {content['title']} (`{paper}`)", "", _row(HEADER), _row(["---"] * 5))
+        yield from (f"## {content['title']} (`{paper}`)", "", _row(HEADER), _row(["---"] * 5))
         for one in experiments:
             if one.paper == paper:
                 runs = prod(map(len, one.sweep.values()))
@@ -236,8 +229,7 @@ def main() -> None:
     parser.add_argument("--smoke", nargs="*", metavar="NAME", help="experiments to run in small")
     names = parser.parse_args().smoke
     if names is None:
-        write_text(DOCUMENT, write_document(DOCUMENT.read_text(encoding="utf-8")))
-        print(DOCUMENT)
+        print(*list_experiments(), sep="\n")
         return
     from analysis.provenance import find_revision
 

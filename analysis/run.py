@@ -38,7 +38,7 @@ def analyse_again(
         settings: a file of `conf/analysis`, resolved.
         peers: other runs over the same data, whose alignments the report's cases show, too.
         logger: a Lightning logger, or None.
-        trust: whether the run may name classes that are not this library's (docs/security.md).
+        trust: whether the run may name classes that are not this library's (docs/design.md).
 
     Raises:
         FileNotFoundError: there is no such folder, or no checkpoint in it.

@@ -154,20 +154,6 @@ def read_value(text: str) -> Any:
     return None if text == "null" else text
 
 
-def replace_block(text: str, name: str, lines: Iterable[str], document: Path) -> str:
-    """A document with new lines between `<!-- NAME -->` and the next `<!-- end -->`.
-
-    Raises:
-        ValueError: `document`, whose text it is, has no such place.
-    """
-    place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-    body = "".join(f"{line}\n" for line in lines)
-    text, found = place.subn(lambda found: found[1] + body + found[2], text)
-    if not found:
-        raise ValueError(f"{document}: has no place for <!-- {name} --> … <!-- end -->")
-    return text
-
-
 def describe_value(value: Any) -> Any:
     """A value for a cell: a part by its class and arguments, "FirstTokens(k=28)"."""
     if isinstance(value, dict) and "_target_" in value:

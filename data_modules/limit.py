@@ -1,4 +1,4 @@
-"""LIMIT-like worlds: every set of k documents is what some query asks for (docs/almanac.md).
+"""LIMIT-like worlds: every set of k documents is what some query asks for (docs/data.md).
 
 Single vectors of d dimensions cannot order n documents in all these ways once n is large (Weller
 et al. 2025, "On the theoretical limitations of embedding-based retrieval"). The documents are

@@ -1,7 +1,7 @@
 """Files: read as data only, written whole or not at all.
 
 Readers take plain values (YAML, JSON, tensors, arrays) and raise a ValueError that names the file,
-the line and what was expected (docs/security.md). Writers use a temporary name beside the
+the line and what was expected (docs/design.md). Writers use a temporary name beside the
 destination, `.NAME.RANDOM.partial`, flush it and rename it. A killed process leaves that file
 behind; the next process that owns the place removes it (`remove_abandoned`).
 """

@@ -3,7 +3,7 @@
 A class becomes a part by its decorator, ``@part("alignment")``. A dotted path in a configuration
 only chooses among parts: looking one up imports no module but those of this library's own folders,
 and calls nothing that is not a part of the very kind that is expected. So what a folder from
-elsewhere says can be built, and what it cannot name cannot run (docs/security.md).
+elsewhere says can be built, and what it cannot name cannot run (docs/design.md).
 
 The type of an argument says which values it may have, `k: Annotated[int, AtLeast(1)]`: a part
 checks them when it is called, and the command line before anything heavy is imported.

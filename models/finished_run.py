@@ -41,7 +41,7 @@ class FinishedRun:
     Attributes:
         key: the user's key and value, "model.stages.0.run=outputs/…", which errors name.
         path, config, provenance: the run's folder, and its files.
-        trust: whether the folder may name classes outside this library (docs/security.md).
+        trust: whether the folder may name classes outside this library (docs/design.md).
     """
 
     key: str

@@ -43,7 +43,7 @@ class Stage:
             key: of `run` in the configuration.
             run: the folder of a finished run.
             depth: documents a query that the stage passes on; None for the last stage.
-            trust: whether the folder may name your own classes (docs/security.md).
+            trust: whether the folder may name your own classes (docs/design.md).
 
         Raises:
             FileNotFoundError: no such folder; ValueError: the run is unfinished.

@@ -145,7 +145,7 @@ def test_an_exported_folder_is_a_backbone_of_a_run(runs, tmp_path):
 
 
 def read_arrays(folder: Path, side: str) -> dict[str, TokenVectors]:
-    """The texts of one side by id, as docs/export.md says."""
+    """The texts of one side by id, as docs/using.md says."""
     vectors, counts = [], []
     for file in sorted((folder / side).glob("vectors_?????.npy")):
         vectors.append(np.load(file))

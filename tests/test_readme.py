@@ -1,6 +1,5 @@
 """Every command that the README shows runs, made small."""
 
-import ast
 import re
 import shlex
 import subprocess
@@ -53,20 +52,6 @@ def test_every_file_that_a_document_names_is_there():
         named = [path for path in paths if not re.search("[A-Z]{4}", path)]  # NAME, PAPER
         missing += [path for path in named if not (ROOT / path).exists()]
         assert not missing, (document.name, missing)
-
-
-def test_the_architecture_lists_every_file_with_the_first_line_of_its_docstring():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    rows = re.findall(r"^\| \[`.*?`\]\(\.\./(.*?\.py)\) \| (.*) \|$", text, re.M)
-    rooms = ("gr_mvdr", "models", "data_modules", "analysis", "conf")
-    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
-    docstrings = {
-        str(path.relative_to(ROOT)): ast.get_docstring(ast.parse(path.read_text())) or ""
-        for path in files
-        if path.name != "__init__.py"
-    }
-    firsts = [(file, said.split("\n")[0].replace("``", "`")) for file, said in docstrings.items()]
-    assert sorted(rows) == sorted(firsts)
 
 
 SHORT = ("experiment=smoke", "logger=none", "analysis=none", "analysis.pairs=0", "resume=true")

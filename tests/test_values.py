@@ -279,7 +279,7 @@ def test_every_key_is_declared_and_every_default_is_valid(overrides, monkeypatch
 
 @pytest.mark.parametrize(
     "name",
-    ["analyse", "compare", "export", "build", "mteb", "fuse", "axioms", "claims", "results"],
+    ["analyse", "compare", "export", "build", "mteb", "fuse", "axioms", "claims"],
 )
 def test_the_keys_of_other_commands_are_declared(name):
     config = OmegaConf.create(base(name))

@@ -1,4 +1,4 @@
-"""What reaches wandb, read from the files of offline runs, and the pictures of docs/wandb.md."""
+"""What reaches wandb, read from the files of offline runs, and the pictures of docs/using.md."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/wandb.md: `python -m tests.wandb_pictures outputs/small docs/figures`.
+"""Draws the pictures of docs/using.md: `python -m tests.wandb_pictures outputs/small docs/figures`.
 
 They show what the offline runs below a folder hold, as `wandb sync` would send it; wandb's own page
 draws the same rows in its own way.

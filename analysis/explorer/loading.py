@@ -30,7 +30,7 @@ def load_systems(paths: Sequence[Path], trust: bool = False) -> list[LoadedSyste
     """Loads every finished run at or below some folders; a line says how each went.
 
     Args:
-        trust: whether the runs may name classes that are not this library's (docs/security.md).
+        trust: whether the runs may name classes that are not this library's (docs/design.md).
 
     Raises:
         FileNotFoundError: a path does not exist.

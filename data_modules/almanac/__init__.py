@@ -1,4 +1,4 @@
-"""The almanac: a generated encyclopaedia with questions and gold alignments (docs/almanac.md)."""
+"""The almanac: a generated encyclopaedia with questions and gold alignments (docs/data.md)."""
 
 import hashlib
 from collections.abc import Callable, Iterator

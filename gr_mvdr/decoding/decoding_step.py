@@ -17,7 +17,7 @@ class DecodingStep:
     The softmax runs over the head's rows. A token has the probability of all its rows together, and
     the decoder goes on with their mean, weighted by their probabilities: every row of a token is a
     candidate, and all row paths of a token sequence are one hypothesis. So log p(sequence | query)
-    depends on the sequence alone, in a search of any width (docs/generative.md has the other ways).
+    depends on the sequence alone, in a search of any width (docs/models.md has the other ways).
     """
 
     def __init__(self, head: Head, queries: Tensor, query_mask: Tensor):

@@ -51,7 +51,9 @@ class NgramIndex:
     """Counts, places and continuations of the n-grams of a corpus; a `Constraint` for the search.
 
     An n-gram lies within one document: it never crosses a document's end. Places are int32, so that
-    tokens and documents together are at most 2^31 − 1. Attributes:
+    tokens and documents together are at most 2^31 − 1.
+
+    Attributes:
         text: (T,) uint16 or uint32, each document followed by the terminator (the type's maximum);
         starts: (documents + 1,) int64, where each document begins in `text`;
         suffixes: (tokens,) int32, places in `text` ordered by `depth` tokens and then by place;

@@ -21,7 +21,9 @@ class Trie:
 
     An identifier may be the beginning of another one, [5] of [5, 7]: its node then holds documents
     and has children. A search goes on through such a node and would never end there, so a scheme
-    with such identifiers appends an end token to all of them, [5, 1] and [5, 7, 1]. Attributes:
+    with such identifiers appends an end token to all of them, [5, 1] and [5, 7, 1].
+
+    Attributes:
         edges: (nodes − 1,) int64, parent · width + token of each node but the root, node 0;
         width: the largest token + 1;
         documents: (documents,) int64, document numbers ordered by node, then by number;

@@ -23,10 +23,9 @@ class PawaHead(TableHead):
     position only (semantic docids) E_v is E_{i,v}; for other tokens the position enters through
     d′_i alone.
 
-    Forms:
-        paper: e_{i,v} = E_v d′_i, where E = d^−1 · `projection`.
-        nci: e_{i,v} = d^−½ (E_v d′_i + b_v + s_v): a linear map d → d·R with bias, and the static
-            rows s of the backbone's output table.
+    - `form="paper"`: e_{i,v} = E_v d′_i, where E = d^−1 · `projection`.
+    - `form="nci"`: e_{i,v} = d^−½ (E_v d′_i + b_v + s_v): a linear map d → d·R with bias, and the
+      static rows s of the backbone's output table.
 
     Memory: R·d² parameters, as many gradients and twice as many moments of Adam; n·d·min(d, R)
     numbers for the logits of n positions. The table of all rows at all positions, (n, R, d), is

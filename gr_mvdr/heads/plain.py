@@ -320,7 +320,7 @@ class SubsetHead(TableHead):
     It is made for one search and does not follow later changes of the table. A search of seven
     docid tokens multiplies with eight rows instead of all. log p of an identifier grows by the
     probability of all other tokens, which differs from prefix to prefix, so that rankings may
-    differ (docs/generative.md has the numbers).
+    differ (docs/models.md has the numbers).
     """
 
     def __init__(self, head: Head, tokens: Sequence[int]):

@@ -168,7 +168,7 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
 
     It scores, aligns and, once it has indexed documents, searches. To train on from its T5, name
     the folder as a backbone (`backbone.name`). Nothing that the folder names runs besides this
-    library's parts (docs/security.md).
+    library's parts (docs/design.md).
 
     Args:
         folder: written by `python -m analysis.export`.

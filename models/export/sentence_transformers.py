@@ -5,7 +5,7 @@ They hold one system: an encoder, a linear projection of its states, unit vector
 (gr_as_mvdr Eq. 21). `read_published` takes the options and the projection of what it read.
 
 The library imports the classes that modules.json names, and passes on options that let
-transformers run code. `check_folder` compares both with a list first (docs/security.md).
+transformers run code. `check_folder` compares both with a list first (docs/design.md).
 """
 
 import copy

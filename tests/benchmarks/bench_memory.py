@@ -14,7 +14,7 @@ from analysis.report.summary import summarise_run
 from analysis.run_folder import read_run
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 1.5e9  # of a run, and twice its parameters; 1.2e9 is aimed at (docs/benchmarks.md)
+MOST_BYTES = 1.5e9  # of a run, and twice its parameters; 1.2e9 is aimed at (docs/results.md)
 SHORT = ["analysis=none", "logger=none", "trainer.max_steps=40", "data.max_test_queries=64"]
 SHORT += ["data.max_rerank_queries=10"]
 ALMANAC = ["data=almanac", "data.n_documents=2000"]
