@@ -91,8 +91,9 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
 def test_a_card_names_files_without_their_folders(runs, tmp_path):
     folder = export_run(runs("t5_seal"), tmp_path / "exported")
     read = read_run(runs("t5_seal"))
-    sources = {"sources": {"/home/me/corpus.jsonl": "ab12"}, "training_sources": {}}
-    changed = replace(read, provenance=read.provenance | sources)
+    changed = replace(
+        read, provenance=read.provenance | {"sources": {"/home/me/corpus.jsonl": "ab12"}}
+    )
     card = build_model_card(changed, load_exported(folder), load_tokenizer(folder))
     assert "| corpus.jsonl | ab12 |" in card and "/home/me" not in card
 
@@ -167,7 +168,7 @@ def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeyp
     run = runs(model)  # made before encoding is forbidden
     monkeypatch.setattr("analysis.export._FILE", 20)
     monkeypatch.setattr("analysis.export._BLOCK", 7)
-    monkeypatch.setattr("models.multi_vector.MultiVector._packed", None)  # nothing is encoded
+    monkeypatch.setattr("models.multi_vector.MultiVector.encode_texts", None)  # nothing is encoded
     folder = export_vectors(run, tmp_path / "vectors")
     documents, queries = read_arrays(folder, "documents"), read_arrays(folder, "queries")
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -192,40 +193,35 @@ def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeyp
         assert dict(zip(documents, theirs, strict=True)) == pytest.approx(best, abs=1e-4)
 
 
-def make_index(folder: Path, **options) -> TokenIndex:
-    counts = torch.tensor([3, 1, 2])
+def make_index(folder: Path, keys: bool = False, **options) -> TokenIndex:
     vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    keys = vectors if options.pop("keys", False) else None
-    packed = PackedTokens(vectors, counts, torch.arange(6), keys=keys)
-    return TokenIndex.build(folder, ["a", "b", "c"], lambda ids: [packed], Storage(**options))
+    counts, own = torch.tensor([3, 1, 2]), vectors if keys else None
+    packed = PackedTokens(vectors, counts, torch.arange(6), keys=own)
+    return TokenIndex.build(folder, ["a", "b", "c"], lambda ids: [packed], **options)
 
 
 def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):
     system, _ = restore_run(runs("t5_colbert"))
-    system.searcher = make_index(tmp_path / "index", dtype="float16")
-    system.searcher.delete(["b"])
+    system.searcher = index = make_index(tmp_path / "index", storage=Storage(dtype="float16"))
+    index.delete(["b"])
     (tmp_path / "out").mkdir()
     assert write_token_arrays(system, {}, tmp_path / "out")["documents"] == dict(count=2, tokens=5)
     found = read_arrays(tmp_path / "out", "documents")
     assert list(found) == ["a", "c"] and found["c"].vectors.dtype == torch.float16
-    assert torch.equal(
-        found["c"].vectors.float(), system.searcher.store.vectors("vectors", slice(4, 6))
-    )
+    assert torch.equal(found["c"].vectors.float(), index.store.vectors("vectors", slice(4, 6)))
 
 
 def test_what_has_no_arrays_is_named(runs, tmp_path):
     with pytest.raises(ValueError, match="vectors=true: T5-SEAL has no token vectors"):
         export_vectors(runs("t5_seal"), tmp_path / "vectors")
     system, _ = restore_run(runs("t5_colbert"))
-    system.searcher = make_index(tmp_path / "index", keys=True)
+    system.searcher = make_index(tmp_path / "keys", keys=True)
     with pytest.raises(ValueError, match="vectors=true: the system aligns by separate keys"):
         write_token_arrays(system, {}, tmp_path)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("export", [f"run={runs('t5_colbert')}", "vectors=true", "check=true"])
     with pytest.raises(ValueError, match="check=true: must be false with vectors=true"):
         main(config)
-    with pytest.raises(FileExistsError, match=r"output=.*: exists, must be a new folder"):
-        export_vectors(runs("t5_colbert"), tmp_path)
 
 
 def test_the_command_line(runs, tmp_path):

@@ -19,7 +19,6 @@ from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, show
 from gr_mvdr.progress import quiet_libraries
-from gr_mvdr.texts import STEPS
 from models.base import System, find_backbone
 from models.docid import Docid
 from models.export.sentence_transformers import (
@@ -39,8 +38,7 @@ IDENTIFIERS = "identifiers"
 def check_exportable(kind: type[System]) -> None:
     """Raises ValueError for a class of systems that learns nothing: a lexical one, a pipeline."""
     if not kind.trainable:
-        named = ", export the runs that it names" if kind.paradigm == "pipeline" else ""
-        raise ValueError(f"{kind.__name__}: has no weights to export{named}")
+        raise ValueError(f"{kind.__name__}: has no weights to export")
 
 
 @quiet_libraries()
@@ -180,11 +178,11 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
             that is no part of this library.
     """
     folder = Path(folder)
-    settings = _read(folder / SETTINGS)
-    admitted = admitting(settings) if trust else nullcontext()
-    with admitted, reading(f"{folder}: cannot be loaded"):
-        system = _new_system(settings, folder)
-        make_head(system, settings["head"], _tensors(folder / ROWS))
+    with reading(f"{folder}: cannot be loaded"):
+        settings = _read(folder / SETTINGS)
+        with admitting(settings) if trust else nullcontext():
+            system = _new_system(settings, folder)
+            make_head(system, settings["head"], _tensors(folder / ROWS))
         _load_parts(system, folder / PARTS)
         if isinstance(system, Docid):
             system.load_identifiers(folder / IDENTIFIERS)
@@ -192,27 +190,15 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
 
 
 def read_texts(folder: Path) -> dict[str, list[str]]:
-    """How the exported system's texts are made: options of `TextReader`.
-
-    Raises:
-        ValueError: a text field or a step of cleaning is unknown.
-    """
-    texts, known = _read(folder / SETTINGS).get("texts", {}), {"title", "text", *STEPS}
-    with reading(f"{folder / SETTINGS}: texts={show(texts)}"):
-        if not {name for names in texts.values() for name in names} <= known:
-            raise ValueError(f"must be of {', '.join(sorted(known))}")
-    return texts
+    """How the exported system's texts are made: options of `TextReader`."""
+    return _read(folder / SETTINGS).get("texts", {})
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file, python -m analysis.export writes it")
     settings = read_json(file)
     if settings.get("format") != FORMAT:
         raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
-    if not isinstance(settings.get("hyper_parameters"), dict):
-        raise ValueError(f"{file}: hyper_parameters: must be a group of keys")
-    options = update_settings({TARGET: settings.get("system"), **settings["hyper_parameters"]})
+    options = update_settings({TARGET: settings["system"], **settings["hyper_parameters"]})
     return {**settings, TARGET: options.pop(TARGET), "hyper_parameters": options}
 
 

@@ -87,18 +87,16 @@ def find_folder(name: str | Path) -> Path:
         return folder
     from huggingface_hub import snapshot_download
 
-    options = hub_options(name, "")
     try:
-        data = [*_DATA, "*.safetensors"]
-        folder = Path(snapshot_download(str(name), allow_patterns=data, **options))
-        if not any(folder.rglob("*.safetensors")):
-            snapshot_download(str(name), allow_patterns=["*pytorch_model*.bin"], **options)
+        for weights in ("*.safetensors", "*pytorch_model*.bin"):  # the second if it has no first
+            patterns = [*_DATA, weights]
+            copied = snapshot_download(str(name), allow_patterns=patterns, **hub_options(name, ""))
+            if any(Path(copied).rglob(weights)):
+                break
     except (OSError, ValueError) as error:  # also of the hub's own kinds
-        cause = describe_error(error)
-        raise FileNotFoundError(
-            f"{name}: no such folder, and the hub gives no such model ({cause})"
-        ) from None
-    return folder
+        rule = "no such folder, and the hub gives no such model"
+        raise FileNotFoundError(f"{name}: {rule} ({describe_error(error)})") from None
+    return Path(copied)
 
 
 def is_published(folder: Path) -> bool:
@@ -216,14 +214,13 @@ def _check(file: Path, key: str, value: Any, holds: bool, rule: str) -> None:
 
 def _find_problems(encoder: Any, parts: list[Any]) -> dict[str, bool]:
     """What of a `MultiVectorEncoder` this library cannot express → whether it holds."""
-    kinds = [type(part).__name__ for part in parts]
-    after = kinds[kinds.index("Normalize") :] if "Normalize" in kinds else ["Dense"]
-    dense = [part for part in parts if type(part).__name__ == "Dense"]
-    masks = [part for part in parts if type(part).__name__ == "MultiVectorMask"]
+    every = [(type(part).__name__, part) for part in parts]
+    order = [kind for kind, _ in every if kind != "MultiVectorMask"]
+    dense = [part for kind, part in every if kind == "Dense"]
+    masks = [part for kind, part in every if kind == "MultiVectorMask"]
     tokens = {(part.module_input_name, part.module_output_name) for part in dense}
     return {
-        "an encoder that is not the first part": "Transformer" in kinds,
-        "no Normalize after its projection": "Dense" in after,
+        "no Normalize after its projection": order != ["Dense"] * len(dense) + ["Normalize"],
         "a projection with a bias": any(part.linear.bias is not None for part in dense),
         "a projection of other than token vectors": bool(tokens - {(_TOKENS, _TOKENS)}),
         "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
@@ -280,9 +277,6 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
         skip=tuple(sorted(skip)),
         expansion=expansion,
     )
-    if template.special[-1] >= (rows := encoder.config.vocab_size):
-        name = theirs.convert_ids_to_tokens(template.special[-1])
-        raise ValueError(f"{folder}: {name!r} must be one of the encoder's {rows} tokens")
     return template, prefix_space
 
 
@@ -305,18 +299,15 @@ def build_published(published: Published) -> MultiVector:
     Raises:
         ValueError: the encoder cannot be loaded, see `load_encoder`.
     """
-    options: dict[str, dict[str, Any]] = {"": {}, "model": {}, "backbone": {}, "tokenizer": {}}
-    for key, value in published.settings.items():
-        group, _, name = key.rpartition(".")
-        options[group][name] = value
+    named = {key.rpartition(".")[::2]: value for key, value in published.settings.items()}
+    backbone = {name: value for (group, name), value in named.items() if group == "backbone"}
     system = MultiVector(
-        {**options["backbone"], "dropout_rate": None, "attention": "sdpa"},
+        {**backbone, "dropout_rate": None, "attention": "sdpa"},
         alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
         loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
         search={"mode": "exact"},
         optimizer={"learning_rate": 1e-5, "weight_decay": 0.01, "schedule": "constant"},
-        **options[""],
-        **options["model"],
+        **{name: value for (group, name), value in named.items() if group in ("", "model")},
     )
     take_projection(system, published)
     return system.eval()
@@ -329,16 +320,14 @@ def take_projection(system: System, published: Published) -> None:
     Raises:
         ValueError: it is of another kind, has another projection, or learns more than one.
     """
-    width = tuple(published.projection.shape)
-    encoder = system.encoder if isinstance(system, MultiVector) else None
-    own = encoder.named_parameters() if encoder is not None else ()
-    learned = {name for name, _ in own if not name.startswith("backbone.")}
-    if learned != {"values.query.weight"} or tuple(encoder.values["query"].weight.shape) != width:
+    width, parameters = tuple(published.projection.shape), system.named_parameters()
+    learned = {name: tuple(p.shape) for name, p in parameters if "backbone." not in name}
+    if learned != {"encoder.values.query.weight": width}:
         raise ValueError(
             "must be taken over by a model that learns an encoder and one projection, to "
             f"{width[0]} numbers, such as t5_colbert"
         )
-    encoder.values["query"].weight.copy_(published.projection)
+    system.encoder.values["query"].weight.copy_(published.projection)
 
 
 # Writing --------------------------------------------------------------------------------------
@@ -406,15 +395,10 @@ def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folde
             "length": length,
         }
     weight = system.encoder.values["query"].weight.detach().float().cpu().clone()
+    options = dict(bias=False, activation_function=nn.Identity(), module_input_name=_TOKENS)
     parts = [
         Transformer(str(folder), **lengths, query_expansion=expansion, model_kwargs=dict(_WEIGHTS)),
-        Dense(
-            *weight.T.shape,
-            bias=False,
-            activation_function=nn.Identity(),
-            init_weight=weight,
-            module_input_name=_TOKENS,
-        ),
+        Dense(*weight.T.shape, init_weight=weight, **options),
         MultiVectorMask(tokenizer.convert_ids_to_tokens(list(system.template.skip))),
         Normalize(module_input_name=_TOKENS),
     ]

@@ -14,7 +14,6 @@ from models.beyond.query_generator import QueryGenerator
 from models.cross_encoder import CrossEncoder
 from models.export.folder import load_exported, write_system
 from models.export.sentence_transformers import find_obstacles
-from models.rerank_pipeline import RerankPipeline
 
 DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()
 EXPRESSIBLE = ["t5_colbert", "xtr"]
@@ -69,7 +68,7 @@ def library_logits(folder, batch):
 
 @torch.no_grad()
 @pytest.mark.parametrize("tables", ["tied", "untied"])
-@pytest.mark.parametrize("kind", ["seal", "atomic", "naive", "semantic", "titles"])
+@pytest.mark.parametrize("kind", ["seal", "atomic", "semantic"])
 def test_transformers_gives_a_generative_systems_logits(tools, export, untied, kind, tables):
     options = {} if tables == "tied" else {"backbone": untied}
     system = tools.make_seal(**options) if kind == "seal" else tools.make_docid(kind, **options)
@@ -77,12 +76,10 @@ def test_transformers_gives_a_generative_systems_logits(tools, export, untied, k
     folder = export(system)
     loaded = T5ForConditionalGeneration.from_pretrained(folder)
     assert (loaded.lm_head.weight is loaded.shared.weight) == (tables == "tied")
-    rows = len(loaded.shared.weight)
-    assert rows == len(loaded.lm_head.weight) == loaded.config.vocab_size
-    assert rows == 60 + {"atomic": 8, "naive": 10, "semantic": 8}.get(kind, 0)
-    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] == (
-        tables == "tied"
-    )
+    rows = 60 if kind == "seal" else 68
+    assert rows == len(loaded.shared.weight) == len(loaded.lm_head.weight)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["tie_word_embeddings"] == (tables == "tied") and config["vocab_size"] == rows
     batch = system.targets(tools.make_batch())
     expected = plain_logits(system, batch)
     assert expected.std() > 0.1
@@ -95,7 +92,8 @@ def test_a_docid_system_loads_back_with_its_scores_and_documents(
     tools, export, queries, kind, tmp_path
 ):
     documents = tools.named_documents()
-    system = tools.make_docid(kind, documents=documents, known=range(6))
+    depth = {"decoder_layers": 1} if kind == "naive" else {}  # a new decoder is loaded, not new
+    system = tools.make_docid(kind, documents=documents, known=range(6), **depth)
     system.assign_new(documents)
     loaded = load_exported(export(system)).double()
     names = {name for name, _ in loaded.named_parameters()}
@@ -154,15 +152,6 @@ def test_a_folder_of_an_older_release_loads_with_its_sentinel(tools, export):
 
 
 @torch.no_grad()
-def test_a_new_decoder_is_new_no_more(tools, export):
-    system = tools.make_docid("semantic", decoder_layers=1)
-    loaded = load_exported(export(system)).double()
-    assert len(loaded.backbone.decoder.block) == 1
-    batch = tools.pairs_of(system, [5, 6], [0, 3])
-    assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
-
-
-@torch.no_grad()
 def test_other_systems_with_a_t5_load_back(tools, export, tmp_path):
     backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE)
     lengths, batch = dict(query_length=8, document_length=12), tools.make_batch()
@@ -176,16 +165,14 @@ def test_other_systems_with_a_t5_load_back(tools, export, tmp_path):
     assert len(list(loaded.generate(tools.named_documents()))) == 8  # with the folder's tokeniser
 
 
-@pytest.mark.parametrize("kind", ["t5_colbert", "semantic"])
-def test_an_export_of_16_bit_weights_is_fp32(tools, export, kind):
-    made = tools.make_multi_vector if kind == "t5_colbert" else tools.make_docid
-    system = made(kind).bfloat16()
+@torch.no_grad()
+def test_an_export_of_16_bit_weights_is_fp32(tools, export):
+    system, batch = tools.make_multi_vector().bfloat16(), tools.make_batch()
     folder = export(system)
     assert next(system.parameters()).dtype == torch.bfloat16  # the system itself stays as it was
     for file in folder.rglob("*.safetensors"):
         assert all(t.dtype == torch.float32 for t in load_file(file).values()), file
     assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
-    batch = tools.make_batch() if kind == "t5_colbert" else tools.pairs_of(system, [5, 6], [0, 3])
     scores = load_exported(folder).double().score(batch)
     assert torch.allclose(scores, system.double().score(batch), atol=1e-6)
 
@@ -212,11 +199,6 @@ def test_an_exported_folder_is_a_backbone(tools, export, tokenizer, untied):
         ended = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
         assert ended == [[*row, EOS_ID] for row in own]
     assert tokenizer("w4")["input_ids"] == [4]  # the run's own stays as it was
-
-
-def test_a_pipeline_is_not_exported(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="no weights to export, export the runs that it names"):
-        write_system(RerankPipeline.__new__(RerankPipeline), tokenizer, tmp_path)
 
 
 def test_what_is_missing_from_a_folder_is_named(tools, export, tmp_path):
