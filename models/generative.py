@@ -21,8 +21,14 @@ from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.names import Names
 from gr_mvdr.decoding.search_trace import Continuation, SearchPath, SearchTrace, continue_prefix
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.heads.plain import Head, Vocabulary, real_places
-from gr_mvdr.heads.softmax import States, table_cross_entropy, table_log_probs
+from gr_mvdr.heads.plain import (
+    Head,
+    States,
+    Vocabulary,
+    real_places,
+    table_cross_entropy,
+    table_log_probs,
+)
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
 from gr_mvdr.progress import track
@@ -232,7 +238,7 @@ class GenerativeSystem(System):
 
     def statistics(self) -> dict[str, float]:
         """The memory of the head and of its logits for a batch of targets."""
-        return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS, self.search_length))}
+        return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS * self.search_length))}
 
     # Search ---------------------------------------------------------------------------------------
 

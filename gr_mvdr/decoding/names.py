@@ -1,53 +1,22 @@
 """What names documents in a search: identifiers in a trie, or any n-gram of a text (gr_as_mvdr §4).
 
-A search generates token sequences within the names' constraint. The names say which documents a
-sequence belongs to, and make scores of what a search has generated.
+A search generates token sequences of at most `length` tokens within the names' `constraint`. The
+names say which documents a sequence belongs to, and make scores of what a search has generated.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint
+from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.evidence import score_documents, share_scores
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.template import Ids
-
-
-class Names(Protocol):
-    """The names of a collection's documents.
-
-    Attributes:
-        constraint: what a search may generate; length: the most tokens of a generated sequence.
-    """
-
-    constraint: Constraint
-    length: int
-
-    def within(self, documents: frozenset[int]) -> "Names":
-        """The names of some documents, by number; a search with them finds no others."""
-
-    def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
-        """(n,) int64, the numbers of the documents that a generated sequence names, ascending."""
-
-    def gold_prefixes(self, document: int) -> set[Ids]:
-        """Every token sequence that a search may hold on its way to a document."""
-
-    def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
-        """Document number → score, from what a search generated for query `query` of its batch."""
-
-    def shares(
-        self, result: BeamSearchResult, query: int, documents: Sequence[int]
-    ) -> dict[int, list[tuple]]:
-        """Document number → (tokens, value) of each part of its score in `scores`; they sum to it.
-
-        A third item names the part's view where documents have several (`models.beyond.views`).
-        """
 
 
 @dataclass(frozen=True)
@@ -69,18 +38,22 @@ class TrieNames:
         return self.constraint.depth
 
     def within(self, documents: frozenset[int]) -> "TrieNames":
+        """The names of some documents, by number; a search with them finds no others."""
         chosen = [own if row in documents else [] for row, own in enumerate(self.sequences)]
         return replace(self, constraint=Trie.build(chosen))
 
     def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
+        """(n,) int64, the numbers of the documents that a generated sequence names, ascending."""
         node = int(self.constraint.find(torch.tensor([list(tokens)])))
         return self.constraint.documents_at(node) if node >= 0 else np.empty(0, np.int64)
 
     def gold_prefixes(self, document: int) -> set[Ids]:
+        """Every token sequence that a search may hold on its way to a document."""
         tokens = tuple(self.sequences[document])
         return {tokens[:length] for length in range(1, len(tokens) + 1)}
 
     def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
+        """Document number → score, from what a search generated for query `query` of its batch."""
         final = result.final[result.final.query == query]
         scores = final.log_probs.double() / final.lengths**self.length_penalty
         nodes = self.constraint.find(final.tokens).tolist()
@@ -94,7 +67,11 @@ class TrieNames:
     def shares(
         self, result: BeamSearchResult, query: int, documents: Sequence[int]
     ) -> dict[int, list[tuple]]:
-        """Each token's log-probability / length^penalty: the search has kept all prefixes' sums."""
+        """Document number → (tokens, value) of each part of its score; they sum to it.
+
+        Here each token's log-probability / length^penalty: the search has kept all prefixes' sums.
+        A third item names the part's view where documents have several (`models.beyond.views`).
+        """
         totals = {tuple(tokens): total for tokens, total in result.candidates.of(query)}
         shares = {}
         for document in documents:
@@ -162,3 +139,6 @@ class NgramNames:
         """A query's keys, and the log-probabilities of unigrams."""
         first = result.first_log_probs[query].cpu().numpy()
         return list(self.keys(result, query).items()), first
+
+
+Names = TrieNames | NgramNames

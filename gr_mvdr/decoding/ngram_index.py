@@ -86,13 +86,10 @@ class NgramIndex:
 
         Args:
             sequences: token ids ≥ 0, document by document in the order of their numbers.
-            depth: the search's longest n-gram; longer ones are still counted, but more slowly.
+            depth: the search's longest n-gram, at most 255; longer ones are counted more slowly.
         Raises:
-            ValueError: no tokens, an id out of range, more tokens than int32 can number, or a
-                depth that is not between 1 and 255.
+            ValueError: more tokens than int32 can number.
         """
-        if not 1 <= depth <= DEEPEST:
-            raise ValueError(f"depth={depth}: must be between 1 and {DEEPEST}")
         text, starts = join_sequences([np.asarray(tokens, np.int64) for tokens in sequences])
         suffixes = sort_suffixes(text, starts, depth)
         return cls(text, starts, suffixes, count_common_prefixes(text, suffixes, depth), depth)
@@ -285,12 +282,12 @@ def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     """Lays sequences in a row, a terminator (the type's largest value) after each.
 
     Args:
-        sequences: int64 arrays of token ids ≥ 0.
+        sequences: int64 arrays of token ids ≥ 0, at least one id in all.
     Returns:
         text (tokens + sequences,) uint16 where the ids fit and uint32 otherwise, and
         starts (sequences + 1,) int64, where each sequence begins, closed by the text's length.
     Raises:
-        ValueError: no tokens at all, an id that is negative or too large, or too long a text.
+        ValueError: too long a text.
     """
     starts = np.cumsum([0] + [len(sequence) + 1 for sequence in sequences])
     if starts[-1] > MOST:
@@ -298,13 +295,7 @@ def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]
             f"sequences: {starts[-1]:,} tokens, one more for each document among them: must be "
             f"≤ {MOST:,}, what int32 can number; split the collection (data.shard)"
         )
-    tokens = np.concatenate(sequences) if sequences else np.empty(0, np.int64)
-    if not len(tokens):
-        raise ValueError("sequences: an n-gram index needs at least one token, received none")
-    if tokens.min() < 0 or tokens.max() >= np.iinfo(np.uint32).max:
-        raise ValueError(
-            f"sequences: ids {tokens.min()} to {tokens.max()}, must lie in [0, 2^32 - 1)"
-        )
+    tokens = np.concatenate(sequences)
     dtype = np.uint16 if tokens.max() < np.iinfo(np.uint16).max else np.uint32
     text = np.full(starts[-1], np.iinfo(dtype).max, dtype)
     holds_token = np.ones(len(text), bool)

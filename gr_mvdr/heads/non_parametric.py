@@ -7,12 +7,13 @@ for each surface token. They are both the decoder's inputs and its output table.
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from gr_mvdr.backbones import encode, encode_texts
@@ -23,69 +24,27 @@ from gr_mvdr.options import Seed, Size, part
 from gr_mvdr.ranks import broadcast, gather_rows, slice_for_rank, world_size
 from gr_mvdr.template import TextTemplate
 
+# The tensors of a table: its rows (R, d), their tokens (R,), and where documents have them: the
+# documents' numbers (D,) ascending, the bounds of their tokens (D + 1,), the tokens (n,) document
+# by document, and the row (n,) of each.
+_TENSORS = ("table", "row_tokens", "documents", "starts", "tokens", "rows")
 
-class Occurrences(nn.Module):
-    """Token sequences of documents with a row number for each token, as flat arrays.
 
-    Attributes:
-        documents: (D,) int64, ascending, the documents' numbers.
-        starts: (D + 1,) int64; tokens, rows: (n,) int64, document by document.
+def locate(
+    sequences: Sequence[Sequence[int]], rows: Tensor, documents: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Where documents have the rows of a table: its tensors from `documents` on, see `_TENSORS`.
+
+    Args:
+        sequences: the documents' tokens; rows: (n,) int64, the row of each token.
+        documents: (D,) int64, distinct and ascending; None = 0, 1, 2, ….
     """
-
-    def __init__(self, documents: Tensor, starts: Tensor, tokens: Tensor, rows: Tensor):
-        super().__init__()
-        assert len(documents) and (documents.diff() > 0).all(), "distinct, ascending documents"
-        assert len(tokens) == len(rows) == starts[-1], "a row for every token"
-        # Not in the state dict: sizes are not known before a checkpoint is read.
-        buffers = dict(documents=documents, starts=starts, tokens=tokens, rows=rows)
-        for name, value in buffers.items():
-            self.register_buffer(name, value, persistent=False)
-
-    @classmethod
-    def of(
-        cls, sequences: Sequence[Sequence[int]], rows: Tensor, documents: Tensor | None = None
-    ) -> "Occurrences":
-        """From token lists and the rows of all tokens; the documents are 0, 1, 2, … by default."""
-        if documents is None:
-            documents = torch.arange(len(sequences))
-        starts = torch.tensor([0, *map(len, sequences)]).cumsum(0)
-        tokens = flatten_sequences(sequences, rows)
-        return cls(documents.to(rows.device), starts.to(rows.device), tokens, rows)
-
-    def find(self, targets: Tensor, document_index: Tensor) -> tuple[Tensor, Tensor]:
-        """Looks targets up in their documents, at the first place with the longest common prefix.
-
-        Args:
-            targets: (B, M) int64; document_index: (B,) int64, also unknown numbers.
-
-        Returns:
-            rows (B, M) int64, valid where `agrees`; agrees (B, M) bool, the common prefix.
-        """
-        size = targets.shape[1]
-        tokens, rows = self._padded(document_index, size)
-        agrees = tokens.unfold(1, size, 1) == targets.unsqueeze(1)  # (B, places, M)
-        agrees = agrees.long().cumprod(2)
-        place = agrees.sum(2).argmax(1, keepdim=True)  # ties go to the first
-        offset = torch.arange(size, device=targets.device)
-        agrees = agrees.gather(1, place.unsqueeze(2).expand(-1, 1, size)).squeeze(1).bool()
-        return rows.gather(1, place + offset), agrees
-
-    def _padded(self, document_index: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """(B, L + size − 1) tokens of documents, −1 after their end, and rows; L ≥ 1."""
-        at = torch.searchsorted(self.documents, document_index).clamp(max=len(self.documents) - 1)
-        length = self.starts.diff()[at] * (self.documents[at] == document_index)
-        offset = torch.arange(max(1, int(length.max())) + size - 1, device=at.device)
-        inside = offset < length.unsqueeze(1)
-        place = (self.starts[at].unsqueeze(1) + offset) * inside
-        if not len(self.tokens):  # nothing to gather from
-            return place - 1, place
-        return self.tokens[place].masked_fill(~inside, -1), self.rows[place] * inside
-
-
-def flatten_sequences(sequences: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """Concatenates token lists: (n,) int64 on the device of another tensor."""
-    tokens = [token for sequence in sequences for token in sequence]
-    return torch.tensor(tokens, dtype=torch.int64, device=like.device)
+    lengths = torch.tensor([0, *map(len, sequences)], device=rows.device)
+    tokens = torch.tensor([*chain.from_iterable(sequences)], dtype=torch.int64, device=rows.device)
+    assert len(tokens) == len(rows), "a row for every token"
+    if documents is None:
+        documents = torch.arange(len(sequences), device=rows.device)
+    return dict(documents=documents, starts=lengths.cumsum(0), tokens=tokens, rows=rows)
 
 
 @part("head")
@@ -93,8 +52,14 @@ class NonParametricHead(TableHead):
     """A table of contextual token vectors, at most `clusters` for each surface token (Eq. 20).
 
     Its rows are not parameters: they get a gradient in `batch_table` alone. The table has to be
-    made (`make_table`) or loaded (`load_table_state`) before use.
+    made (`make_table`) or restored (`renew_table`) before use.
     """
+
+    table: Tensor
+    documents: Tensor
+    starts: Tensor
+    tokens: Tensor
+    rows: Tensor
 
     def __init__(
         self,
@@ -121,10 +86,11 @@ class NonParametricHead(TableHead):
         self.template = getattr(backbone, "template", TextTemplate())
         self.stop = self.template.stop
         self.needed = [self.stop] + ([] if vocabulary is None else vocabulary.tokens.tolist())
-        self.occurrences: Occurrences | None = None
         # (n,) int64 within `live`: the documents of the first n rows.
         self.row_documents: Tensor | None = None
+        # A hash of the documents that the table was made of.
         self.collection: str | None = None
+        self._source: tuple[Sequence[Sequence[int]], Any, int] | None = None
 
     @property
     def table_parameters(self) -> list[Tensor]:
@@ -139,12 +105,8 @@ class NonParametricHead(TableHead):
         # A resumed run has its checkpoint's table until the next one is due.
         if epoch and self.builds_before(epoch):
             self.renew_table()
-        # Each rank has made the table, and rounding may differ between devices.
-        if world_size() > 1:
-            state = self.table_state()
-            collection = state.pop("collection")
-            state = {name: broadcast(state[name]) for name in sorted(state)}
-            self.load_table_state(state | {"collection": collection})
+        if world_size() > 1:  # each rank has made the table, and rounding may differ
+            self.set_table(**{name: broadcast(x) for name, x in self._tensors().items()})
 
     def builds_before(self, epoch: int) -> bool:
         """Whether the table is made before this epoch, counted from 0."""
@@ -156,6 +118,24 @@ class NonParametricHead(TableHead):
         """Whether the encoder learns its own vectors in this epoch, with a table a batch."""
         return self.form == "contrastive" and epoch < self.contrastive_epochs
 
+    def renew_table(self, state: dict[str, Any] | None = None) -> None:
+        collection = hash_collection(self._source[1]["id"][:]) if self._source else None
+        if state is not None:
+            if collection not in (None, state["collection"]):
+                raise ValueError(
+                    f"checkpoint: its token table was made from the collection "
+                    f"{state['collection']}, the documents given are the collection {collection}"
+                )
+            self.set_table(**{name: state[name] for name in _TENSORS})
+            self.collection = state["collection"]
+            return
+        sequences, documents, length = self._source
+        named, texts, first = read_in_context(sequences, documents["tokens"], length, self.template)
+        encoded = encode_texts(self.backbone, texts, length, "contextual table")
+        pairs = zip(encoded, named, strict=True)
+        vectors = [text[first : first + len(own)] for text, own in pairs]
+        self.build(named, torch.cat(vectors), collection)
+
     @torch.no_grad()
     def build(
         self, sequences: Sequence[Sequence[int]], vectors: Tensor, collection: str | None = None
@@ -165,35 +145,42 @@ class NonParametricHead(TableHead):
         Args:
             sequences: document d's own tokens (its title, its text), without the end token.
             vectors: (n, d), the contextual vectors of all these tokens, in order.
-            collection: a hash of the documents, for `load_table_state`.
+            collection: a hash of the documents, for `renew_table`.
         """
-        vectors = vectors.float()  # on their device: the order of a GPU's sums varies
-        tokens = flatten_sequences(sequences, vectors)
-        assert len(tokens) == len(vectors), "a vector for every token"
-        rows, row_tokens, row = cluster_rows(vectors, tokens, self.clusters, self.seed)
-        self.set_table(rows, row_tokens, Occurrences.of(sequences, row))
+        tokens = torch.tensor([*chain.from_iterable(sequences)], dtype=torch.int64)
+        # On the vectors' device: the order of a GPU's sums varies.
+        found = cluster_rows(vectors.float(), tokens.to(vectors.device), self.clusters, self.seed)
+        table, row_tokens, rows = found
+        self.set_table(table, row_tokens, **locate(sequences, rows))
         self.collection = collection
         self.extend(self.needed)
 
-    def set_table(self, rows: Tensor, row_tokens: Tensor, occurrences: Occurrences) -> None:
-        """Sets the table: rows (R, d), their tokens (R,) int64 and occurrences."""
+    def set_table(self, table: Tensor, row_tokens: Tensor, **occurrences: Tensor) -> None:
+        """Sets the rows (R, d), their tokens (R,) and where documents have them (`locate`)."""
         weight = self.backbone.get_input_embeddings().weight
         # Not in the state dict: the number of rows is not known before a checkpoint is read.
-        self.register_buffer("table", rows.to(weight), persistent=False)
+        self.register_buffer("table", table.to(weight), persistent=False)
         self.set_rows(row_tokens.to(weight.device))
-        self.occurrences = occurrences.to(weight.device)
+        for name, values in occurrences.items():
+            self.register_buffer(name, values.to(weight.device), persistent=False)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in _TENSORS}
+
+    def table_state(self) -> dict[str, Any]:
+        tensors = {name: values.cpu() for name, values in self._tensors().items()}
+        return tensors | {"collection": self.collection}
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Adds the backbone's input vectors for tokens without a row."""
-        known = set(self.row_tokens.tolist())
-        missing = [token for token in dict.fromkeys(tokens) if token not in known]
-        if missing:
-            new = torch.tensor(missing, device=self.table.device)
+        new = self.without_row(tokens)
+        if len(new):
             vectors = self.backbone.get_input_embeddings()(new)
             table = torch.cat([self.table, vectors.to(self.table)])
             # Only in `live` does the table have a gradient.
             table = table if self.table.requires_grad else table.detach()
-            self.set_table(table, torch.cat([self.row_tokens, new]), self.occurrences)
+            rows = torch.cat([self.row_tokens, new])
+            self.set_table(**self._tensors() | {"table": table, "row_tokens": rows})
 
     @contextmanager
     def batch_table(self, batch: PairBatch, epoch: int) -> Iterator[None]:
@@ -237,58 +224,22 @@ class NonParametricHead(TableHead):
             sequences, vectors: as for `build`, of the batch's distinct documents.
             documents: (D,) int64, ascending (as from `unique`), the numbers of these documents.
         """
-        before = self.table, self.row_tokens, self.occurrences
-        rows = torch.arange(len(vectors), device=vectors.device)
+        before, rows = self._tensors(), torch.arange(len(vectors), device=vectors.device)
         try:
-            occurrences = Occurrences.of(sequences, rows, documents)
-            self.set_table(vectors, occurrences.tokens, occurrences)
-            counts = occurrences.starts.diff()
-            self.row_documents = occurrences.documents.repeat_interleave(counts)
+            occurrences = locate(sequences, rows, documents)
+            self.set_table(vectors, occurrences["tokens"], **occurrences)
+            self.row_documents = documents.repeat_interleave(self.starts.diff())
             self.extend([self.stop])
             yield
         finally:
             self.row_documents = None
-            self.set_table(*before)
+            self.set_table(**before)
 
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
         if relevant is None or self.row_documents is None:
             return None
         known = (self.row_documents + 1 == relevant.unsqueeze(-1)).any(1)  # (B, R, n) → (B, n)
         return F.pad(known, (0, self.n_rows - known.shape[1]))  # later rows have no document
-
-    def table_state(self) -> dict[str, Any]:
-        """The table and its documents, for a checkpoint."""
-        state = {"table": self.table, "row_tokens": self.row_tokens}
-        state |= dict(self.occurrences.named_buffers())
-        state = {name: value.cpu() for name, value in state.items()}
-        return state | {"collection": self.collection}
-
-    def load_table_state(self, state: dict[str, Any], collection: str | None = None) -> None:
-        """Takes the table of a checkpoint.
-
-        Raises:
-            ValueError: the table was made from documents with another hash than `collection`.
-        """
-        if collection is not None and collection != state["collection"]:
-            raise ValueError(
-                f"checkpoint: its token table was made from the collection {state['collection']}, "
-                f"the documents given are the collection {collection}"
-            )
-        parts = {name: state[name] for name in ("documents", "starts", "tokens", "rows")}
-        self.set_table(state["table"], state["row_tokens"], Occurrences(**parts))
-        self.collection = state["collection"]
-
-    def renew_table(self, state: dict[str, Any] | None = None) -> None:
-        sequences, documents, length = self._source
-        collection = hash_collection(documents["id"][:])
-        if state is not None:
-            self.load_table_state(state, collection)
-            return
-        named, texts, first = read_in_context(sequences, documents["tokens"], length, self.template)
-        encoded = encode_texts(self.backbone, texts, length, "contextual table")
-        pairs = zip(encoded, named, strict=True)
-        vectors = [text[first : first + len(own)] for text, own in pairs]
-        self.build(named, torch.cat(vectors), collection)
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
         """The rows of targets: those of the same tokens in the document itself.
@@ -297,13 +248,32 @@ class NonParametricHead(TableHead):
         Tokens after that prefix (the end token, a special token, a target of another text) and
         before it (BART's <s>) get the first row of their surface token.
         """
-        before = self.template.target
-        size = len(before)
-        around = tokens[:, :size] == tokens.new_tensor(before)
-        start = size if bool(around.all()) else 0  # an n-gram has no special tokens before it
-        rows, agrees = self.occurrences.find(tokens[:, start:], document_index)
-        first_rows = self.first_row(tokens)
-        return torch.cat([first_rows[:, :start], rows.where(agrees, first_rows[:, start:])], 1)
+        before = tokens.new_tensor(self.template.target)
+        # An n-gram has no special tokens before it.
+        start = len(before) if bool((tokens[:, : len(before)] == before).all()) else 0
+        targets = tokens[:, start:]
+        size = targets.shape[1]
+        texts, rows = self._read_documents(document_index, size - 1)
+        agrees = (texts.unfold(1, size, 1) == targets.unsqueeze(1)).long().cumprod(2)
+        place = agrees.sum(2).argmax(1, keepdim=True)  # ties go to the first
+        agrees = agrees.gather(1, place.unsqueeze(2).expand(-1, 1, size)).squeeze(1).bool()
+        rows = rows.gather(1, place + torch.arange(size, device=tokens.device))
+        first = self.first_row(tokens)
+        return torch.cat([first[:, :start], rows.where(agrees, first[:, start:])], 1)
+
+    def _read_documents(self, document_index: Tensor, more: int) -> tuple[Tensor, Tensor]:
+        """(B, L + more) tokens of documents, −1 after their end, and rows; L ≥ 1.
+
+        Args:
+            document_index: (B,) int64, also numbers of documents that the table lacks.
+        """
+        at = torch.searchsorted(self.documents, document_index).clamp(max=len(self.documents) - 1)
+        length = self.starts.diff()[at] * (self.documents[at] == document_index)
+        offset = torch.arange(max(1, int(length.max())) + more, device=at.device)
+        inside = offset < length.unsqueeze(1)
+        place = (self.starts[at].unsqueeze(1) + offset) * inside
+        tokens, rows = (F.pad(x, (0, 1)) for x in (self.tokens, self.rows))  # one is there to read
+        return tokens[place].masked_fill(~inside, -1), rows[place]
 
     def embed(self, rows: Tensor) -> Tensor:
         return self.table[rows]

@@ -76,7 +76,7 @@ class PawaHead(TableHead):
     @property
     def numbers_per_position(self) -> int:
         rows, size = self.projection.shape[:2]
-        return max(size * min(rows, size), self.n_rows)
+        return size * min(rows, size) + 2 * rows
 
     @property
     def scale(self) -> float:
@@ -85,9 +85,7 @@ class PawaHead(TableHead):
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Adds rows for tokens that arrived after training: the mean of the trained E_v and b_v."""
-        known = set(self.row_tokens.tolist())
-        new = torch.tensor([t for t in dict.fromkeys(tokens) if t not in known], dtype=torch.int64)
-        self.set_rows(torch.cat([self.row_tokens, new.to(self.row_tokens.device)]))
+        self.set_rows(torch.cat([self.row_tokens, self.without_row(tokens)]))
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
         """The rows of target tokens; row 0 for tokens outside the vocabulary (padding)."""
@@ -141,16 +139,6 @@ class PawaHead(TableHead):
     def _static(self) -> Tensor:
         """(R, d) the backbone's own output rows."""
         return self.output_table[self.row_tokens]
-
-    def memory_bytes(self, batch: int, length: int) -> int:
-        """Upper bound of the bytes of parameters and logits of batch × length positions.
-
-        Training adds gradients of the same size and the optimizer's moments.
-        """
-        rows, size = self.projection.shape[:2]
-        numbers = batch * length * (size * min(rows, size) + 2 * rows)
-        numbers += sum(parameter.numel() for parameter in self.parameters())
-        return numbers * self.projection.element_size()
 
     # Vocabularies of the same size would otherwise load into each other unnoticed.
     def get_extra_state(self) -> dict[str, Tensor]:

@@ -1,23 +1,27 @@
-"""The output table of a generative decoder: D in rel(d, q) = sum(Dᵀ Q ⊙ A) (gr_as_mvdr Table 3).
+"""The output table of a generative decoder, D in rel(d, q) = sum(Dᵀ Q ⊙ A), and its softmax.
 
 A head is a table of rows over which the decoder's softmax runs; every row belongs to one token. The
 plain head has one row for each token, PAWA makes its rows from the prefix (`gr_mvdr.heads.pawa`),
-non-parametric decoding has several contextual rows for a token (`gr_mvdr.heads.non_parametric`).
-Loss, alignment and search use rows and tokens only through the methods below.
+non-parametric decoding has several contextual rows for a token (`gr_mvdr.heads.non_parametric`):
+gr_as_mvdr Table 3. Loss, alignment and search use rows and tokens only through the methods below.
 """
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.options import part
+from gr_mvdr.relevance import accumulator, at_least_float32
 from gr_mvdr.template import TextTemplate
 
 
@@ -41,9 +45,6 @@ class Vocabulary:
 class Head(nn.Module):
     """The plain head: the backbone's own table, row v for token v (gr_as_mvdr Eq. 10)."""
 
-    # (R,) int64, the token of each row; None: row v is token v.
-    row_tokens: Tensor | None = None
-
     def __init__(self, backbone: PreTrainedModel, vocabulary: Vocabulary | None = None):
         """
         Args:
@@ -51,12 +52,11 @@ class Head(nn.Module):
             vocabulary: unused, as the plain head has rows for all tokens.
         """
         super().__init__()
-        # In a tuple, out of nn.Module's sight: the backbone's parameters are the system's.
-        self._owner = (backbone,)
-
-    @property
-    def backbone(self) -> Any:
-        return self._owner[0]
+        # Not as nn.Module would: the backbone's parameters are the system's.
+        object.__setattr__(self, "backbone", backbone)
+        # (R,) int64, the token of each row; None: row v is token v. Not in the state dict: the
+        # number of rows is not known before a checkpoint is read.
+        self.register_buffer("row_tokens", None, persistent=False)
 
     @property
     def scale(self) -> float:
@@ -80,7 +80,7 @@ class Head(nn.Module):
     @property
     def n_rows(self) -> int:
         """R, the number of rows."""
-        return len(self.output_table)
+        return len(self.output_table if self.row_tokens is None else self.row_tokens)
 
     # The life of a table that is made from documents (NP decoding) --------------------------------
 
@@ -121,13 +121,16 @@ class Head(nn.Module):
 
     @property
     def numbers_per_position(self) -> int:
-        """Size of the largest tensor of `logits` for one position."""
+        """Numbers that `logits` makes for one position, an upper bound."""
         return self.n_rows
 
-    def memory_bytes(self, batch: int, length: int) -> int:
-        """Upper bound of the bytes of rows and logits of batch × length positions, in fp32."""
-        rows, size = self.n_rows, self.backbone.config.hidden_size
-        return 4 * (rows * size + batch * length * rows)
+    def memory_bytes(self, positions: int) -> int:
+        """Upper bound of the bytes of the head and of its logits for so many positions, in fp32.
+
+        Training adds gradients of the same size and the optimizer's moments.
+        """
+        own = list(self.parameters()) or self.table_parameters
+        return 4 * (sum(x.numel() for x in own) + positions * self.numbers_per_position)
 
     def table_state(self) -> dict[str, Any] | None:
         """State of the table for a checkpoint, besides parameters."""
@@ -266,52 +269,59 @@ class TableHead(Head):
     """A head with its own rows: a token has none, one or several (PAWA, NP)."""
 
     output_bias = None  # the backbone's belongs to its own output rows
-
-    def __init__(self, backbone: PreTrainedModel):
-        super().__init__(backbone)
-        self._search_rows: TokenRows | None = None
+    _token_rows: tuple[Tensor | None, Tensor | None] = (None, None)  # made for which row tokens
 
     def set_rows(self, row_tokens: Tensor) -> None:
         """Sets the token of each row, (R,) int64."""
-        # Not in the state dict: the number of rows is not known before a checkpoint is read.
-        self.register_buffer("_row_tokens", row_tokens, persistent=False)
-        self.register_buffer("_row_order", row_tokens.argsort(stable=True), persistent=False)
-
-    @property
-    def row_tokens(self) -> Tensor:
-        """(R,) int64, the token of each row."""
-        return self._row_tokens
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.row_tokens)
+        rows, count = torch.arange(len(row_tokens), device=row_tokens.device), len(row_tokens)
+        first = rows.new_full((len(self.output_table),), count)
+        first = first.scatter_reduce(0, row_tokens, rows, "amin") % max(1, count)
+        self.row_tokens = row_tokens
+        self.register_buffer("_first_row", first, persistent=False)
 
     def first_row(self, tokens: Tensor) -> Tensor:
         """Tokens (…) → the first row of each (…); row 0 for tokens without a row."""
-        ascending = self._row_tokens[self._row_order]
-        place = torch.searchsorted(ascending, tokens.contiguous()).clamp(max=len(ascending) - 1)
-        return self._row_order[place] * (ascending[place] == tokens)
+        return self._first_row[tokens]
+
+    def without_row(self, tokens: Iterable[int]) -> Tensor:
+        """The distinct tokens that have no row yet, (n,) int64, in their order."""
+        known = set(self.row_tokens.tolist())
+        new = [token for token in dict.fromkeys(tokens) if token not in known]
+        return torch.tensor(new, dtype=torch.int64, device=self.row_tokens.device)
 
     @property
-    def token_rows(self) -> "TokenRows":
-        """The mapping between rows and tokens; renewed when rows or device change."""
-        if self._search_rows is None or self._search_rows.row_tokens is not self.row_tokens:
-            self._search_rows = TokenRows(self.row_tokens, len(self.output_table))
-        return self._search_rows
+    def token_rows(self) -> Tensor:
+        """(V, most rows of a token) int64, −1 where a token has fewer."""
+        if self._token_rows[0] is not self.row_tokens:  # rows or device have changed
+            order = self.row_tokens.argsort(stable=True)
+            counts = torch.bincount(self.row_tokens, minlength=len(self.output_table))
+            places = torch.arange(len(order), device=order.device)
+            rows = order.new_full((len(counts), max(1, int(counts.max()))), -1)
+            tokens = self.row_tokens[order]
+            rows[tokens, places - (counts.cumsum(0) - counts)[tokens]] = order
+            self._token_rows = self.row_tokens, rows
+        return self._token_rows[1]
 
     def embed(self, rows: Tensor) -> Tensor:
         return super().embed(self.row_tokens[rows])
 
     def by_token(self, logits: Tensor) -> Tensor:
-        return self.token_rows.by_token(logits)
+        rows = self.token_rows
+        return logits[:, rows.clamp(min=0)].masked_fill(rows < 0, -torch.inf).logsumexp(2)
 
     def token_scores(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        _, known, of_rows = self.token_rows.find(logits, parents, tokens)
-        return of_rows.masked_fill(~known, -torch.inf).logsumexp(1)
+        return self._rows_of(logits, parents, tokens)[1].logsumexp(1)
 
     def expected_inputs(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        rows, weights = self.token_rows.weights(logits, parents, tokens)
+        rows, scores = self._rows_of(logits, parents, tokens)
+        weights = scores.softmax(1).nan_to_num()  # a token without a row, at padding
         return (weights.unsqueeze(2) * self.embed(rows)).sum(1)
+
+    def _rows_of(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """(m, most rows of a token) each: rows of tokens, and their logits, −inf for no row."""
+        rows = self.token_rows[tokens]
+        scores = logits[parents[:, None], rows.clamp(min=0)].masked_fill(rows < 0, -torch.inf)
+        return rows.clamp(min=0), scores
 
 
 class SubsetHead(TableHead):
@@ -338,66 +348,149 @@ class SubsetHead(TableHead):
         return F.linear(hidden * self.scale, self.table, self.output_bias)
 
 
-class TokenRows:
-    """The mapping between rows and tokens."""
-
-    def __init__(self, row_tokens: Tensor, n_tokens: int):
-        """
-        Args:
-            row_tokens: (R,) int64, the token of each row; n_tokens: V.
-        """
-        self.row_tokens, self.n_tokens = row_tokens, n_tokens
-        order = row_tokens.argsort(stable=True)
-        counts = torch.bincount(row_tokens, minlength=n_tokens)
-        first = counts.cumsum(0) - counts
-        place = torch.arange(len(order), device=order.device) - first[row_tokens[order]]
-        # (V, most rows of a token), −1 where there are fewer.
-        shape = (n_tokens, max(1, int(counts.max())))
-        self.rows = torch.full(shape, -1, device=row_tokens.device)
-        self.rows[row_tokens[order], place] = order
-        # Tokens with rows, by descending number of rows; their first rows, second rows, ….
-        tokens = counts.nonzero().squeeze(1)
-        self.tokens = tokens[counts[tokens].argsort(descending=True, stable=True)]
-        nth = self.rows[self.tokens].unbind(1)
-        self.nth_rows = [rows[rows >= 0] for rows in nth]
-
-    def by_token(self, log_probs: Tensor) -> Tensor:
-        """Rows (n, R) → tokens (n, V): see `Head.by_token`."""
-        total = log_probs[:, self.nth_rows[0]]
-        # No scatter: the order of its sums varies on a GPU.
-        for rows in self.nth_rows[1:]:
-            some = total[:, : len(rows)]
-            some.copy_(torch.logaddexp(some, log_probs[:, rows]))
-        tokens = log_probs.new_full((len(log_probs), self.n_tokens), -torch.inf)
-        tokens[:, self.tokens] = total
-        return tokens
-
-    def find(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-        """Rows of tokens, a mask of real rows, and their logits: (m, most rows of a token) each.
-
-        Args:
-            logits, parents, tokens: see `Head.expected_inputs`.
-        """
-        rows = self.rows[tokens]
-        known, rows = rows >= 0, rows.clamp(min=0)
-        return rows, known, logits[parents[:, None], rows]
-
-    def weights(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of chosen tokens and their probabilities given the token.
-
-        Returns:
-            rows: (m, most rows of a token) int64, any where a token has fewer; probabilities: of
-            the same shape, 0 there. A token without a row, at padding, has row 0.
-        """
-        rows, known, of_rows = self.find(logits, parents, tokens)
-        # Finite: a softmax over −inf alone would be NaN.
-        least = torch.finfo(of_rows.dtype).min
-        return rows, of_rows.clamp(min=least).masked_fill(~known, least).softmax(1)
-
-
 def real_places(mask: Tensor) -> Tensor:
     """(n,) int64, the places of real tokens in a flattened mask (B, M); synchronises a GPU once.
 
     Only real positions reach the output table, the most expensive product of a small model.
     """
     return mask.flatten().nonzero().squeeze(1)
+
+
+# The softmax over a head's rows -------------------------------------------------------------------
+#
+# The logits of n positions × R rows are the largest tensor of a generative system; their softmax
+# and their gradient would be two more. Here they exist for one block of positions at a time. The
+# gradient of a cross-entropy follows from its softmax, so the forward pass computes it and the
+# backward pass only scales it. Recomputing the logits instead (`torch.utils.checkpoint`) takes a
+# third more time of a training step or more.
+
+# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger one anew each
+# time, page by page, which takes as long as a third of the product.
+_CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
+_CACHED = 2**18  # numbers that fit into a core's cache for several passes
+
+# The arguments of `Head.logits`: hidden (n, d), context (n, d) or None, position (n,).
+States = tuple[Tensor, Tensor | None, Tensor]
+
+
+def table_cross_entropy(
+    head: Head, states: States, labels: Tensor, masked: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
+    """() sum of the cross-entropies of n predictions (Eq. 10), at least fp32; differentiable once.
+
+    `gr_mvdr.losses.target_cross_entropy` of `head.logits`, in the memory of a block.
+
+    Args:
+        labels: (n,) int64, rows of the head.
+        masked: (n, R) bool, rows excluded from a position's softmax; never its label's.
+        smoothing: share of the target's probability that is spread evenly.
+    """
+    hidden, context, position = states
+    task = head, position, labels, masked, smoothing, torch.is_grad_enabled()
+    return _Loss.apply(*task, hidden, context, *head.table_parameters)
+
+
+def table_log_probs(head: Head, states: States, labels: Tensor, normalised: bool = True) -> Tensor:
+    """(n,) log p(row | position), at least fp32, of rows (n,) int64.
+
+    Holds one block of logits at a time; gradients recompute the logits of several blocks.
+
+    Args:
+        normalised: False = the rows' logits.
+    """
+
+    def of_block(labels: Tensor, *states: Tensor | None) -> Tensor:
+        scores = at_least_float32(head.logits(*states))
+        scores = scores.log_softmax(1) if normalised else scores
+        return scores.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+    blocks = _blocks(head, labels)
+    if torch.is_grad_enabled() and len(blocks) > 1:
+        of_block = partial(checkpoint, of_block, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([of_block(labels[block], *_cut(states, block)) for block in blocks])
+
+
+class _Loss(torch.autograd.Function):
+    """The sum over all blocks; computes the gradients of hidden, context and table with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        head: Head,
+        position: Tensor,
+        labels: Tensor,
+        masked: Tensor | None,
+        smoothing: float,
+        with_gradients: bool,
+        *sources: Tensor | None,  # hidden, context, the head's table parameters
+    ) -> Tensor:
+        learning = [with_gradients and s is not None and s.requires_grad for s in sources]
+        states = [None if s is None else s.detach() for s in sources[:2]]
+        chosen = zip([*states, *sources[2:]], learning, strict=True)
+        wanted = [source.requires_grad_() for source, learns in chosen if learns]
+        total = torch.zeros((), dtype=accumulator(states[0]), device=states[0].device)
+        sums: Sequence[Tensor] = ()
+        for block in _blocks(head, labels):
+            with torch.set_grad_enabled(with_gradients):
+                logits = head.logits(*_cut([*states, position], block))
+            scores = at_least_float32(logits.detach())
+            if masked is not None:
+                scores = scores.masked_fill_(masked[block], -torch.inf)
+            total += _loss_to_gradient(scores, labels[block, None], smoothing)
+            if wanted:
+                gradients = torch.autograd.grad(logits, wanted, scores.to(logits.dtype))
+                sums = (
+                    [a.add_(b) for a, b in zip(sums, gradients, strict=True)] if sums else gradients
+                )
+        of_wanted = iter(sums)
+        ctx.gradients = [next(of_wanted) if learns else None for learns in learning]
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        assert gradients is not None, "a table's cross-entropy is differentiable once"
+        return *[None] * 6, *(None if g is None else g.mul_(scale) for g in gradients)
+
+
+def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """() sum of the cross-entropies of logits (n, R); overwrites the logits by their gradient.
+
+    Args:
+        labels: (n, 1) int64.
+    """
+    own, share = scores.gather(1, labels), 0.0
+    if smoothing:
+        unmasked = scores > -torch.inf
+        share = smoothing * unmasked / unmasked.sum(1, keepdim=True)
+        even = (share * scores.masked_fill(~unmasked, 0.0)).sum(1, keepdim=True)
+        own = (1 - smoothing) * own + even
+    total = -own.sum()
+    for rows in _in_cache(scores):
+        most = rows.amax(1)
+        torch.softmax(rows, 1, out=rows)
+        total += (most - rows.amax(1).log()).sum()  # log Σ exp = max − log of the largest softmax
+    scores.scatter_add_(1, labels, torch.full_like(own, smoothing - 1))
+    if smoothing:
+        scores -= share
+    return total
+
+
+def _blocks(head: Head, labels: Tensor) -> list[slice]:
+    """Equal slices of n positions that fit into a block; one slice if n is 0."""
+    n = len(labels)
+    size = _CPU_BLOCK if labels.device.type == "cpu" else _BLOCK
+    most = max(1, size // (4 * head.numbers_per_position))
+    size = max(1, -(-n // max(1, -(-n // most))))
+    return [slice(start, start + size) for start in range(0, max(1, n), size)]
+
+
+def _cut(states: Sequence[Tensor | None], block: slice) -> Any:
+    return [None if state is None else state[block] for state in states]
+
+
+def _in_cache(scores: Tensor) -> tuple[Tensor, ...]:
+    """(n, R) in groups of rows that fit into a CPU's cache; elsewhere in one group."""
+    size = _CACHED // scores.shape[1] if scores.device.type == "cpu" else len(scores)
+    return scores.split(max(1, size))

@@ -156,7 +156,7 @@ def make_head(system: GenerativeSystem, settings: dict[str, Any], rows: dict[str
     vocabulary = Vocabulary(trained, **known)
     system.head = build("head", system.hparams.head, system.backbone, vocabulary=vocabulary)
     if isinstance(system.head, NonParametricHead):
-        system.head.load_table_state({**rows, "collection": settings["collection"]})
+        system.head.renew_table({**rows, "collection": settings["collection"]})
     else:
         system.head.set_rows(torch.clone(tokens))
 

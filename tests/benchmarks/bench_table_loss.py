@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
-from gr_mvdr.heads.plain import Head
-from gr_mvdr.heads.softmax import table_cross_entropy
+from gr_mvdr.heads.plain import Head, table_cross_entropy
 from tests.benchmarks.bench_beam_search import small_t5
 
 VOCABULARY, SIZE, QUERIES, QUERY_LENGTH = 32_128, 128, 64, 32

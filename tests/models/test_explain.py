@@ -102,19 +102,6 @@ def test_a_multi_vector_system_has_one_layer_and_its_alignment_before_salience(n
     assert (explanation.pairwise.sum((1, 2)) == pairs.query_mask).all()
 
 
-@pytest.mark.parametrize("name", ["t5_colbert", "mva"])
-@torch.inference_mode()
-def test_the_factors_of_a_multi_vector_system_are_its_vectors(name, tools):
-    system, batch = tools.make_multi_vector(name), tools.make_batch()
-    factors, pairs = system.factors(batch), system.align(batch)
-    found = similarity(factors.document_values, factors.query_values)
-    assert torch.allclose(found, pairs.similarity, atol=1e-6)
-    if name == "mva":
-        basis = similarity(factors.document_keys, factors.query_keys)
-        masks = factors.document_mask.unsqueeze(1), factors.query_mask.unsqueeze(1)
-        assert torch.allclose(system.scoring.alignment(basis, *masks), pairs.alignment, atol=1e-6)
-
-
 @torch.inference_mode()
 def test_seal_aligns_a_document_window_by_window_as_it_scores_it(tools):
     seal, batch = tools.sharpen(tools.make_seal(key_length=4)), tools.make_batch()

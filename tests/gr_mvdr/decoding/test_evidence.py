@@ -144,13 +144,6 @@ def test_a_single_key_scores_its_log_odds():
     assert squared == pytest.approx({0: scores[0] ** 2})
 
 
-def test_a_key_less_probable_than_in_the_corpus_is_no_evidence():
-    index = NgramIndex.build([[3, 4, 5, 1], [6, 7, 8, 1]])
-    assert score_documents(index, [([3], math.log(0.12)), ([4], math.log(0.05))], **PLAIN) == {}
-    assert score_documents(index, [([9, 9], -1.0)], **PLAIN) == {}
-    assert score_documents(index, []) == {}
-
-
 def test_a_key_that_overlaps_itself_takes_places_from_the_left():
     # 3 3 takes the first two of three places; the third is left to the unigram, already covered.
     index = NgramIndex.build([[3, 3, 3, 1], [7, 7, 7, 1]])

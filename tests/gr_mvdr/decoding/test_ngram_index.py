@@ -95,19 +95,6 @@ def test_a_prefix_at_the_index_depth_cannot_be_extended():
     assert index.successors([3, 4, 5]).tolist() == [6]  # a single n-gram may be longer
 
 
-@pytest.mark.parametrize(
-    ("sequences", "rule"),
-    [
-        ([], "at least one token"),
-        ([[], []], "at least one token"),
-        ([[3, -1]], r"\[0, 2\^32 - 1\)"),
-    ],
-)
-def test_refuses_what_cannot_be_indexed(sequences, rule):
-    with pytest.raises(ValueError, match=rule):
-        NgramIndex.build(sequences)
-
-
 def test_what_is_loaded_equals_what_was_saved(tmp_path):
     documents = random_documents(0, 20)
     built = NgramIndex.build(documents)
@@ -147,10 +134,3 @@ def test_an_index_knows_the_documents_that_it_was_built_of():
     assert index.holds([[3, 4], [5]])
     for others in ([[3, 4, 5]], [[3], [4, 5]], [[3, 4], [6]], [[3, 4], [5], []], [[5], [3, 4]]):
         assert not index.holds(others)
-
-
-def test_the_end_of_a_document_is_no_token_of_a_long_ngram():
-    index = NgramIndex.build([[1, 2], [1, 2]], depth=1)
-    assert index.count([1, 2]) == 2
-    assert index.count([1, 2, index.terminator]) == 0
-    assert index.count([1, 2, index.terminator, 1]) == 0

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from gr_mvdr.backbones import load_encoder_decoder
-from gr_mvdr.heads.non_parametric import NonParametricHead, Occurrences, cluster_rows
+from gr_mvdr.heads.non_parametric import NonParametricHead, cluster_rows, locate
 from gr_mvdr.heads.plain import Head, Vocabulary
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -36,7 +36,7 @@ def test_one_row_a_token_with_the_decoders_embeddings_is_the_plain_head(backbone
     plain, head = Head(backbone), NonParametricHead(backbone)
     tokens = [token for title in TITLES for token in title]
     table = backbone.shared.weight.detach()
-    head.set_table(table, torch.arange(40), Occurrences.of(TITLES, torch.tensor(tokens)))
+    head.set_table(table, torch.arange(40), **locate(TITLES, torch.tensor(tokens)))
     targets, index = torch.tensor([[7, 8, 7, 1], [9, 7, 1, 0]]), torch.tensor([0, 3])
     rows = head.labels(targets, index)
     assert torch.equal(rows, plain.labels(targets, index))
@@ -49,14 +49,6 @@ def test_one_row_a_token_with_the_decoders_embeddings_is_the_plain_head(backbone
     parents, chosen = torch.tensor([2, 5]), torch.tensor([9, 1])
     read = head.expected_inputs(logits, parents, chosen)
     assert torch.equal(read, plain.expected_inputs(logits, parents, chosen))
-
-
-def test_vectors_times_hidden_are_the_logits(backbone):
-    head, hidden = built(backbone), random(6, 16)
-    rows = torch.tensor([[0, 3, 2], [1, 5, 0]])
-    logits = head.logits(hidden, None, torch.arange(6))
-    found = (head.vectors(rows, None).flatten(0, 1) * hidden).sum(1)
-    assert torch.allclose(found, logits.gather(1, rows.view(-1, 1)).squeeze(1), atol=1e-5)
 
 
 def test_the_table_is_input_and_output(backbone):
@@ -74,18 +66,6 @@ def test_the_table_is_input_and_output(backbone):
 
 
 # Labels
-
-
-def test_labels_are_the_documents_own_occurrences(backbone):
-    head = built(backbone)
-    targets = torch.tensor([[7, 8, 7, 9, 1], [7, 7, 8, 1, 0], [9, 7, 1, 0, 0]])
-    rows = head.labels(targets, torch.tensor([0, 1, 3]))
-    flat = random(9, 16)
-    assert torch.equal(head.table[rows[0, :4]], flat[0:4])
-    assert torch.equal(head.table[rows[1, :3]], flat[4:7])
-    assert torch.equal(head.table[rows[2, :2]], flat[7:9])
-    real = targets > 0
-    assert torch.equal(head.row_tokens[rows][real], targets[real])
 
 
 def test_a_span_is_found_at_its_first_place(backbone):
@@ -122,13 +102,6 @@ def test_a_target_ends_with_its_document(backbone):
     assert head.labels(targets, torch.tensor([1, 1])).tolist() == [[3, 4, 0], [3, 4, 4]]
 
 
-def test_a_table_without_any_occurrence_has_labels_too(backbone):
-    head = NonParametricHead(backbone, Vocabulary(torch.tensor([5, 6])))
-    head.build([[], []], random(0, 16))
-    assert head.row_tokens.tolist() == [1, 5, 6]
-    assert head.labels(torch.tensor([[6, 5, 1]]), torch.tensor([1])).tolist() == [[2, 1, 0]]
-
-
 def test_clustered_occurrences_are_labelled_with_their_cluster(backbone):
     head = built(backbone, clusters=2)
     assert head.row_tokens.tolist() == [7, 7, 8, 8, 9, 9, 1]
@@ -157,14 +130,6 @@ def test_tokens_that_came_later_get_the_shared_embedding(backbone):
 # Clusters
 
 
-def test_few_occurrences_are_kept_as_they_are():
-    vectors, tokens = random(7, 4), torch.tensor([9, 2, 9, 2, 9, 5, 2])
-    rows, row_tokens, row = cluster_rows(vectors, tokens, k=3, seed=0)
-    assert row_tokens.tolist() == [2, 2, 2, 5, 9, 9, 9]
-    assert row.tolist() == [4, 0, 5, 1, 6, 3, 2]
-    assert torch.equal(rows[row], vectors)
-
-
 def test_separate_groups_are_found_within_each_token():
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 4, (400,), generator=generator)
@@ -176,18 +141,6 @@ def test_separate_groups_are_found_within_each_token():
     assert row_tokens.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert torch.equal(row_tokens[row], tokens)
     assert (rows[row] - centres[tokens, place]).abs().max() < 0.02
-
-
-def test_rows_are_means_and_better_than_one_mean():
-    vectors, tokens = random(300, 6), torch.arange(300) % 7
-    rows, row_tokens, row = cluster_rows(vectors, tokens, k=5, seed=0)
-    for number in range(len(rows)):
-        assert torch.allclose(rows[number], vectors[row == number].mean(0), atol=1e-5)
-    assert row_tokens.bincount().tolist() == [5] * 7
-    one = cluster_rows(vectors, tokens, k=1, seed=0)
-    assert len(one[0]) == 7
-    error, single = ((x[0][x[2]] - vectors).pow(2).sum() for x in ((rows, 0, row), one))
-    assert error < 0.7 * single
 
 
 def test_the_same_seed_gives_the_same_rows():
@@ -226,18 +179,6 @@ def test_the_live_table_has_one_row_an_occurrence_and_gradients(backbone):
     assert after["collection"] == "abc" and not head.table.requires_grad
 
 
-def test_rows_of_relevant_documents_are_known_while_the_table_is_live(backbone):
-    head = built(backbone)
-    relevant = torch.tensor([[4, 0], [2, 9], [0, 0]])  # documents 3; 1 and 8; none
-    assert head.relevant_rows(relevant) is None
-    with head.live([[7, 7, 8], [9, 7]], random(5, 16), torch.tensor([1, 3])):
-        assert head.relevant_rows(None) is None
-        found = head.relevant_rows(relevant).int().tolist()
-        # Documents 1, 1, 1, 3, 3, and the end token's own row.
-        assert found == [[0, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0], [0] * 6]
-    assert head.relevant_rows(relevant) is None
-
-
 def test_the_live_table_goes_when_the_loss_fails(backbone):
     head = built(backbone)
     table = head.table
@@ -267,7 +208,7 @@ def test_a_table_of_any_size_survives_a_checkpoint(backbone):
     torch.save(head.table_state(), file)
     file.seek(0)
     other = NonParametricHead(backbone)
-    other.load_table_state(torch.load(file, weights_only=True), "abc")
+    other.renew_table(torch.load(file, weights_only=True))
     targets, index = torch.tensor([[7, 8, 7, 1], [7, 7, 8, 1]]), torch.tensor([0, 1])
     assert torch.equal(other.labels(targets, index), head.labels(targets, index))
     hidden = random(3, 16)
@@ -278,6 +219,7 @@ def test_a_table_of_any_size_survives_a_checkpoint(backbone):
 
 def test_a_table_of_another_collection_is_refused(backbone):
     state, other = built(backbone).table_state(), NonParametricHead(backbone)
-    with pytest.raises(ValueError, match="from the collection abc, .* are the collection xyz"):
-        other.load_table_state(state, "xyz")
-    assert other.occurrences is None
+    other._source = [], {"id": ["x"]}, 9
+    with pytest.raises(ValueError, match="from the collection abc, the documents given are"):
+        other.renew_table(state)
+    assert other.row_tokens is None

@@ -54,19 +54,6 @@ def test_equation_17_by_hand(backbone):
 
 
 @pytest.mark.parametrize("vocabulary", [SHORT, LONG])
-def test_equation_17_for_any_e(backbone, vocabulary):
-    head, h, d = make(backbone, vocabulary), states(6), states(6) * 0.7 + 0.2
-    matrices, position = head.projection * head.scale, torch.arange(6)
-    logits = head.logits(h, d, position)
-    rows = [[h[i] @ (matrix @ d[i]) for matrix in matrices] for i in range(6)]
-    expected = torch.stack([torch.stack(row) for row in rows])
-    assert torch.allclose(logits, expected, atol=1e-4)
-    label = position % len(matrices)
-    by_hand = -expected[position, label] + expected.exp().sum(1).log()
-    assert torch.allclose(F.cross_entropy(logits, label, reduction="none"), by_hand, atol=1e-4)
-
-
-@pytest.mark.parametrize("vocabulary", [SHORT, LONG])
 def test_ncis_form_is_a_linear_map_and_the_static_rows(backbone, vocabulary):
     head, h, d = make(backbone, vocabulary, "nci"), states(6), states(6) * 0.7
     adaptive = torch.nn.Linear(16, 16 * len(vocabulary.tokens))
@@ -97,11 +84,6 @@ def test_context_looks_back_only_and_at_all_of_it(backbone):
         other[:, changed] += 1
         differs = (head.context(other) - context).abs().amax((0, 2)) > 1e-4
         assert differs.tolist() == [position >= changed for position in range(5)]
-
-
-def test_a_prefix_has_the_same_context_alone_and_in_a_longer_batch(backbone):
-    head, inputs = make(backbone).eval(), states(3, 5)
-    assert torch.allclose(head.context(inputs[1:2, :3]), head.context(inputs)[1:2, :3], atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["paper", "nci"])
@@ -172,24 +154,12 @@ def test_saved_parameters_are_those_of_the_same_tokens(backbone):
         other.load_state_dict(state)
 
 
-@pytest.mark.parametrize("vocabulary", [SHORT, LONG])
-def test_the_logits_take_the_memory_that_is_stated(backbone, vocabulary):
+@pytest.mark.parametrize(("vocabulary", "numbers"), [(SHORT, 4 * 16 + 8), (LONG, 16 * 16 + 94)])
+def test_the_memory_of_a_batch_is_stated(backbone, vocabulary, numbers):
+    """d² numbers a row, the decoder and its memory; products in the smaller order, and logits."""
     head = make(backbone, vocabulary)
-    rows = len(vocabulary.tokens)
-    own = sum(p.numel() for p in head.decoder.parameters()) + 16 + rows * 16 * 16
-    kept = {}
-
-    def keep(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = head.logits(states(100), states(100).requires_grad_(), torch.arange(100))
-        F.cross_entropy(logits, torch.zeros(100).long())
-    kept.pop(head.projection.untyped_storage().data_ptr())
-    inputs = 2 * 100 * 16 * 4  # hidden states and d′ themselves
-    bound = head.memory_bytes(20, 5) - 8 * own
-    assert bound / 2 < sum(kept.values()) < bound + inputs + 1000
+    own = sum(p.numel() for p in head.decoder.parameters()) + 16 + len(vocabulary.tokens) * 16**2
+    assert head.memory_bytes(100) == 4 * (own + 100 * numbers)
 
 
 def test_heads_must_divide_the_hidden_size(backbone):

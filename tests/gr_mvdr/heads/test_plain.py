@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gr_mvdr.backbones import load_encoder_decoder
-from gr_mvdr.heads.plain import Head, TokenRows
+from gr_mvdr.heads.plain import Head, TableHead
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
 
@@ -42,25 +42,36 @@ def test_the_plain_heads_vectors_times_hidden_are_its_logits(backbone):
     assert torch.allclose((vectors * hidden).sum(1), expected, atol=1e-5)
 
 
-ROWS = TokenRows(torch.tensor([4, 2, 4, 2, 3, 2]), n_tokens=6)
 PROBABILITIES = torch.tensor(
     [[0.1, 0.2, 0.3, 0.05, 0.15, 0.2], [0.25, 0.05, 0.25, 0.3, 0.1, 0.05]], dtype=torch.float64
 )
 
 
-def test_a_token_has_the_probability_of_all_its_rows():
-    expected = torch.tensor([[0, 0, 0.45, 0.15, 0.4, 0], [0, 0, 0.4, 0.1, 0.5, 0]]).double()
-    found = ROWS.by_token(PROBABILITIES.log())
-    assert torch.allclose(found.exp(), expected, atol=1e-7)
-    far = ROWS.by_token(torch.full((1, 6), -1e4, dtype=torch.float64))  # exp would be 0
+@pytest.fixture
+def table(backbone):
+    head = TableHead(backbone)
+    head.set_rows(torch.tensor([4, 2, 4, 2, 3, 2]))
+    return head
+
+
+def test_a_token_has_the_probability_of_all_its_rows(table):
+    expected = torch.zeros(2, 40, dtype=torch.float64)
+    expected[:, 2:5] = torch.tensor([[0.45, 0.15, 0.4], [0.4, 0.1, 0.5]])
+    assert torch.allclose(table.by_token(PROBABILITIES.log()).exp(), expected, atol=1e-7)
+    far = table.by_token(torch.full((1, 6), -1e4, dtype=torch.float64))  # exp would be 0
     assert far[0, 2].item() == pytest.approx(-1e4 + math.log(3))
-    assert ROWS.by_token(torch.full((1, 6), -torch.inf)).tolist() == [[-torch.inf] * 6]
+    parents, tokens = torch.tensor([0, 1, 0, 1]), torch.tensor([4, 4, 2, 3])
+    found = table.token_scores(PROBABILITIES.log(), parents, tokens)
+    assert torch.allclose(found.exp(), expected[parents, tokens])
+    assert table.first_row(torch.tensor([2, 3, 4, 5])).tolist() == [1, 4, 0, 0]
 
 
-def test_the_weights_are_the_rows_probabilities_given_the_token():
+def test_the_decoder_reads_the_mean_of_a_tokens_rows(table):
+    table.embed = lambda rows: torch.eye(6).double()[rows]
     parents, tokens = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([4, 4, 2, 3, 0])
-    rows, weights = ROWS.weights(PROBABILITIES.log(), parents, tokens)
-    assert rows[:4].tolist() == [[0, 2, 0], [0, 2, 0], [1, 3, 5], [4, 0, 0]]
-    expected = [[0.25, 0.75, 0], [0.5, 0.5, 0], [4 / 9, 1 / 9, 4 / 9], [1, 0, 0]]
-    assert torch.allclose(weights[:4], torch.tensor(expected).double())
-    assert weights.isfinite().all(), "a token without a row is at padding"
+    found = table.expected_inputs(PROBABILITIES.log(), parents, tokens)
+    expected = torch.zeros(5, 6, dtype=torch.float64)  # nothing at padding, which has no row
+    expected[[0, 0, 1, 1], [0, 2, 0, 2]] = torch.tensor([0.25, 0.75, 0.5, 0.5]).double()
+    expected[2, [1, 3, 5]] = torch.tensor([4, 1, 4]).double() / 9
+    expected[3, 4] = 1
+    assert torch.allclose(found, expected)

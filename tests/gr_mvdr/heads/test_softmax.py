@@ -4,11 +4,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gr_mvdr.backbones import load_encoder_decoder
-from gr_mvdr.heads import softmax
-from gr_mvdr.heads.non_parametric import NonParametricHead, Occurrences
+from gr_mvdr.heads import plain as heads
+from gr_mvdr.heads.non_parametric import NonParametricHead, locate
 from gr_mvdr.heads.pawa import PawaHead
-from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.heads.softmax import table_cross_entropy, table_log_probs
+from gr_mvdr.heads.plain import Head, Vocabulary, table_cross_entropy, table_log_probs
 from gr_mvdr.losses import target_cross_entropy
 
 SHAPE = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -32,7 +31,7 @@ def pawa(backbone, vocabulary, form):
 def live(backbone):
     head = NonParametricHead(backbone)
     rows = torch.arange(30) % 7
-    head.set_table(draw(30, 16).requires_grad_(), rows, Occurrences.of([rows.tolist()], rows))
+    head.set_table(draw(30, 16).requires_grad_(), rows, **locate([rows.tolist()], rows))
     return head
 
 
@@ -53,7 +52,7 @@ def task(request, float64, monkeypatch):
     """A head, states of eleven positions and their labels; a block has room for four of them."""
     torch.manual_seed(0)
     head = HEADS[request.param](load_encoder_decoder(None, shape=SHAPE))
-    monkeypatch.setattr(softmax, "_CPU_BLOCK", 4 * 4 * head.numbers_per_position)
+    monkeypatch.setattr(heads, "_CPU_BLOCK", 4 * 4 * head.numbers_per_position)
     position, labels = torch.arange(N) % 3, torch.randint(4, 30, (N,))
     if request.param == "pawa-positions":
         labels = 1 + 4 * position + labels % 4
@@ -89,15 +88,6 @@ def test_log_probabilities_are_those_of_log_softmax(task):
         assert torch.allclose(table_log_probs(head, states, labels), expected, rtol=0, atol=1e-12)
 
 
-def test_a_loss_without_positions_is_zero(task):
-    head, (hidden, context, position), labels = task
-    states = hidden[:0], None if context is None else context[:0], position[:0]
-    loss = table_cross_entropy(head, states, labels[:0])
-    loss.backward()
-    assert loss == 0 and not hidden.grad.any()
-    assert table_log_probs(head, states, labels[:0]).shape == (0,)
-
-
 def test_nothing_is_larger_than_a_block_or_the_table(task):
     class Largest(TorchDispatchMode):
         numbers = 0
@@ -122,7 +112,7 @@ def test_products_in_bf16_are_as_accurate_as_before(monkeypatch):
     """Against fp32, the loss and its gradients are as near as those of the whole logits."""
     torch.manual_seed(0)
     head = Head(load_encoder_decoder(None, shape=SHAPE | dict(d_model=64, vocab_size=500)))
-    monkeypatch.setattr(softmax, "_CPU_BLOCK", 4 * 500 * 20)
+    monkeypatch.setattr(heads, "_CPU_BLOCK", 4 * 500 * 20)
     hidden, labels = draw(100, 64).requires_grad_(), torch.randint(0, 500, (100,))
     sources, states = [hidden, head.output_table], (hidden, None, torch.zeros(100).long())
 
