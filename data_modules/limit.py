@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from itertools import count
 from math import comb
 
-import torch
 from datasets import Dataset, Features
-from torch.nn.functional import normalize
 
 from data_modules.almanac.world import Names, Permutation
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
@@ -91,31 +89,3 @@ def nth_set(number: int, size: int) -> list[int]:
         found.append(largest)
         number -= comb(largest, left)
     return found
-
-
-def free_recall(
-    collection: Collection, dimension: int, k: int, steps: int = 500, seed: int = 0
-) -> float:
-    """Recall@k of all queries by vectors that are free: optimised for the judgements, no text read.
-
-    What a system of one vector a text could reach at most in so many dimensions, as far as Adam
-    finds it (Weller et al. 2025, §4): below 1 the dimension is at fault, not the encoder.
-    """
-    row = {name: number for number, name in enumerate(collection.documents["id"][:])}
-    grades = [q for split in collection.qrels for q in collection.judgements(split).values()]
-    relevant = torch.zeros(len(grades), len(row))
-    for number, judged in enumerate(grades):
-        relevant[number, [row[name] for name in judged]] = 1
-    draw = torch.Generator().manual_seed(seed)
-    sizes = len(grades), len(row)
-    sides = [torch.randn(size, dimension, generator=draw).requires_grad_() for size in sizes]
-    optimizer = torch.optim.Adam(sides, 0.05)
-    for _ in range(steps + 1):
-        queries, documents = (normalize(side, dim=1) for side in sides)
-        scores = queries @ documents.T
-        loss = -(relevant * (scores / 0.05).log_softmax(1)).sum(1).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    found = relevant.gather(1, scores.topk(k, 1).indices).sum(1)
-    return float((found / relevant.sum(1)).mean())

@@ -47,7 +47,10 @@ def collect(
     folder = place / f"{layout.name}-{key[:12]}"
     with write_once(folder) as partial:
         if partial is not None:
-            needed = layout.needed_bytes or sum(map(_text_bytes, layout.files))
+            needed = layout.needed_bytes or sum(
+                file.stat().st_size * (_UNPACKED if file.suffix in PACKED else 1)
+                for file in layout.files
+            )
             check_room(f"data.store={place}: {layout.name}", place, needed)
             partial.mkdir()
             try:
@@ -86,25 +89,17 @@ def hash_sources(layout: Layout, store: Path) -> dict[str, str]:
     for file in track(layout.files, f"hashing {layout.name}", total=len(layout.files)):
         state = file.stat()
         stamp = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
-        name = hashlib.sha256(stamp.encode()).hexdigest()[:32]
-        hashes[str(file)] = _kept_hash(store / ".hashes" / name, file)
+        kept = store / ".hashes" / hashlib.sha256(stamp.encode()).hexdigest()[:32]
+        try:
+            with write_once(kept) as partial:
+                if partial is not None:
+                    partial.write_text(sha256(file))
+            hashes[str(file)] = kept.read_text()
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            hashes[str(file)] = sha256(file)  # a store that only others fill
     return hashes
-
-
-def _kept_hash(kept: Path, file: Path) -> str:
-    try:
-        with write_once(kept) as partial:
-            if partial is not None:
-                partial.write_text(sha256(file))
-        return kept.read_text()
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES):
-            raise
-        return sha256(file)  # a store that only others fill
-
-
-def _text_bytes(file: Path) -> int:
-    return file.stat().st_size * (_UNPACKED if file.suffix in PACKED else 1)
 
 
 def check_room(what: str, folder: Path, needed: int) -> None:

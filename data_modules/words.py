@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from gr_mvdr.batch import ragged_range
 from gr_mvdr.tokenizers import WORD_SPLIT
 
 _WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")
@@ -30,6 +29,7 @@ _BOUND = re.compile(
     "\U00011a84-\U00011a89\U00011d46\U00011f02]"
 )
 _KEPT = 1 << 20  # tokens of words that are remembered
+_LISTS = pa.list_(pa.int32())
 # Steps of a normaliser that never look beyond a word, the first of which neither lose a word nor
 # make a space, and steps of a pre-tokeniser that cut at spaces.
 _KEEP = ("NFC", "NFD", "Lowercase")
@@ -49,7 +49,7 @@ class WordReader:
 
     def _forget(self) -> None:
         self.known: dict[str, int] = {}  # part of a text → its number
-        self.tokens, self.starts = _Lists(), _Lists()  # of each part
+        self.tokens, self.starts = pa.array([], _LISTS), pa.array([], _LISTS)  # of each part
 
     def read(self, texts: Sequence[str]) -> tuple[pa.ListArray, pa.ListArray]:
         """The tokens of each text, whole and without special ones, and its word starts, int32.
@@ -58,19 +58,21 @@ class WordReader:
         token, so that a span of words can be cut out of the tokens.
         """
         parts = [self._parts(text) for text in texts]
-        if len(self.tokens.flat) > _KEPT:
+        if len(self.tokens.values) > _KEPT:
             self._forget()
         self._learn(chain.from_iterable(parts))
         ends = np.cumsum([0, *map(len, parts)])
-        numbers = np.fromiter(
-            map(self.known.__getitem__, chain.from_iterable(parts)), np.int64, ends[-1]
-        )
-        tokens, token_ends = self.tokens.of(numbers)
-        starts, start_ends = self.starts.of(numbers)
+        chosen = map(self.known.__getitem__, chain.from_iterable(parts))
+        numbers = pa.array(np.fromiter(chosen, np.int64, ends[-1]))
+        tokens, starts = self.tokens.take(numbers), self.starts.take(numbers)
+        token_ends, start_ends = tokens.offsets.to_numpy(), starts.offsets.to_numpy()
         # A part's starts count from its own first token; a text's count from the text's.
         first = token_ends[:-1] - np.repeat(token_ends[ends[:-1]], np.diff(ends))
-        starts += np.repeat(first, np.diff(start_ends))
-        return _list_array(tokens, token_ends[ends]), _list_array(starts, start_ends[ends])
+        counted = starts.flatten().to_numpy() + np.repeat(first, np.diff(start_ends))
+        return (
+            pa.ListArray.from_arrays(token_ends[ends], tokens.flatten()),
+            pa.ListArray.from_arrays(start_ends[ends], counted.astype(np.int32)),
+        )
 
     def _parts(self, text: str) -> list[str]:
         bound = self.tokenizer.is_fast and (text[-1:].isspace() or _BOUND.search(text))
@@ -83,8 +85,8 @@ class WordReader:
             return
         tokens, starts = self._tokenise(new)
         self.known |= zip(new, range(len(self.known), len(self.known) + len(new)), strict=True)
-        self.tokens.extend(tokens)
-        self.starts.extend(starts)
+        self.tokens = pa.concat_arrays([self.tokens, pa.array(tokens, _LISTS)])
+        self.starts = pa.concat_arrays([self.starts, pa.array(starts, _LISTS)])
 
     def _tokenise(self, parts: list[str]) -> tuple[list[list[int]], list[list[int]]]:
         """The tokens and the word starts of each part."""
@@ -96,27 +98,6 @@ class WordReader:
         found = self.tokenizer.backend_tokenizer.encode_batch(parts, add_special_tokens=False)
         starts = [find_word_starts(p, one.offsets) for p, one in zip(parts, found, strict=True)]
         return [one.ids for one in found], starts
-
-
-class _Lists:
-    """Lists of integers by number, one after the other in one array."""
-
-    def __init__(self) -> None:
-        self.flat, self.ends = np.empty(0, np.int32), np.zeros(1, np.int64)
-
-    def extend(self, lists: Sequence[Sequence[int]]) -> None:
-        ends = self.ends[-1] + np.cumsum([len(some) for some in lists])
-        more = np.fromiter(chain.from_iterable(lists), np.int32, ends[-1] - self.ends[-1])
-        self.flat, self.ends = np.append(self.flat, more), np.append(self.ends, ends)
-
-    def of(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Some of them, one after the other, and where each ends; the first end is 0."""
-        low, high = self.ends[numbers], self.ends[numbers + 1]
-        return self.flat[ragged_range(low, high)[1]], np.append(0, np.cumsum(high - low))
-
-
-def _list_array(flat: np.ndarray, ends: np.ndarray) -> pa.ListArray:
-    return pa.ListArray.from_arrays(ends.astype(np.int32), flat.astype(np.int32, copy=False))
 
 
 def reads_words_alone(tokenizer: PreTrainedTokenizerBase) -> bool:

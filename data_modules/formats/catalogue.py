@@ -3,28 +3,14 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from data_modules.builders import nq320k
-from data_modules.formats import dpr, kilt, passages, rows
-from data_modules.formats.files import (
-    find,
-    find_all,
-    find_splits,
-    given_path,
-    missing,
-    plain_name,
-    split_of,
-)
-from data_modules.formats.layout import (
-    Asked,
-    Document,
-    Judgement,
-    Layout,
-    asked_layout,
-    join_layouts,
-)
+from data_modules.formats import dpr, files, kilt, layout, passages, rows
+from data_modules.formats.files import find_all, missing, plain_name, split_of
+from data_modules.formats.layout import Asked, Document, Layout
 from data_modules.formats.named_pairs import RANKING, RUN, TRIPLE, read_negatives, read_pairs
 from data_modules.formats.readers import json_lines, json_value
 from data_modules.formats.rows import DPR, documents, queries, table_documents
@@ -91,7 +77,7 @@ class Judged(NamedTuple):
     def read(self, path: Path) -> Layout:
         folder = _folder(path)
         file, read = _find_documents(path, self.documents)
-        qrels = find_splits(folder, *self.judgements)
+        qrels = files.find_splits(folder, *self.judgements)
         triples = find_all(folder, self.triples)
         if not qrels and not triples:
             raise missing(folder, *self.judgements, *filter(None, [self.triples]))
@@ -101,7 +87,7 @@ class Judged(NamedTuple):
             judged = {"train": partial(_positive_pairs, triples[0]), **judged}
         asked = _query_files(folder, asking, *self.queries)
         runs = _run_files(folder, judged, *self.runs)
-        if given := find(folder, *self.candidates):
+        if given := files.find(folder, *self.candidates):
             runs = {split: given for split in judged if split != "train"}
         return Layout(
             name=_name(path),
@@ -142,18 +128,18 @@ class AskedTogether(NamedTuple):
 
     def read(self, path: Path) -> Layout:
         file, read = _find_documents(path, self.documents)
-        if not (files := find_splits(_folder(path), *self.splits)):
+        if not (found := files.find_splits(_folder(path), *self.splits)):
             raise missing(path, *self.splits)
-        whole_of = {split: re.sub("_(un)?seen$", "", split) for split in files if self.part}
-        parts = {split: w for split, w in whole_of.items() if w != split and w in files}
-        splits = {s: partial(self.asked, f, s) for s, f in files.items() if s not in parts}
-        return asked_layout(
+        whole_of = {split: re.sub("_(un)?seen$", "", split) for split in found if self.part}
+        parts = {split: w for split, w in whole_of.items() if w != split and w in found}
+        splits = {s: partial(self.asked, f, s) for s, f in found.items() if s not in parts}
+        return layout.asked_layout(
             name=_name(path),
-            files=(file, *files.values()),
+            files=(file, *found.values()),
             options={"reader": self.reader},
             documents=partial(read, file),
             splits=splits,
-            parts={s: partial(self._part, splits[w], files[s], w) for s, w in parts.items()},
+            parts={s: partial(self._part, splits[w], found[s], w) for s, w in parts.items()},
         )
 
     def _part(
@@ -214,15 +200,14 @@ def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tu
     found = find_all(folder, *patterns)
     if everything := [file for file in found if split_of(file) in ("", "all")]:
         return (min(everything, key=split_of),)
-    files = []
-    for split, judged in splits.items():
-        if not (named := _of_split(split, found)):
+    named = {split: _of_split(split, found)[:1] for split in splits}
+    for split, own in named.items():
+        if not own:
             raise FileNotFoundError(
                 f"data.path={folder}: the queries ({' or '.join(patterns)}) of the split "
-                f"{split!r}, which {judged.name} judges, are missing"
+                f"{split!r}, which {splits[split].name} judges, are missing"
             )
-        files.append(named[0])
-    return tuple(dict.fromkeys(files))
+    return tuple(dict.fromkeys(chain(*named.values())))
 
 
 def _run_files(folder: Path, splits: Iterable[str], *patterns: str) -> dict[str, Path]:
@@ -231,26 +216,25 @@ def _run_files(folder: Path, splits: Iterable[str], *patterns: str) -> dict[str,
     Raises:
         ValueError: two runs of one split.
     """
-    found, runs = find_all(folder, *patterns), {}
-    for split in splits:
-        for file in _of_split(split, found):
-            if split in runs:
-                raise ValueError(
-                    f"data.path={folder}: {runs[split].name} and {file.name} are both runs of the "
-                    f"split {split!r}: keep one (data.candidates_run=FILE takes any)"
-                )
-            runs[split] = file
+    found = find_all(folder, *patterns)
+    runs = {split: own for split in splits if (own := _of_split(split, found))}
+    for split, own in runs.items():
+        if len(own) > 1:
+            raise ValueError(
+                f"data.path={folder}: {own[0].name} and {own[1].name} are both runs of the "
+                f"split {split!r}: keep one (data.candidates_run=FILE takes any)"
+            )
     for file in found:
-        if file not in runs.values():
+        if [file] not in runs.values():
             print(f"{file}: is not read: its name names no split that is judged")
-    return runs
+    return {split: file for split, (file,) in runs.items()}
 
 
-def _positive_pairs(file: Path) -> Iterator[Judgement]:
+def _positive_pairs(file: Path) -> Iterator[layout.Judgement]:
     """The pairs of a query and a document that triples call relevant."""
     for where, query, document, _, positive in read_pairs(file, TRIPLE):
         if positive:
-            yield Judgement(where, query, document, 1)
+            yield layout.Judgement(where, query, document, 1)
 
 
 def _genret_part(file: Path, split: str) -> dict[str, str]:
@@ -376,11 +360,11 @@ def read_layouts(
     if isinstance(paths, str):
         return read_layout(paths, format, fields)
     found = [read_layout(path, format, fields) for path in paths]
-    layouts = {layout.name: layout for layout in found}
+    layouts = {one.name: one for one in found}
     if len(layouts) < len(found):
-        names = ", ".join(layout.name for layout in found)
+        names = ", ".join(one.name for one in found)
         raise ValueError(f"data.path: must be folders of different names, got {names}")
-    return join_layouts("+".join(layouts), layouts)
+    return layout.join_layouts("+".join(layouts), layouts)
 
 
 def read_layout(
@@ -401,7 +385,7 @@ def read_layout(
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")
-    place = given_path("path", str(path), "folder or file")
+    place = files.given_path("path", str(path), "folder or file")
     found = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
     if "passages" in found:
         return passages.read(place, fields)

@@ -5,7 +5,8 @@ from math import comb
 
 import pytest
 
-from data_modules.limit import free_recall, limit, nth_set
+from analysis.free_recall import free_recall
+from data_modules.limit import limit, nth_set
 
 
 def test_every_set_comes_once():

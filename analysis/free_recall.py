@@ -1,0 +1,34 @@
+"""What free vectors recall: the most that one vector a text can hold (Weller et al. 2025, §4)."""
+
+import torch
+from torch.nn.functional import normalize
+
+from data_modules.collection import Collection
+
+
+def free_recall(
+    collection: Collection, dimension: int, k: int, steps: int = 500, seed: int = 0
+) -> float:
+    """Recall@k of all queries by vectors that are optimised for the judgements; no text is read.
+
+    It bounds every system of one vector a text in so many dimensions, as far as Adam finds the
+    optimum: below 1 the dimension is at fault, not the encoder.
+    """
+    row = {name: number for number, name in enumerate(collection.documents["id"][:])}
+    grades = [q for split in collection.qrels for q in collection.judgements(split).values()]
+    relevant = torch.zeros(len(grades), len(row))
+    for number, judged in enumerate(grades):
+        relevant[number, [row[name] for name in judged]] = 1
+    draw = torch.Generator().manual_seed(seed)
+    sizes = len(grades), len(row)
+    sides = [torch.randn(size, dimension, generator=draw).requires_grad_() for size in sizes]
+    optimizer = torch.optim.Adam(sides, 0.05)
+    for _ in range(steps + 1):
+        queries, documents = (normalize(side, dim=1) for side in sides)
+        scores = queries @ documents.T
+        loss = -(relevant * (scores / 0.05).log_softmax(1)).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = relevant.gather(1, scores.topk(k, 1).indices).sum(1)
+    return float((found / relevant.sum(1)).mean())
