@@ -12,7 +12,7 @@ from data_modules.almanac.world import (
     Phrase,
     World,
     concepts,
-    decade,
+    decade_of,
     fact,
     linked_to,
     picked,
@@ -36,14 +36,6 @@ class Person(Entry):
     """A person; people of the same position in their blocks are of the same kind of trade."""
 
     kind = "person"
-
-    @property
-    def block(self) -> int:
-        return self.number // TRADES
-
-    @property
-    def position(self) -> int:
-        return self.number % TRADES
 
     # Names: two pairs in each block share theirs.
 
@@ -96,8 +88,7 @@ class Person(Entry):
         return Phrase((verb, objects[what], REGIONS[where]))
 
     def others_of_deed(self) -> Iterator[int]:
-        blocks = self._deeds.sources(self._deeds.target(self.block))
-        return (block * TRADES + self.position for block in blocks)
+        return (n * TRADES + self.position for n in self._deeds.sharing(self.block))
 
     @fact
     def opus(self) -> Entry | None:
@@ -127,13 +118,8 @@ class Person(Entry):
     def died(self) -> int:
         return self.born + 48 + self.draw("died") % 42
 
-    @property
-    def born_decade(self) -> str:
-        return decade(self.born)
-
-    @property
-    def died_decade(self) -> str:
-        return decade(self.died)
+    born_decade = decade_of("born")
+    died_decade = decade_of("died")
 
     def working_year(self, choice: int) -> int:
         """A year in which the person could make something."""
@@ -255,14 +241,6 @@ class Work(Entry):
     kind = "work"
 
     @property
-    def block(self) -> int:
-        return self.number // len(MEDIUMS)
-
-    @property
-    def position(self) -> int:
-        return self.number % len(MEDIUMS)
-
-    @property
     def medium(self) -> str:
         return MEDIUMS[self.position]
 
@@ -301,9 +279,7 @@ class Work(Entry):
     def year(self) -> int:
         return self.maker.working_year(self.draw("year"))
 
-    @property
-    def year_decade(self) -> str:
-        return decade(self.year)
+    year_decade = decade_of("year")
 
     @property
     def _stories(self) -> Link:
@@ -313,9 +289,6 @@ class Work(Entry):
     def story(self) -> Phrase:
         plot, hero = divmod(self._stories.target(self.number), len(HEROES))
         return Phrase((HEROES[hero], PLOTS[plot]))
-
-    def others_of_story(self) -> Iterator[int]:
-        return self._stories.sources(self._stories.target(self.number))
 
     @property
     def hero(self) -> Concept:
@@ -353,5 +326,5 @@ Work.rivals = {
     "dedicatee": Work.others_of_dedicatee,
     "setting": lambda w: w.others_linked("setting", "settlement"),
     "venue": lambda w: w.others_linked("venue", "settlement"),
-    "story": Work.others_of_story,
+    "story": lambda w: w._stories.sharing(w.number),
 }

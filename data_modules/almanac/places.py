@@ -12,7 +12,7 @@ from data_modules.almanac.world import (
     Link,
     Permutation,
     concepts,
-    decade,
+    decade_of,
     fact,
     linked_to,
     picked,
@@ -47,9 +47,6 @@ class Settlement(Entry):
     def river(self) -> str:
         return "the " + self.world.names.rivers(self._rivers.target(self.number))
 
-    def others_on_river(self) -> Iterator[int]:
-        return self._rivers.sources(self._rivers.target(self.number))
-
     @fact
     def province(self) -> str:
         return self.pick(self.world.names.provinces, "province")
@@ -81,7 +78,7 @@ Settlement.rivals = {
     "name": lambda s: [s.number],
     "statue": lambda s: s.others_linked("statue", "person"),
     "neighbour": lambda s: [s.number],
-    "river": Settlement.others_on_river,
+    "river": lambda s: s._rivers.sharing(s.number),
 }
 
 
@@ -114,16 +111,11 @@ class Building(Entry):
     def architect(self) -> Person:
         return Person(self.world, self._architects.target(self.number) * TRADES + ARCHITECT)
 
-    def others_of_architect(self) -> Iterator[int]:
-        return self._architects.sources(self._architects.target(self.number))
-
     @fact
     def completed(self) -> int:
         return self.architect.working_year(self.draw("completed"))
 
-    @property
-    def completed_decade(self) -> str:
-        return decade(self.completed)
+    completed_decade = decade_of("completed")
 
     material = picked(CONCEPTS["materials"], "material")
     feature = picked(CONCEPTS["features"], "feature")
@@ -143,7 +135,7 @@ Building.rivals = {
     "name": lambda b: [b.number],
     "location": lambda b: [b.number],
     "plaque": lambda b: b.others_linked("plaque", "person"),
-    "architect": Building.others_of_architect,
+    "architect": lambda b: b._architects.sharing(b.number),
 }
 
 
@@ -197,9 +189,7 @@ class Event(Entry):
     def year(self) -> int:
         return FIRST_YEAR + self._order(self.number) * YEARS // self._order.size
 
-    @property
-    def year_decade(self) -> str:
-        return decade(self.year)
+    year_decade = decade_of("year")
 
     def others_of_year(self) -> Iterator[int]:
         order = self._order

@@ -8,7 +8,7 @@ alone, in O(1). The words are data: names.toml, concepts.toml and wordings.toml.
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ class Link:
 
     def __init__(self, sources: int, targets: int, seed: int, name: str):
         self.count, self.targets = sources, targets
-        self.order = Permutation(max(sources, targets), seed, name)
+        self.order = permutation(max(sources, targets), seed, name)
 
     def target(self, source: int) -> int:
         return self.order(source) % self.targets
@@ -122,6 +122,16 @@ class Link:
         """All sources of a target; none of a number that is no target."""
         values = range(target, self.order.size, self.targets) if target < self.targets else ()
         return (source for source in map(self.order.inverse, values) if source < self.count)
+
+    def sharing(self, source: int) -> Iterator[int]:
+        """All sources of a source's target."""
+        return self.sources(self.target(source))
+
+
+@cache
+def permutation(size: int, seed: int, name: str) -> Permutation:
+    """`Permutation`, made once."""
+    return Permutation(size, seed, name)
 
 
 def shuffled(items: list[str], seed: int, name: str) -> list[str]:
@@ -219,8 +229,6 @@ class World:
             rivers=self.rivers,
             works=self.count["work"],
         )
-        self._links: dict[str, Link] = {}
-        self._orders: dict[str, Permutation] = {}
 
     def entry(self, index: int):
         """The entry of document `index`."""
@@ -241,36 +249,18 @@ class World:
 
     def link(self, name: str, sources: int, targets: int) -> Link:
         """The relation of this name, between ranges of these sizes."""
-        if name not in self._links:
-            self._links[name] = Link(sources, targets, self.seed, name)
-        return self._links[name]
+        return Link(sources, targets, self.seed, name)
 
     def order(self, name: str, size: int) -> Permutation:
         """The order of this name, of range(size)."""
-        if name not in self._orders:
-            self._orders[name] = Permutation(size, self.seed, name)
-        return self._orders[name]
+        return permutation(size, self.seed, name)
 
     def draw(self, name: str, number: int) -> int:
         """A uniform 64-bit integer that belongs to this name and number."""
         return draw(self.seed, name, number)
 
 
-class fact:
-    """A property computed when first asked for (functools.cached_property, without its lock)."""
-
-    def __init__(self, function: Callable):
-        self.function, self.__doc__ = function, function.__doc__
-
-    def __set_name__(self, owner, name: str):
-        self.name = name
-
-    def __get__(self, entry, kind):
-        if entry is None:
-            return self
-        value = self.function(entry)
-        entry.__dict__[self.name] = value
-        return value
+fact = cached_property  # of an entry, computed when first asked for
 
 
 class Entry:
@@ -296,6 +286,15 @@ class Entry:
 
     def __hash__(self) -> int:
         return hash((self.kind, self.number))
+
+    @property
+    def block(self) -> int:
+        return self.number // len(SLOTS[self.kind])
+
+    @property
+    def position(self) -> int:
+        """Its place among the entries of its kind in the block."""
+        return self.number % len(SLOTS[self.kind])
 
     def draw(self, name: str) -> int:
         return self.world.draw(f"{self.kind} {name}", self.number)
@@ -362,7 +361,11 @@ def linked_to(target: str, name: str, unlike: str | None = None) -> fact:
     return fact(find)
 
 
-def decade(year: int) -> str:
-    """What follows "in the"; "1800s" could be a century."""
-    first = year // 10 * 10
-    return f"{first}s" if first % 100 else f"years {first} to {first + 9}"
+def decade_of(year: str) -> property:
+    """A fact: what follows "in the" for the decade of a year; "1800s" could be a century."""
+
+    def decade(entry: Entry) -> str:
+        first = getattr(entry, year) // 10 * 10
+        return f"{first}s" if first % 100 else f"years {first} to {first + 9}"
+
+    return property(decade)
