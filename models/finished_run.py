@@ -28,7 +28,8 @@ _MOVED = {
     "gr_mvdr.identifiers.docids.Semantic": "gr_mvdr.identifiers.cluster_tree.Semantic",
     "gr_mvdr.identifiers.quantised.": "models.beyond.quantised_docids.",
     "gr_mvdr.ranking_losses.": "models.beyond.ranking_losses.",
-    "models.finished_run.embed_by_run": "models.beyond.run_embeddings.embed_by_run",
+    "models.beyond.run_embeddings.": "models.beyond.quantised_docids.",
+    "models.finished_run.embed_by_run": "models.beyond.quantised_docids.embed_by_run",
     "models.query_generator.": "models.beyond.query_generator.",
     "models.sparse.": "models.beyond.splade.",
 }

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from analysis.run_folder import read_run
 from gr_mvdr.relevance import relevance
-from models.beyond.run_embeddings import RunEmbeddings
+from models.beyond.quantised_docids import RunEmbeddings
 from models.retriever import Retriever
 from tests.runs import TINY, small
 from train import train

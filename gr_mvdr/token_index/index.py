@@ -28,7 +28,7 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import max_sim, store
+from gr_mvdr.token_index import scorers, store
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.search import OPEN_KEYS, Proposer, SearchOptions
@@ -327,7 +327,7 @@ class TokenIndex:
             (D, Q) fp32, −inf for deleted documents.
         """
         with self.costs.timed():
-            scores = max_sim.score(self.store, queries, scoring)
+            scores = scorers.score(self.store, queries, scoring)
         scores[~self.store.live] = -torch.inf
         live = self.store.live.nonzero()[:, 0]
         for n in queries.mask.sum(1).tolist():
@@ -357,5 +357,5 @@ class TokenIndex:
     ) -> tuple[Tensor, int, float]:
         """The scores of `score`, and the tokens and operations that they cost."""
         with self.costs.timed():
-            scores = max_sim.score(self.store, query[None], scoring, documents)[:, 0]
+            scores = scorers.score(self.store, query[None], scoring, documents)[:, 0]
         return scores, *all_tokens_cost(self.store, len(query), documents)

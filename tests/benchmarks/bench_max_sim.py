@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.max_sim import packed_relevance
+from gr_mvdr.token_index.scorers import packed_relevance
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 DOCUMENTS, TOKENS, QUERY_TOKENS, DIMENSION, LONGEST = 1_000, 70_000, 32, 128, 256

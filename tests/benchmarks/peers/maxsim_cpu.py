@@ -19,7 +19,7 @@ def ours(arrays):
 
     from gr_mvdr.alignment import MaxSim
     from gr_mvdr.scoring import Scoring
-    from gr_mvdr.token_index.max_sim import packed_relevance
+    from gr_mvdr.token_index.scorers import packed_relevance
     from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
     vectors, query, counts = (torch.from_numpy(arrays[n]) for n in ("vectors", "query", "counts"))

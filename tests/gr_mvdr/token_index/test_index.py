@@ -17,7 +17,7 @@ from gr_mvdr.alignment import (
     TopP,
 )
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import max_sim
+from gr_mvdr.token_index import scorers
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
@@ -98,7 +98,7 @@ def test_blocks_and_batches_change_nothing(tmp_path, monkeypatch, block, alignme
     tokens, queries = random_tokens(salience=True), some_queries()
     scoring = Scoring(alignment)
     expected = pair_by_pair(tokens, queries, scoring)
-    monkeypatch.setattr(max_sim, "_BLOCK_SIMILARITIES", block)
+    monkeypatch.setattr(scorers, "_BLOCK_SIMILARITIES", block)
     for batch in (1, 8):
         index = build(tmp_path / "index", tokens, batch)
         assert torch.allclose(index.exact(queries.pad(), scoring), expected, atol=1e-5)

@@ -14,8 +14,8 @@ from gr_mvdr.alignment import (
 )
 from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import max_sim
-from gr_mvdr.token_index.max_sim import (
+from gr_mvdr.token_index import scorers
+from gr_mvdr.token_index.scorers import (
     packed_relevance,
     segment_max,
 )
@@ -73,7 +73,7 @@ def test_segment_maxima_and_their_first_columns(device, monkeypatch):
     counts = torch.tensor([2, 2, 3, 1, 2])
     values = torch.randint(-3, 3, (50, 10), generator=torch.Generator().manual_seed(0)).float()
     if device != "cpu":  # the form of other devices, on this one
-        monkeypatch.setattr(max_sim, "_HOST", device)
+        monkeypatch.setattr(scorers, "_HOST", device)
     best, chosen = segment_max(values, counts, True)
     assert torch.equal(best, segment_max(values, counts, False)[0])
     for number, segment in enumerate(values.split(counts.tolist(), 1)):
