@@ -37,7 +37,7 @@ from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_f
 from analysis.low_rank import composite_norm, equal_rows_residual, real_entries
 from analysis.metric_names import MISSING
 from analysis.run_folder import STUDY, Run, named_folders
-from analysis.statistics import NORMAL, interval
+from analysis.statistics import NORMAL, holm, interval, randomisation_test
 from analysis.store.alignment_store import MANIFEST, AlignmentStore
 from analysis.tables import (
     Cell,
@@ -48,7 +48,6 @@ from analysis.tables import (
     read_rows,
     write_rows,
 )
-from gr_mvdr.evaluation.metrics import holm, randomisation_test
 from gr_mvdr.files import write_text
 
 STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"

@@ -1,5 +1,6 @@
-"""Intervals, correlations, and samples that are the same every time."""
+"""Intervals, significance, correlations, and samples that are the same every time."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +14,8 @@ RESAMPLES = 1000
 LEVEL = 0.95
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
 CELLS = 2**22  # weights drawn at once: 32 MB as float64
+PERMUTATIONS = 10_000
+_SIGNS = 2**23  # drawn at once: 64 MB as float64
 MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 heads
 
 
@@ -121,3 +124,50 @@ def select(pairs: PairAlignment, rows: Tensor) -> PairAlignment:
     if len(rows) == len(pairs.score):
         return pairs
     return PairAlignment(**{part.name: getattr(pairs, part.name)[rows] for part in fields(pairs)})
+
+
+def randomisation_test(
+    first: np.ndarray, second: np.ndarray, permutations: int = PERMUTATIONS, seed: int = 0
+) -> float:
+    """The two-sided p-value of Fisher's paired randomisation test (Smucker et al., CIKM 2007).
+
+    If both systems were equal, the two values of a query could be exchanged. The p-value is the
+    share of random exchanges after which the means differ at least as much as they do; the given
+    pairing counts as one of them, so that no p-value is 0.
+
+    Args:
+        first, second: (Q,) values of the same queries under two systems.
+        permutations: number of random exchanges.
+        seed: random seed.
+
+    Returns:
+        p in [1 / (permutations + 1), 1].
+
+    Raises:
+        ValueError: the numbers of queries differ or are 0.
+    """
+    if len(first) != len(second) or not len(first):
+        raise ValueError(f"{len(first)} and {len(second)} queries: must be the same ones, ≥ 1")
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    differences = differences[differences != 0]  # exchanging equal values changes nothing
+    # Sums that are equal in exact arithmetic differ in their last bits.
+    observed = abs(differences.sum()) - 1e-9
+    rng, reached = np.random.default_rng(seed), 0
+    at_once = max(1, _SIGNS // max(1, len(differences)))
+    for start in range(0, permutations, at_once):
+        shape = min(at_once, permutations - start), len(differences)
+        signs = 2.0 * rng.integers(0, 2, shape, dtype=np.int8) - 1.0
+        reached += int((np.abs(signs @ differences) >= observed).sum())
+    return (reached + 1) / (permutations + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction for several tests (1979): corrected p-values, in the given order.
+
+    The k-th smallest of n is multiplied by n − k + 1, and then raised to the largest before it.
+    """
+    corrected, reached = [0.0] * len(p_values), 0.0
+    for place, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        reached = max(reached, min(1.0, (len(p_values) - place) * p_values[number]))
+        corrected[number] = reached
+    return corrected

@@ -18,7 +18,6 @@ from gr_mvdr.progress import track
 from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
-from gr_mvdr.token_vectors import TokenVectors
 from models.training import OptimizerOptions, make_optimizer, shard
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
@@ -142,32 +141,11 @@ class System(pl.LightningModule):
 
     def cut_query(self, tokens: Sequence[int]) -> list[int]:
         """The tokens of a query that the system reads, special tokens included."""
-        return self.template.read_query(tokens, self._longest("query", tokens))
+        return self.template.read_query(tokens, _longest(self, "query", tokens))
 
     def cut_document(self, tokens: Sequence[int]) -> list[int]:
         """The tokens of a document that the system reads, special tokens included."""
-        return self.template.read_document(tokens, self._longest("document", tokens))
-
-    def _longest(self, side: str, tokens: Sequence[int]) -> int:
-        return self.hparams.get(f"{side}_length") or len(tokens) + self.template.least
-
-    def pad_pairs(
-        self,
-        queries: Sequence[list[int]],
-        documents: Sequence[list[int]],
-        numbers: Sequence[int] | None = None,
-    ) -> PairBatch:
-        """Pairs of texts, cut as above, on the system's device; numbers: the documents' or −1."""
-        index = torch.tensor([-1] * len(queries) if numbers is None else numbers)
-        return PairBatch(*pad(queries), *pad(documents), index).to(self.device)
-
-    def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """Query tokens (B, N) int64 and mask (B, N) bool → the query side of Eq. 1."""
-        raise NotImplementedError(f"{type(self).__name__}: has no token vectors of queries")
-
-    def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """Document tokens (B, M) int64 and mask (B, M) bool → the document side of Eq. 1."""
-        raise NotImplementedError(f"{type(self).__name__}: has no token vectors of documents")
+        return self.template.read_document(tokens, _longest(self, "document", tokens))
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) fp32, what the system ranks the pair (query b, document b) by."""
@@ -249,30 +227,16 @@ class System(pl.LightningModule):
             form: the form's options, from the model's config (`rerank.<form>`).
         """
         self.eval()
-        asked, texts = self.cut_candidates(queries, documents, candidates)
+        asked, texts = cut_candidates(self, queries, documents, candidates)
         pairs = [(query, document) for query in asked for document in candidates[query]]
         pairs.sort(key=lambda pair: len(asked[pair[0]]) + len(texts[pair[1]]))
         results: dict[str, dict[str, float]] = {query: {} for query in asked}
         for start in track(range(0, len(pairs), _BATCH), "reranking"):
             chosen = pairs[start : start + _BATCH]
-            batch = self.pad_pairs([asked[q] for q, _ in chosen], [texts[d] for _, d in chosen])
+            batch = pad_pairs(self, [asked[q] for q, _ in chosen], [texts[d] for _, d in chosen])
             for (query, document), score in zip(chosen, self.score(batch).tolist(), strict=True):
                 results[query][document] = score
         return Ranking(results)
-
-    def cut_candidates(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Query id → tokens, and candidates' id → tokens, as the system reads them."""
-        needed = set().union(*candidates.values())
-        rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
-        chosen = documents[rows] if rows else {"id": [], "tokens": []}
-        asked = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        texts = zip(chosen["id"], chosen["tokens"], strict=True)
-        return (
-            {name: self.cut_query(tokens) for name, tokens in asked},
-            {name: self.cut_document(tokens) for name, tokens in texts},
-        )
 
     # Costs ----------------------------------------------------------------------------------------
 
@@ -315,6 +279,36 @@ def token_shares(ids: Tensor, values: Tensor, mask: Tensor) -> list[list[Share]]
         [Share((t,), v) for t, v in zip(own[m].tolist(), row[m].tolist(), strict=True)]
         for own, row, m in rows
     ]
+
+
+def _longest(system: System, side: str, tokens: Sequence[int]) -> int:
+    return system.hparams.get(f"{side}_length") or len(tokens) + system.template.least
+
+
+def pad_pairs(
+    system: System,
+    queries: Sequence[list[int]],
+    documents: Sequence[list[int]],
+    numbers: Sequence[int] | None = None,
+) -> PairBatch:
+    """Pairs of texts, as the system cuts them, on its device; numbers: the documents' or −1."""
+    index = torch.tensor([-1] * len(queries) if numbers is None else numbers)
+    return PairBatch(*pad(queries), *pad(documents), index).to(system.device)
+
+
+def cut_candidates(
+    system: System, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Query id → tokens, and candidates' id → tokens, as the system reads them."""
+    needed = set().union(*candidates.values())
+    rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
+    chosen = documents[rows] if rows else {"id": [], "tokens": []}
+    asked = zip(queries["id"][:], queries["tokens"][:], strict=True)
+    texts = zip(chosen["id"], chosen["tokens"], strict=True)
+    return (
+        {name: system.cut_query(tokens) for name, tokens in asked},
+        {name: system.cut_document(tokens) for name, tokens in texts},
+    )
 
 
 def find_backbone(system: System) -> tuple[str, PreTrainedModel]:

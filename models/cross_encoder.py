@@ -15,7 +15,7 @@ from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
-from models.base import Share, Shares, System, Table, token_shares
+from models.base import Share, Shares, System, Table, cut_candidates, pad_pairs, token_shares
 from models.bm25 import LexicalCandidates
 from models.training import OptimizerOptions
 
@@ -191,11 +191,11 @@ class CrossEncoder(System):
         """`retrieve`, and the contribution of each token; the retrieved pairs are encoded again."""
         ranking = self.retrieve(queries, k, among)
         names = {query: ranking.documents(query) for query in ranking.query_ids}
-        asked, texts = self.cut_candidates(queries, self.documents, names)
+        asked, texts = cut_candidates(self, queries, self.documents, names)
         shares: Shares = {query: {} for query in names}
         for query, own in names.items():
             if own:
-                batch = self.pad_pairs([asked[query]] * len(own), [texts[name] for name in own])
+                batch = pad_pairs(self, [asked[query]] * len(own), [texts[name] for name in own])
                 shares[query] = dict(zip(own, self.shares(batch), strict=True))
         return ranking, shares
 

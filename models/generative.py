@@ -35,7 +35,6 @@ from gr_mvdr.progress import track
 from gr_mvdr.ranks import mean_over_ranks
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from gr_mvdr.texts import TextTable
-from gr_mvdr.token_vectors import TokenVectors
 from models.base import Share, Shares, System, Table, token_shares
 from models.training import OptimizerOptions
 
@@ -101,10 +100,6 @@ class GenerativeSystem(System):
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Query token ids (B, N) and mask → query vectors Q (B, N, d)."""
         return encode(self.backbone, ids, mask)
-
-    def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """The encoder's states as the query side of Eq. 1."""
-        return TokenVectors(self.encode(ids, mask), mask, ids)
 
     # The loss -------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from gr_mvdr.texts import (
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
-from models.base import Share, System, Table
+from models.base import Share, System, Table, pad_pairs
 from models.export.folder import SETTINGS, load_exported, read_texts
 from models.export.sentence_transformers import (
     build_published,
@@ -46,6 +46,7 @@ from models.export.sentence_transformers import (
 )
 from models.finished_run import FinishedRun
 from models.generative import GenerativeSystem
+from models.multi_vector import MultiVector
 from models.results import (
     AlignedPair,
     EncodedText,
@@ -326,17 +327,23 @@ class Retriever:
     def encode_queries(self, texts: str | Sequence[str]) -> list[EncodedText]:
         """The token vectors Q of queries; of a generative system its encoder's states."""
         tokens = self.reader.queries([texts] if isinstance(texts, str) else list(texts))["tokens"]
-        return self._encode(self.system.encode_queries, map(self.system.cut_query, tokens))
+        return self._encode("queries", map(self.system.cut_query, tokens))
 
     @_locked
     def encode_documents(self, documents: Documents) -> list[EncodedText]:
         """The token vectors D of documents, of a multi-vector system."""
         tokens = (self._tokens(document) for document in list_documents(documents))
-        return self._encode(self.system.encode_documents, map(self.system.cut_document, tokens))
+        return self._encode("documents", map(self.system.cut_document, tokens))
 
-    def _encode(self, encode: Callable[..., TokenVectors], texts: Iterable) -> list[EncodedText]:
-        sides = (part.to(self.system.device) for part in pad(list(texts)))
-        return EncodedText.every(encode(*sides), self.tokenizer)
+    def _encode(self, side: str, texts: Iterable[list[int]]) -> list[EncodedText]:
+        ids, mask = (part.to(self.system.device) for part in pad(list(texts)))
+        if isinstance(self.system, GenerativeSystem) and side == "queries":
+            vectors = TokenVectors(self.system.encode(ids, mask), mask, ids)
+        elif isinstance(self.system, MultiVector):
+            vectors = getattr(self.system, f"encode_{side}")(ids, mask)
+        else:
+            raise NotImplementedError(f"{self.label}: has no token vectors of {side}")
+        return EncodedText.every(vectors, self.tokenizer)
 
     @_locked
     @checked
@@ -469,7 +476,7 @@ class Retriever:
         rows = [self._rows.get(d, -1) if isinstance(d, str) else -1 for d in documents]
         asked = map(self.system.cut_query, self.reader.queries(queries)["tokens"])
         given = map(self.system.cut_document, map(self._tokens, documents))
-        return self.system.pad_pairs(list(asked), list(given), rows)
+        return pad_pairs(self.system, list(asked), list(given), rows)
 
     def _tokens(self, document: Document) -> list[int]:
         """The tokens of an indexed document by its id, else of a text.

@@ -21,6 +21,7 @@ from analysis.comparison.comparison import Comparison, Group, Section
 from analysis.comparison.significance import JUDGEMENTS, JudgedQueries
 from analysis.metric_names import MISSING, Statistic
 from analysis.run_folder import STUDY, Run
+from analysis.statistics import PERMUTATIONS, randomisation_test
 from analysis.tables import (
     Cell,
     Row,
@@ -32,7 +33,7 @@ from analysis.tables import (
     read_value,
     write_rows,
 )
-from gr_mvdr.evaluation.metrics import PERMUTATIONS, name_metric, randomisation_test
+from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import read_text, write_text
 
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was

@@ -25,10 +25,9 @@ from analysis.metric_names import MISSING, Statistic, text
 from analysis.report.cases import AlignedRun
 from analysis.run_folder import Run
 from analysis.shape import agreement
-from analysis.statistics import interval
+from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
 from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import Cell, Row, Table
-from gr_mvdr.evaluation.metrics import PERMUTATIONS, holm, randomisation_test
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, read_qrels
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment

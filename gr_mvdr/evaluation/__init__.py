@@ -1,1 +1,1 @@
-"""Rankings, TREC files, metrics, significance, BM25."""
+"""Rankings, TREC files, metrics, BM25."""

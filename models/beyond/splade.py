@@ -161,7 +161,9 @@ class SPLADE(LexicalSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
         """Encodes the documents into inverted lists of the terms that they keep."""
-        self.searcher = self._lists(documents["id"][:], self._encode_documents(documents))
+        matrix = self._encode([*map(self.cut_document, documents["tokens"])], "document")
+        terms = {term: term for term in range(self.vocabulary_size)}
+        self.searcher = InvertedLists(documents["id"][:], terms, matrix.tocsc())
         if directory is not None:
             self.searcher.save(directory, **self._made_of(documents))
         return self.searcher
@@ -171,27 +173,8 @@ class SPLADE(LexicalSystem):
         self.searcher = InvertedLists.open(directory, **self._made_of(documents))
         return self.searcher
 
-    def update_index(self, documents: Table) -> None:
-        """Encodes new documents and drops removed ones; see `System.update_index`."""
-        from scipy.sparse import vstack
-
-        names, rows = documents["id"][:], self.searcher.numbers.copy()
-        new = [place for place, name in enumerate(names) if name not in rows]
-        rows |= {names[place]: len(rows) + n for n, place in enumerate(new)}
-        parts = [self.searcher.matrix]
-        if new:
-            parts.append(self._encode_documents(documents.select(new)))
-        self.searcher = self._lists(names, vstack(parts, "csr")[[rows[name] for name in names]])
-
     def _made_of(self, documents: Table) -> dict[str, str]:
         return {"model": hash_weights(self), "collection": hash_documents(documents)}
-
-    def _lists(self, ids: list[str], matrix: Any) -> InvertedLists:
-        terms = {term: term for term in range(self.vocabulary_size)}
-        return InvertedLists(ids, terms, matrix.tocsc())
-
-    def _encode_documents(self, documents: Table) -> Any:
-        return self._encode([*map(self.cut_document, documents["tokens"])], "document")
 
     def query_terms(self, queries: Table) -> dict[str, Query]:
         """Query id → the weights of the terms that it keeps."""

@@ -20,9 +20,9 @@ from analysis.comparison.paper import (
 from analysis.comparison.significance import JudgedQueries
 from analysis.evaluation import evaluate_retrieval
 from analysis.run_folder import read_run
+from analysis.statistics import randomisation_test
 from analysis.sweep import CompareRuns
 from conf.command import run_command
-from gr_mvdr.evaluation.metrics import randomisation_test
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, read_qrels, write_qrels
 
 QUERIES = 12

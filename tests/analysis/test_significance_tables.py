@@ -10,7 +10,7 @@ from analysis.comparison.significance import (
     tabulate_intervals,
 )
 from analysis.run_folder import Run
-from gr_mvdr.evaluation.metrics import holm
+from analysis.statistics import holm
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 
 QUERIES = [f"q{n}" for n in range(40)]

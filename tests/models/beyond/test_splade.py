@@ -3,7 +3,6 @@
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -115,24 +114,6 @@ def test_search_is_the_product_of_all_kept_weights(tools, documents, queries):
     assert costs["cost/document_terms"] == (weights["document"] > 0).sum(1).double().mean()
 
 
-def test_a_changed_index_is_the_one_that_would_have_been_made(tools, documents, queries):
-    model = tools.make_splade()
-    further = tools.Texts(tools.draw_tokens([4, 13], seed=9), "new")
-    model.index(documents)
-    rows = [5, 0, 3]
-    every = tools.Texts([documents["tokens"][n] for n in rows] + further["tokens"], "")
-    every["id"] = [documents["id"][n] for n in rows] + further["id"]
-    encoded, packed = [], model._encode
-    model._encode = lambda texts, side: (encoded.extend(texts), packed(texts, side))[1]
-    model.update_index(every)
-    assert len(encoded) == 2, "what the index holds is not encoded again"
-    changed = model.searcher
-    model.index(every)
-    assert changed.ids == model.searcher.ids and changed.vocabulary == model.searcher.vocabulary
-    assert np.allclose(changed.matrix.toarray(), model.searcher.matrix.toarray(), atol=1e-6)
-    assert model.retrieve(queries, 3).query_ids == queries["id"]
-
-
 def test_texts_without_a_term_are_found_by_nothing(tools, documents, queries):
     model = tools.make_splade(initial_bias=-99.0)
     model.index(documents)
@@ -140,8 +121,7 @@ def test_texts_without_a_term_are_found_by_nothing(tools, documents, queries):
     assert not any(ranking.documents(query) or shares[query] for query in queries["id"])
     pairs = model.align(tools.make_batch())
     assert pairs.score.tolist() == [0, 0, 0] and pairs.document_mask.sum(1).tolist() == [1, 1, 1]
-    model.update_index(documents.select([2]))
-    assert model.searcher.ids == ["d2"] and not model.searcher.matrix.nnz
+    assert not model.searcher.matrix.nnz
 
 
 def test_an_index_of_another_model_or_a_damaged_one_is_refused(tools, documents, tmp_path):

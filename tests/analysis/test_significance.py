@@ -3,8 +3,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gr_mvdr.evaluation import metrics
-from gr_mvdr.evaluation.metrics import randomisation_test
+from analysis import statistics
+from analysis.statistics import randomisation_test
 
 
 def exact(differences):
@@ -25,7 +25,7 @@ def test_it_estimates_the_exact_test_whatever_the_chunks(monkeypatch):
     p = randomisation_test(first, second, seed=1)
     assert p == pytest.approx(exact(first - second), abs=0.02)
     assert p == randomisation_test(second, first, seed=1) != randomisation_test(first, second)
-    monkeypatch.setattr(metrics, "_SIGNS", 10 * 64)
+    monkeypatch.setattr(statistics, "_SIGNS", 10 * 64)
     assert randomisation_test(first, second, seed=1) == p
 
 
