@@ -7,7 +7,6 @@ import copy
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,8 +32,8 @@ from transformers.utils import logging
 
 from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options
-from gr_mvdr.initialisation import Initialisation, start
-from gr_mvdr.options import Rate, Size, checked, show
+from gr_mvdr.initialisation import Initialisation, match_and_copy
+from gr_mvdr.options import Rate, Size, checked
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
@@ -77,7 +76,8 @@ def load_encoder(
         gradient_checkpointing: in training every layer keeps only its input and is recomputed in
             the backward pass: a third more time, a fraction of the memory.
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
-        initialisation, latent: of a new model, see `gr_mvdr.initialisation.start`.
+        initialisation: of a new model: "random", T5's own weights, or "mimetic", `match_and_copy`.
+        latent: the fraction of a new model's token vectors that `take_latent_meanings` sets later.
 
     Raises:
         ValueError: the folder holds a decoder alone, or no weights; a stack does not read the
@@ -85,8 +85,8 @@ def load_encoder(
     """
     read = TextTemplate(**(template or {}))
     if name is None:
-        model = _new_t5(T5EncoderModel, dropout_rate, shape or {}, read)
-        start(model, initialisation, latent)
+        new = dropout_rate, shape or {}, read, initialisation, latent
+        model = _new_t5(T5EncoderModel, *new)
     else:
         config = read_backbone_config(name, dropout_rate)
         # The T5 family (ByT5 is a T5) has a separate class for encoders.
@@ -125,9 +125,8 @@ def load_encoder_decoder(
     read = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
-        shape = {**(shape or {}), **depth}
-        model = _new_t5(T5ForConditionalGeneration, dropout_rate, shape, read)
-        start(model, initialisation, latent)
+        new = dropout_rate, {**(shape or {}), **depth}, read, initialisation, latent
+        model = _new_t5(T5ForConditionalGeneration, *new)
     else:
         config = read_backbone_config(name, dropout_rate)
         known = config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -327,55 +326,38 @@ def _new_t5(
     dropout_rate: float | None,
     shape: dict[str, Any],
     template: TextTemplate,
+    initialisation: Initialisation,
+    latent: float,
 ) -> PreTrainedModel:
-    """A T5 with random weights, tried on one token: some shapes fail in the first pass alone.
+    """A new T5 in the original's form, with ReLU, which takes half the time of a gated unit here.
+
+    The output table is tied to the input's, so that a model without pretraining copies a query
+    token to its output at once.
 
     Raises:
-        ValueError: transformers or torch cannot make a T5 of these values; names the key.
+        ValueError: transformers or torch cannot make a T5 of these values.
     """
-    try:
-        return _try_shape(kind, dropout_rate, shape, template)
-    except Exception as error:  # many kinds, depending on the value
-        reason, key, value = describe_error(error), "backbone.shape", str(shape)
-    for name in shape:
-        with suppress(Exception), torch.random.fork_rng():
-            _try_shape(kind, dropout_rate, {k: v for k, v in shape.items() if k != name}, template)
-            key, value = f"backbone.shape.{name}", shape[name]
-            break
-    raise ValueError(f"{key}={show(value)}: must be a value that a T5 can have ({reason})")
-
-
-def _try_shape(
-    kind: type[PreTrainedModel],
-    dropout_rate: float | None,
-    shape: dict[str, Any],
-    template: TextTemplate,
-) -> PreTrainedModel:
-    model = kind(_small_config(dropout_rate, shape, template)).eval()
     token = torch.zeros(1, 1, dtype=torch.long)
-    with torch.no_grad():
-        if kind is T5EncoderModel:
-            model(input_ids=token)
-        else:
-            model(input_ids=token, decoder_input_ids=token)
-    return model.train()
-
-
-def _small_config(
-    dropout_rate: float | None, shape: dict[str, Any], template: TextTemplate
-) -> T5Config:
-    """The original T5's form: a tied output table, and ReLU, half the time of a gated unit here.
-
-    A tied table lets a model without pretraining copy a query token to its output at once.
-    """
-    return T5Config(
-        dropout_rate=dropout_rate or 0.0,
-        decoder_start_token_id=template.pad,
-        pad_token_id=template.pad,
-        eos_token_id=template.stop,
-        tie_word_embeddings=True,
-        **shape,
-    )
+    both = {} if kind is T5EncoderModel else {"decoder_input_ids": token}
+    try:
+        config = T5Config(
+            dropout_rate=dropout_rate or 0.0,
+            decoder_start_token_id=template.pad,
+            pad_token_id=template.pad,
+            eos_token_id=template.stop,
+            tie_word_embeddings=True,
+            **shape,
+        )
+        model = kind(config).eval()
+        with torch.no_grad():  # some shapes fail in the first pass alone
+            model(input_ids=token, **both)
+    except Exception as error:  # many kinds, depending on the value
+        rule = f"must be values that a T5 can have ({describe_error(error)})"
+        raise ValueError(f"backbone.shape={shape}: {rule}") from None
+    model.latent = latent
+    if initialisation == "mimetic":
+        match_and_copy(model)
+    return model
 
 
 def hash_weights(model: nn.Module) -> str:

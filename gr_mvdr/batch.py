@@ -56,10 +56,7 @@ class PairBatch:
         number = self.document_index.unsqueeze(1)
         negative = number != self.document_index[: len(self)]
         if self.relevant is not None:
-            known = self.relevant.sort(1).values
-            wanted = (self.document_index + 1).expand(len(self), -1).contiguous()
-            place = torch.searchsorted(known, wanted).clamp(max=known.shape[1] - 1)
-            negative &= (known.gather(1, place) != wanted).T
+            negative &= (self.relevant != 1 + number.unsqueeze(2)).all(2)
         return negative
 
     @property
@@ -144,39 +141,28 @@ def cut(tokens: Sequence[int], length: int, end_id: int | None = None) -> list[i
     return [*tokens[: length - 1], end_id]
 
 
-def batch_by_size(texts: Sequence[Sequence[int]]) -> Iterator[list]:
-    """Consecutive texts in batches of `_PADDED_TOKENS` at most; a longer text is one by itself.
-
-    Args:
-        texts: token lists, best sorted by length.
-    """
-    start = 0
-    while start < len(texts):
-        end, longest = start + 1, len(texts[start])
-        while end < len(texts):
-            longest = max(longest, len(texts[end]))
-            if longest * (end + 1 - start) > _PADDED_TOKENS:
-                break
-            end += 1
-        yield list(texts[start:end])
-        start = end
-
-
-def batch_by_length(lengths: Sequence[int], most: int | None = None) -> list[list[int]]:
-    """The places of texts in batches of similar length, shortest first, so that little is padded.
+def batch_by_size(lengths: Sequence[int], most: int | None = None) -> Iterator[range]:
+    """The places of consecutive texts, in batches that are full; a longer text is one by itself.
 
     Args:
         lengths: tokens of each text.
         most: texts in a batch; None: as many as `_PADDED_TOKENS` allows.
     """
-    batches: list[list[int]] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        size = len(batches[-1]) if batches else 0
-        full = size == most if most else lengths[place] * (size + 1) > _PADDED_TOKENS
-        if not size or full:
-            batches.append([])
-        batches[-1].append(place)
-    return batches
+    start = longest = 0
+    for place, length in enumerate(lengths):
+        longest, size = max(longest, length), place - start
+        if size and (size == most if most else longest * (size + 1) > _PADDED_TOKENS):
+            yield range(start, place)
+            start, longest = place, length
+    if start < len(lengths):
+        yield range(start, len(lengths))
+
+
+def batch_by_length(lengths: Sequence[int], most: int | None = None) -> list[list[int]]:
+    """`batch_by_size` of texts of similar length, shortest first, so that little is padded."""
+    places = sorted(range(len(lengths)), key=lengths.__getitem__)
+    batches = batch_by_size([lengths[place] for place in places], most)
+    return [[places[n] for n in batch] for batch in batches]
 
 
 def ragged_range(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

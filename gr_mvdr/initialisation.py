@@ -10,21 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from gr_mvdr.options import Rate
-
 Initialisation = Literal["random", "mimetic"]
-
-
-def start(model: PreTrainedModel, initialisation: Initialisation, latent: Rate) -> None:
-    """Initialises a new T5.
-
-    Args:
-        initialisation: "random", T5's own weights; or "mimetic", those of `match_and_copy`.
-        latent: the fraction of its token vectors that `take_latent_meanings` sets later.
-    """
-    model.latent = latent
-    if initialisation == "mimetic":
-        match_and_copy(model)
 
 
 @torch.no_grad()

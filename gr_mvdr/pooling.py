@@ -5,7 +5,7 @@ states, and `group` on the token vectors projected from these. `width` is the si
 in units of one encoder state.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from gr_mvdr.token_vectors import TokenVectors
 
 # How tokens are grouped: by Ward's tree or k-means; or only the most salient are kept.
 Grouping = Literal["ward", "k_means", "salience"]
-GROUPINGS = get_args(Grouping)
 # Token vectors of B texts, and their groups (B, K, M) as of `group_tokens`; None = no grouping.
 Grouped = tuple[TokenVectors, Tensor | None]
 
@@ -197,19 +196,11 @@ def group_tokens(
     Returns:
         (B, K, M): 1/|c| for the tokens of group c, groups in the order of their first tokens; zero
         elsewhere, and for groups that a text does not have. None for `factor` 1.
-
-    Raises:
-        ValueError: "salience" for tokens without salience.
     """
     if factor == 1:
         return None
     basis = tokens.vectors if tokens.keys is None else tokens.keys
     if by == "salience":
-        if tokens.salience is None:
-            raise ValueError(
-                f"pooling by {by}: must be by {' or '.join(GROUPINGS[:2])}, the "
-                "system's documents have no salience"
-            )
         basis = tokens.salience.unsqueeze(-1)
     numbers = torch.full(tokens.mask.shape, -1)
     for row, mask, own in zip(numbers, tokens.mask.cpu(), basis.cpu(), strict=True):
@@ -218,7 +209,10 @@ def group_tokens(
         if len(vectors) > first:
             count = n_groups(len(vectors) - first, factor)
             others = _GROUPED[by](vectors[first:], count)
-            group_of[first:] = np.where(others < 0, -1, _by_first(others) + first)
+            kept = others >= 0
+            _, begins, own = np.unique(others[kept], return_index=True, return_inverse=True)
+            group_of[first:][~kept] = -1
+            group_of[first:][kept] = first + begins.argsort().argsort()[own]
         row[mask] = torch.from_numpy(group_of)
     size = n_groups(numbers.shape[1], factor, protected)  # the same on all ranks
     groups = F.one_hot(numbers + 1, size + 1)[..., 1:].mT.to(basis)
@@ -274,10 +268,3 @@ def _most_salient(salience: Tensor, count: int) -> np.ndarray:
 
 
 _GROUPED = {"ward": _ward, "k_means": _k_means, "salience": _most_salient}
-
-
-def _by_first(numbers: np.ndarray) -> np.ndarray:
-    """(n,) groups numbered from 0 in the order of their first members; −1 for negative ones."""
-    own = dict.fromkeys(number for number in numbers.tolist() if number >= 0)
-    place = {number: place for place, number in enumerate(own)}
-    return np.array([place.get(number, -1) for number in numbers.tolist()])

@@ -39,8 +39,8 @@ def relevance(similarity: Tensor, alignment: Tensor, normalise: bool = False) ->
     Returns:
         (...) fp32 (fp64 stays fp64), the sum over both token axes.
     """
-    total = (similarity * alignment).sum((-2, -1), dtype=accumulator(similarity))
-    return divide(total, alignment.sum((-2, -1), dtype=total.dtype)) if normalise else total
+    total = at_least_float32(similarity * alignment).sum((-2, -1))
+    return divide(total, at_least_float32(alignment).sum((-2, -1))) if normalise else total
 
 
 def divide(total: Tensor, normaliser: Tensor) -> Tensor:
@@ -56,10 +56,10 @@ def normaliser(
     """Z of Eq. 1, by name.
 
     Args:
-        name: "none": 1 (ColBERT). "alignment": Σ A (aligner Eq. 1); of a hard alignment with one
-            document token at most a query token that is xtr's §3.1, the number of query tokens
-            that retrieved a token of the document. "query_tokens": n (mva, xtr Eq. 4).
-            "non_zero": the number of query tokens with Σ_i S A ≠ 0 (xtr's Appendix A).
+        name: "none": 1 (ColBERT). "alignment": Σ A (aligner Eq. 1); under `InBatchTopK` that is
+            the number of query tokens that retrieved a token of the document (xtr §3.1).
+            "query_tokens": n (mva §2.1, xtr Eq. 1 and 4). "non_zero": the number of query tokens
+            with Σ_i S A ≠ 0 (xtr Appendix A).
         similarity, alignment: (..., M, N).
         query_mask: (..., N) bool.
 
@@ -67,23 +67,16 @@ def normaliser(
         (...) fp32.
     """
     if name == "alignment":
-        return alignment.sum((-2, -1), dtype=accumulator(alignment))
+        return at_least_float32(alignment).sum((-2, -1))
     if name == "non_zero":
-        return ((similarity * alignment).sum(-2) != 0).sum(-1).to(accumulator(similarity))
-    shape, dtype = similarity.shape[:-2], accumulator(similarity)
-    if name == "query_tokens":
-        return query_mask.sum(-1).to(dtype).expand(shape)
-    return similarity.new_ones((), dtype=dtype).expand(shape)
+        return at_least_float32((similarity * alignment).sum(-2) != 0).sum(-1)
+    z = at_least_float32(query_mask).sum(-1) if name == "query_tokens" else torch.ones(())
+    return z.to(similarity).expand(similarity.shape[:-2])
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """bf16 and fp16 as fp32, in which sums are safe; fp32 and fp64 stay what they are."""
-    return tensor.to(accumulator(tensor))
-
-
-def accumulator(tensor: Tensor) -> torch.dtype:
-    """fp64 for fp64, else fp32."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    """bf16, fp16, integers and truth values as fp32, in which sums are safe; fp64 stays fp64."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 @dataclass

@@ -5,7 +5,7 @@ Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, 
 one is the relaxed top-k at the end of this file (aligner Eq. 4, Appendix A.1).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -13,16 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.options import (
-    Fraction,
-    NonNegative,
-    Positive,
-    Proportion,
-    Size,
-    build,
-    checked,
-    part,
-)
+from gr_mvdr.options import Fraction, NonNegative, Positive, Proportion, Size, build, checked, part
 from gr_mvdr.token_vectors import TokenVectors
 
 Gate = Literal["lp", "relu", "hard", "l1"]
@@ -59,9 +50,6 @@ def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
     """The most salient tokens of a query (N, …), which search the index (aligner §3.2, β_q)."""
     if share == 1:
         return query
-    if query.salience is None:
-        rule = "must be 1 without salience"
-        raise ValueError(f"model.search.keep_query={share}: {rule}")
     return query[top_share(query.salience, query.mask, share)]
 
 
@@ -117,11 +105,7 @@ class LearnedSalience(Salience):
         """
         super().__init__()
         self.gate, self.sparsity, self.l1 = gate, sparsity, l1
-        self.solver: dict[str, Any] = {
-            "epsilon": epsilon,
-            "solver": solver,
-            "iterations": iterations,
-        }
+        self.epsilon, self.solver, self.iterations = epsilon, solver, iterations
         self.weight = nn.Parameter(torch.zeros(size))
         self.bias = nn.Parameter(torch.ones(()))
         self.prior = build("salience", prior, size) if prior else None
@@ -134,7 +118,8 @@ class LearnedSalience(Salience):
                 scores = scores * self.prior(vectors, ids, mask)
         gates: Tensor | float = 1.0  # λ
         if self.gate == "lp":
-            gates = relaxed_top_k(scores, _share_of(mask, self.sparsity), mask=mask, **self.solver)
+            how = _share_of(mask, self.sparsity), self.epsilon, mask, self.solver, self.iterations
+            gates = relaxed_top_k(scores, *how)
         elif self.gate == "hard":
             gates = top_share(scores, mask, self.sparsity)
         return gates * scores * mask
@@ -274,7 +259,7 @@ def relaxed_top_k(
         epsilon: ε, the entropy's weight; as ε → 0 this becomes a hard top-k.
         mask: (…, m) bool, True = a real score; None = all.
         solver: "exact" computes a by sorting; "iterative" is Eq. 5.
-        iterations: of Eq. 5; a small ε needs thousands, `residual` measures convergence.
+        iterations: of Eq. 5; a small ε needs thousands: |Σ λ − k| is what is left.
 
     Returns:
         (…, m) of the scores' dtype, 0 at padding. Both solvers pass gradients to the scores.
@@ -290,30 +275,13 @@ def relaxed_top_k(
     size = max(1, _BLOCK // m) if scores.device.type == "cpu" else len(parts[0])
     blocks = zip(*(part.split(size) for part in parts), strict=True)
     solve = _exact if solver == "exact" else partial(_iterative, iterations=iterations)
-    weights = [_solved(rows, each, real, epsilon, solve) for rows, each, real in blocks]
+    weights = []
+    for rows, each, real in blocks:
+        count = real.sum(-1, keepdim=True)
+        # In double: fp32 scores divided by a small ε have too few digits.
+        solved = solve(rows.double() / epsilon, each.minimum(count).double(), real) * real
+        weights.append(torch.where(each >= count, real.double(), solved).to(scores.dtype))
     return torch.cat(weights).view(scores.shape)
-
-
-def _solved(scores: Tensor, k: Tensor, mask: Tensor, epsilon: float, solve: Callable) -> Tensor:
-    """`relaxed_top_k` of (rows, m) scores and (rows, 1) k."""
-    real = mask.sum(-1, keepdim=True)
-    # In double: fp32 scores divided by a small ε have too few digits.
-    weights = solve(scores.double() / epsilon, k.minimum(real).double(), mask) * mask
-    return torch.where(k >= real, mask.double(), weights).to(scores.dtype)
-
-
-def residual(weights: Tensor, k: int | Tensor, mask: Tensor | None = None) -> Tensor:
-    """|Σ λ − k|, by which an iterative solution violates the constraint.
-
-    Args:
-        weights: (…, m) what `relaxed_top_k` returned; k and mask: as there.
-
-    Returns:
-        (…) fp64.
-    """
-    mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask
-    target = torch.as_tensor(k, device=weights.device).minimum(mask.sum(-1))
-    return (weights.sum(-1, dtype=torch.float64) - target).abs()
 
 
 def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:

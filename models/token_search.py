@@ -188,8 +188,9 @@ class TokenSearch(System):
 
         def encode(names: Sequence[str]) -> Iterator[PackedTokens]:
             tokens = documents.select([rows[name] for name in names])["tokens"]
-            for batch in batch_by_size([*map(self.cut_document, tokens)]):
-                yield self.encode_texts(batch).pack()
+            texts = [*map(self.cut_document, tokens)]
+            for batch in batch_by_size([*map(len, texts)]):
+                yield self.encode_texts([texts[place] for place in batch]).pack()
 
         return encode
 

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.options import part
-from gr_mvdr.relevance import accumulator, at_least_float32
+from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.template import TextTemplate
 
 
@@ -428,7 +428,7 @@ class _Loss(torch.autograd.Function):
         states = [None if s is None else s.detach() for s in sources[:2]]
         chosen = zip([*states, *sources[2:]], learning, strict=True)
         wanted = [source.requires_grad_() for source, learns in chosen if learns]
-        total = torch.zeros((), dtype=accumulator(states[0]), device=states[0].device)
+        total = at_least_float32(states[0].new_zeros(()))
         sums: Sequence[Tensor] = ()
         for block in _blocks(head, labels):
             with torch.set_grad_enabled(with_gradients):

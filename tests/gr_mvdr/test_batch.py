@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gr_mvdr.batch import PairBatch, batch_by_size, cut, pad
+from gr_mvdr.batch import PairBatch, batch_by_length, batch_by_size, cut, pad
 
 
 def test_pads_on_the_right_to_the_longest():
@@ -9,12 +9,6 @@ def test_pads_on_the_right_to_the_longest():
     assert ids.tolist() == [[5, 6, 7], [8, 0, 0], [0, 0, 0]]
     assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
     assert ids.dtype == torch.int64 and mask.dtype == torch.bool
-
-
-def test_a_pad_id_of_the_callers_choice_and_a_real_zero():
-    ids, mask = pad([[0, 4], [3]], pad_id=9)
-    assert ids.tolist() == [[0, 4], [3, 9]]
-    assert mask.tolist() == [[True, True], [True, False]]
 
 
 def test_empty_sequences_alone_still_have_one_column():
@@ -52,16 +46,11 @@ def test_a_batch_moves_as_one_and_counts_its_queries():
         assert batch.query_ids.device.type == "cpu"
 
 
-def test_the_sides_are_the_token_ids_and_masks_alone():
-    batch = PairBatch(*pad([[1]]), *pad([[4]]), torch.tensor([0]), torch.tensor([[0]]))
-    names = ["query_ids", "query_mask", "document_ids", "document_mask"]
-    assert list(batch.sides) == names
-    assert all(value is getattr(batch, name) for name, value in batch.sides.items())
-
-
 def test_texts_in_batches_of_like_size(monkeypatch):
     monkeypatch.setattr("gr_mvdr.batch._PADDED_TOKENS", 6)
-    texts = [[0] * length for length in (1, 2, 2, 3, 3, 9, 1)]
-    batches = list(batch_by_size(texts))
-    assert [list(map(len, batch)) for batch in batches] == [[1, 2, 2], [3, 3], [9], [1]]
-    assert list(batch_by_size([])) == []
+    lengths = [1, 2, 2, 3, 3, 9, 1]
+    batches = [list(batch) for batch in batch_by_size(lengths)]
+    assert batches == [[0, 1, 2], [3, 4], [5], [6]]
+    assert batch_by_length(lengths) == [[0, 6, 1], [2, 3], [4], [5]]
+    assert batch_by_length(lengths, 5) == [[0, 6, 1, 2, 3], [4, 5]]
+    assert list(batch_by_size([])) == batch_by_length([]) == []

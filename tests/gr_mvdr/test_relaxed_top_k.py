@@ -1,14 +1,13 @@
 """The relaxed top-k against its reference solutions, its gradients, and at its edges."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from gr_mvdr import salience as module
-from gr_mvdr.salience import relaxed_top_k, residual
+from gr_mvdr.salience import relaxed_top_k
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "relaxed_topk.json"
 # Cases of that file: scores, k, ε, solution.
@@ -70,7 +69,7 @@ def test_the_exact_solution_has_its_form(k, epsilon):
     """min(1, exp((s + a) / ε)) with one a, and the sum k: that is all of Eq. 4's conditions."""
     scores = random_scores(5, 40).relu()
     weights = relaxed_top_k(scores, k, epsilon)
-    assert residual(weights, k).max() < 1e-9
+    assert (weights.sum(-1) - k).abs().max() < 1e-9
     for row, solved in zip(scores, weights, strict=True):
         below = solved < 1 - 1e-9
         a = (epsilon * solved.log() - row)[below & (solved > 1e-290)]
@@ -84,12 +83,6 @@ def test_a_hand_worked_row():
     assert relaxed_top_k(scores, 2, 0.5).tolist() == pytest.approx([1, 0.5, 0.25, 0.25])
     # k = 1: nothing is cut.
     assert relaxed_top_k(scores, 1, 0.5).tolist() == pytest.approx([8 / 12, 2 / 12, 1 / 12, 1 / 12])
-
-
-def test_a_large_epsilon_is_even_and_a_small_one_hard():
-    scores = torch.tensor([3.0, -1.0, 2.0, 0.0])
-    assert relaxed_top_k(scores, 2, 1e6).tolist() == pytest.approx([0.5] * 4, abs=1e-5)
-    assert relaxed_top_k(scores, 2, 1e-6).tolist() == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("solver", [("exact", 1), ("iterative", 300)], ids=str)
@@ -117,17 +110,6 @@ def test_padding_and_batch_mates_change_nothing(solver):
 
 
 @pytest.mark.parametrize("solver", ["exact", "iterative"])
-def test_all_tokens_fit(solver):
-    """k ≥ m; a text without tokens gets nothing, and finite gradients."""
-    scores = random_scores(3, 4).requires_grad_()
-    mask = torch.arange(4) < torch.tensor([0, 2, 3])[:, None]
-    weights = relaxed_top_k(scores, torch.tensor([1, 2, 9]), 0.01, mask, solver, 5)
-    assert torch.equal(weights, mask.double())
-    weights.square().sum().backward()
-    assert not scores.grad.any()
-
-
-@pytest.mark.parametrize("solver", ["exact", "iterative"])
 def test_a_fully_padded_row_keeps_the_gradients_of_others(solver):
     scores = random_scores(2, 4).requires_grad_()
     mask = torch.tensor([[False], [True]]).expand(2, 4)
@@ -144,16 +126,6 @@ def test_gradients(k, solver):
     scores = random_scores(2, 6, seed=3).requires_grad_()
     mask = torch.tensor([[True] * 6, [True] * 5 + [False]])
     assert torch.autograd.gradcheck(lambda s: relaxed_top_k(s, k, 0.4, mask, *solver), scores)
-
-
-def test_the_gradients_of_both_solvers_agree():
-    found = []
-    for solver in SOLVERS:
-        scores = random_scores(8, seed=3).requires_grad_()
-        (relaxed_top_k(scores, 3, 0.3, None, *solver) * torch.arange(8)).sum().backward()
-        found.append(scores.grad)
-    assert torch.allclose(*found, atol=1e-9)
-    assert found[0].abs().max() > 0.1
 
 
 def test_ties_share_and_have_gradients():
@@ -191,32 +163,3 @@ def test_the_iterations_of_the_paper_at_a_small_epsilon():
     ]
     assert sums[0] < 3 and sums[1] < 10
     assert 70 < sums[2] < 80
-    few = relaxed_top_k(scores, 80, 0.002, None, "iterative", 20)
-    assert residual(few, 80).item() == pytest.approx(80 - sums[0])
-
-
-def test_the_residual_counts_real_tokens():
-    weights = torch.tensor([[0.5, 0.25, 0.0], [1.0, 1.0, 0.0]])
-    mask = torch.tensor([[True] * 3, [True, True, False]])
-    assert residual(weights, torch.tensor([2, 3]), mask).tolist() == [1.25, 0]
-    assert residual(weights, 3).tolist() == [2.25, 1]
-
-
-def test_half_precision_stays_half_but_is_solved_exactly():
-    scores = torch.tensor([1.0, 0.5, 0.25, 0.0], dtype=torch.bfloat16)
-    weights = relaxed_top_k(scores, 2, 0.1)
-    assert weights.dtype == torch.bfloat16
-    assert weights.float().sum().item() == pytest.approx(2, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 0.1), "k=0: must be ≥ 1"),
-        ((1, math.nan), "epsilon=nan: must be a number > 0"),
-        ((1, 0.1, None, "newton"), "solver=newton: must be exact or iterative"),
-    ],
-)
-def test_bad_values_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        relaxed_top_k(torch.zeros(3), *arguments)
