@@ -87,7 +87,7 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
 
 def _finish(analysis: Analysis) -> Findings:
     found = analysis.finish()
-    release_memory()  # one after the other, they ask for tensors of ever other sizes
+    release_memory()  # each analysis allocates tensors of other sizes
     return found
 
 

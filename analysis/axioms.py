@@ -1,6 +1,6 @@
 """Axioms and perturbations: ``python -m analysis.axioms runs='[outputs/a,outputs/b]'``.
 
-Queries and their relevant documents are said otherwise (`analysis.perturbations`): what does
+Queries and their relevant documents are perturbed (`analysis.perturbations`): what does
 that do to the score and the rank of the relevant document, in every run?
 """
 
@@ -75,7 +75,7 @@ class Sample(NamedTuple):
 
 
 def draw_sample(data: RetrievalDataModule, split: str, queries: int, others: int) -> Sample:
-    """At most so many pairs of a split, and for each so many other documents, drawn at random.
+    """Pairs of a split, and other documents for each pair, drawn at random.
 
     No system chooses the documents: the scores of its own best ones would lie closer together.
     """
@@ -152,7 +152,7 @@ def _replaced(
 def find_effects(rows: Iterable[Row]) -> list[Row]:
     """What each perturbation did to each pair, and whether each axiom holds for it.
 
-    A score is held against the mean of the other documents, as another query moves all scores,
+    A score is compared with the mean of the other documents, as another query moves all scores,
     and counted in their standard deviations under the original query, so that systems compare.
 
     Args:

@@ -116,7 +116,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An effect, its 95 % interval, the p-value that it equals the bound, of so many units."""
+    """An effect, its 95 % interval, its p-value against the bound, and the number of units."""
 
     effect: float
     low: float

@@ -1,7 +1,7 @@
 """Does a generative system generate the answer? The decoded identifiers' tokens against the gold.
 
 Where an identifier occurs in the relevant document's own tokens (an n-gram, a title), its tokens
-can be held against those that answer the question. Docids that are no text occur nowhere.
+can be compared with those that answer the question. Docids that are not text occur nowhere.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from gr_mvdr.options import part
 from gr_mvdr.progress import track
 
 _SEARCHED = 16  # queries at once
-# What is held against the gold: the most probable identifier, or all that the search ended with.
+# What is compared with the gold: the most probable identifier, or all that the search ended with.
 FORMS = ("best", "all")
 
 

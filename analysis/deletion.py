@@ -66,7 +66,7 @@ def without_tokens(ids: Tensor, mask: Tensor, removed: Tensor) -> tuple[Tensor, 
 
 
 def strongest(values: Tensor, candidates: Tensor, k: int) -> Tensor:
-    """(B, L) bool: the k candidates with the largest values; of equal ones the first.
+    """(B, L) bool: the k candidates with the largest values; ties go to the lowest index.
 
     Args:
         values: (B, L); candidates: (B, L) bool.

@@ -1,7 +1,7 @@
 """How figures look, and the list of a run's figures that says how to read each.
 
-Colours are Okabe and Ito's, told apart by every kind of colour vision; lines and bars differ in
-marker or hatch as well. Sizes are those of the ACM's two-column page.
+Colours are Okabe and Ito's, which people with any colour vision can distinguish. Lines and bars
+differ in marker or hatch as well. Sizes are those of the ACM's two-column page.
 """
 
 import re

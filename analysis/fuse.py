@@ -245,7 +245,7 @@ def _file(split: str, ending: str) -> str:
 
 
 def check_shards(parts: Sequence[Part]) -> None:
-    """Refuses to merge what is not all shards of one corpus, searched by one system.
+    """Raises ValueError unless the parts are all shards of one corpus, searched by one system.
 
     A system whose scores need the whole corpus cannot be searched over a shard in the first place
     (`System.scores_need`). Of TREC files nothing is known, which a line says.
@@ -297,7 +297,7 @@ def choose_weights(
     if split not in known:
         raise ValueError(
             f"tune={split}: must be a split besides the main one that all runs were tested on "
-            f"({', '.join(known) or 'there is none'}), see data.test_split"
+            f"({', '.join(known) or 'there is no other'}), see data.test_split"
         )
     rankings, name, values = [part.rankings[split] for part in parts], name_metric(metric), {}
     for weights in track(list(_simplex(len(parts))), "choosing weights"):
@@ -309,7 +309,7 @@ def choose_weights(
 
 
 def _simplex(parts: int) -> Iterator[tuple[float, ...]]:
-    """All weights of so many parts in steps of 1 / `STEPS` that sum to one."""
+    """All weights of a number of parts, in steps of 1 / `STEPS`, that sum to one."""
     for bars in combinations(range(STEPS + parts - 1), parts - 1):
         edges = (-1, *bars, STEPS + parts - 1)
         yield tuple((end - start - 1) / STEPS for start, end in pairwise(edges))

@@ -45,8 +45,7 @@ TERMS = {
     "feed-forward": "The layers of a transformer that look at one token alone.",
     "head": "One of several attentions that a layer computes next to each other. (An output table "
     "of a generative system is called its head, too.)",
-    "layer": "One of the blocks of a transformer, one after the other; the last is nearest to the "
-    "output.",
+    "layer": "One of the blocks that a transformer stacks; the last is nearest to the output.",
     "logit": "A model's score of a possible next token, before it becomes a probability.",
     "log-probability | log-probabilities | log p | log prob": "The logarithm of a probability: 0 "
     "is certain, "
@@ -135,7 +134,7 @@ TERMS = {
     "model error": "A relevant document that the model itself ranks below the first k.",
     "search error": "A relevant document that the model ranks among the first k, and that the beam "
     "lost.",
-    "luck": "A relevant document that was found only since the beam lost better ones.",
+    "luck": "A relevant document that was found only because the beam lost better ones.",
 }
 _ALTERNATIVES = " | "
 

@@ -46,8 +46,8 @@ Key = tuple[str, str, int]  # alignment ("own", "softmax", "random"), direction,
 # Strengths of 1 all over: the k strongest are a random choice, at any threshold all are aligned.
 CONSTANT: Key = ("random", "", 0)
 
-MAXIMUM_LAYERS = 4  # more curves in a panel cannot be told apart
-# What tokens are held against, and the columns of the table.
+MAXIMUM_LAYERS = 4  # more curves in a panel cannot be distinguished
+# What tokens are compared with, and the columns of the table.
 GOLDS = {
     "the answer": ("recall", "precision"),
     "the answer and what is given": ("possible_recall", "possible_precision"),

@@ -263,7 +263,7 @@ def orthogonal_projections(count: int, size: int, seed: int) -> Tensor:
 
 
 def feature_maps(size: int, features: Sequence[int], seed: int = 0) -> dict[str, LogFeatures]:
-    """Name → log φ of vectors of `size`: one constant, elu + 1, so many random features each."""
+    """Name → log φ of vectors of `size`: a constant, elu + 1, random features of each number."""
     maps = {
         str(count): partial(
             log_random_features, projections=orthogonal_projections(count, size, seed)

@@ -19,7 +19,7 @@ from models.export.sentence_transformers import SIMILARITIES, find_obstacles
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 
-# The blocks of code of a card run one after the other.
+# The blocks of code of a card run in this order.
 _TRANSFORMERS = """In transformers:
 
 ```python

@@ -238,7 +238,7 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
     """The task of a name, or those of a benchmark.
 
     Raises:
-        ValueError: there is none, not in these languages, or it is not retrieval of texts.
+        ValueError: no such task, not in these languages, or not a retrieval of texts.
     """
     import mteb
     from mteb.abstasks import AbsTaskRetrieval

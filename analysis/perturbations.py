@@ -1,4 +1,4 @@
-"""Perturbations: a query, or its relevant document, said otherwise, where the gold is known.
+"""Perturbations: changed queries and relevant documents, where the gold is known.
 
 Each leaves the meaning as it was (a typo, another wording), or changes how relevant the document is
 in a known direction: an axiom of retrieval (TFC1, TDC, LNC1: Fang et al. 2004). Typos, orders and

@@ -72,7 +72,7 @@ def list_runs(folders: Sequence[Path]) -> list[Line]:
     """The runs at or below some folders, the newest last.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are no runs.
     """
     found = {run.resolve(): run for folder in folders for run in find_runs(folder)}
     if not found:

@@ -103,7 +103,7 @@ def spread_numbers(size: int, limit: int) -> list[int]:
 
 
 class HeadSample:
-    """An even sample of a store's pairs: single heads are measured in so many matrices at most.
+    """An even sample of a store's pairs: the most matrices in which single heads are measured.
 
     Args:
         pairs: how many the store holds.

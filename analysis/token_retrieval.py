@@ -145,7 +145,7 @@ def _read_query(kept: dict[str, Any]) -> QueryContexts:
 
 RANKS = (1, 10, 100)  # of the metrics
 BINS = 40  # of the histogram
-_SEARCHED = 8  # queries at once: every token of the index is compared with all of theirs
+_SEARCHED = 8  # queries at once: every token of the index is compared with all their tokens
 LABELS = {"gold": "from a relevant document", "lexical": "the query token itself"}
 CAPTION = (
     "Every word of a query retrieves its nearest tokens among all tokens of all documents. Left: "
@@ -210,7 +210,7 @@ class TokenRetrieval(Analysis):
     Args:
         queries: test queries at most, spread evenly over the first test split.
         neighbours: tokens retrieved, at most as many as the index has.
-        contexts: the first so many of these queries are kept with the contexts of what they found.
+        contexts: the number of first queries that are kept with the contexts of what they found.
     """
 
     name, title = "token_retrieval", "Token retrieval"

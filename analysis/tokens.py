@@ -47,7 +47,7 @@ class TokenKinds:
     - *Punctuation* is a piece without a letter or digit, a bare word mark included.
     - A *stopword* is a whole word of the English list `data_modules.spans.STOPWORDS`, in whatever
       case: a piece that begins a word ("▁the"), or any piece of a tokeniser without word marks.
-      A piece within a word is none ("the" of "▁ba the").
+      A piece within a word is not a stopword ("the" of "▁ba the").
     - *Content* is all the rest. So are ids beyond the tokeniser's, the tokens of docids.
 
     Rates are given over all tokens that are not special, and over content tokens.

@@ -164,7 +164,7 @@ def _read_class(key: str, name: str) -> Signature:
     """The signature of a class or function by its dotted path.
 
     Raises:
-        ValueError: there is none; names the key.
+        ValueError: it is missing; names the key.
     """
     if (signature := read_signature(name)) is not None:
         return signature

@@ -139,7 +139,7 @@ def compare_runs(
     for run in runs:
         settings[run.setting, run.fingerprint].append(run)
     named = [name for name, _ in settings]
-    names = [  # equal names of different data are told apart
+    names = [  # equal names of different data get a fingerprint
         name if named.count(name) == 1 else f"{name}, data {fingerprint}"
         for name, fingerprint in settings
     ]

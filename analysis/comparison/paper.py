@@ -389,7 +389,7 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
 
 
 def _record(section: Section, line: Line) -> Row:
-    """A line with plain numbers, in percent; nothing where there is none."""
+    """A line with plain numbers, in percent; a missing number is left out."""
     record = {"setting": section.setting, "system": line.name, "place": line.row.place}
     for metric, value in line.row.values.items():
         ours = line.ours[metric] or Statistic(None)

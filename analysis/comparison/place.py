@@ -93,7 +93,7 @@ def place_comparison(
 
 
 def _find_others(comparison: Comparison, folder: Path) -> str:
-    """The runs of the comparison that a folder holds; "" if there is none or it is of our runs."""
+    """The runs of another comparison in a folder; "" without one, or if it is of our runs."""
     if not (folder / RECORD).is_file():
         return (
             "which ones, it does not say" if any((folder / file).exists() for file in _MADE) else ""

@@ -70,7 +70,7 @@ class KnownQueries:
         """Queries with every word of `text` in their text or id.
 
         Args:
-            order: "disagreement", the largest first, or "name"; limit: at most so many.
+            order: "disagreement", the largest first, or "name"; limit: the most queries returned.
         """
         words = _plain(text).split()
         found = [q for q in self._queries if all(w in _plain(f"{q.known} {q.text}") for w in words)]

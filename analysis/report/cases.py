@@ -216,7 +216,7 @@ def build_cases(
     Args:
         runs: the systems; all pairs that they share can become cases, those of the first if they
             share none.
-        judged: by whose ranking pairs are the best or the worst: the first so many runs, by
+        judged: by whose ranking pairs are the best or the worst: this number of first runs, by
             default all.
         each: cases of a group. seed: of the random ones.
 

@@ -132,7 +132,7 @@ class AlignmentStore:
             yield from (pair["document_tokens"], pair["query_tokens"])
 
     def batch_size(self, values: int, most: int) -> int:
-        """How many pairs make a padded batch of at most so many similarity values; `most` at most.
+        """Pairs of a padded batch, `most` at most, with at most `values` similarity values.
 
         Args:
             values: of all layers and heads, padding included, as far as the longest texts need it.
@@ -352,7 +352,7 @@ def read_vocabulary(directory: Path) -> TokenStrings:
     """Reads what `write_vocabulary` wrote.
 
     Raises:
-        FileNotFoundError: there is none, as in a run of an older version.
+        FileNotFoundError: the file is missing, as in a run of an older version.
         ValueError: it is broken.
     """
     path = Path(directory) / VOCABULARY

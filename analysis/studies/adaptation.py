@@ -140,7 +140,7 @@ class Adaptation:
         self.split, self.seed = split, seed
 
     def check(self, model: System) -> None:
-        """Refuses a model that cannot score candidates under another alignment."""
+        """Raises ValueError for a model that cannot score candidates under another alignment."""
         check_searchable(model, self.settings)
         for alignment in self.strategies.values():
             replace(model.scoring, alignment=alignment)

@@ -29,7 +29,7 @@ from models.base import System
 from models.docid import Docid
 from models.multi_vector import MultiVector
 
-# Places of a ranking that are held against the exact search's.
+# Places of a ranking that are compared with the exact search's.
 FIRST = 10
 KEPT = ("mrr@10", "ndcg@10")  # of every query
 Searched = tuple[Ranking, dict[str, float]]  # what was found, what a query costs
@@ -50,11 +50,11 @@ class SearchGrid:
         """
         Args:
             settings: search option → its values, such as {keep_document: [0.2, 1.0]}: all their
-                combinations. A list of such grids: one after the other.
+                combinations. A list of such grids is searched in order.
             curves: what the figure shows, see `Curves`; a list: a figure each.
             depth: documents a query, at least as many as the deepest of `data.metrics` looks at.
             split: whose queries are searched; None = the first test split.
-            max_queries: so many of them at most; None = all.
+            max_queries: the most queries searched; None = all.
 
         Raises:
             ValueError: an option without a list of values, or no setting at all.
@@ -71,7 +71,7 @@ class SearchGrid:
         self.split, self.max_queries = split, max_queries
 
     def check(self, model: System) -> None:
-        """Refuses a model without a token index, and settings that its search does not know."""
+        """Raises ValueError for a model without a token index, or for unknown settings."""
         check_searchable(model, self.settings)
 
     def __call__(
@@ -144,7 +144,7 @@ class BeamGrid(SearchGrid):
     """A study: a docid system's `retrieve` under every beam size, with and without its plan."""
 
     def check(self, model: System) -> None:
-        """Refuses a system without identifiers whose scores are exact, and other settings."""
+        """Raises ValueError for a system without identifiers, or for other settings."""
         if not isinstance(model, Docid):
             raise ValueError(
                 f"study: {type(model).__name__} generates no docids whose beam could be varied; "

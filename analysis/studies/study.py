@@ -48,7 +48,7 @@ class Study(Protocol):
     """What `conf/study/` names."""
 
     def check(self, model: System) -> None:
-        """Refuses a model or an option that the study cannot work with (ValueError)."""
+        """Raises ValueError for a model or an option that the study cannot work with."""
 
     def __call__(
         self, model: System, data: RetrievalDataModule, run: Path
@@ -62,7 +62,7 @@ class Study(Protocol):
 
 
 def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
-    """Refuses a study that cannot be made with this model, before hours of training.
+    """Raises ValueError for a study that this model cannot answer, before hours of training.
 
     Args:
         settings: `_target_` and arguments of a study; nothing = no study.
@@ -113,7 +113,7 @@ def _build_study(settings: Mapping[str, Any]) -> Study:
 def expand_grids(
     settings: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
 ) -> list[Row]:
-    """Every combination of the values of a grid; of several grids, one after the other.
+    """Every combination of the values of a grid; of several grids in order.
 
     Raises:
         ValueError: an option without a list of values.
@@ -126,7 +126,7 @@ def expand_grids(
 
 
 def check_searchable(model: System, settings: Sequence[Row]) -> None:
-    """Refuses a model without an index of token vectors, and settings that its search lacks."""
+    """Raises ValueError for a model without a token index, or for unknown settings."""
     if not hasattr(model, "retrieve_encoded"):
         raise ValueError(
             f"study: {type(model).__name__} has no index of token vectors that could be searched "

@@ -81,6 +81,6 @@ export class WhyView {
 /** Where the first document gains on this one. */
 function against(hit, best, system) {
   return make("section", { "aria-label": "Against the first document" },
-    make("h3", {}, "What parts it from the first document"),
+    make("h3", {}, "How it differs from the first document"),
     differenceTable(hit.shares, best.shares, ["this", "first"], system.shares_of));
 }

@@ -105,7 +105,7 @@
       }
     }
 
-    /** A second click or tap lets go of a token. */
+    /** A second click or tap releases a token. */
     pin(side, index) {
       const again = this.pinned && this.pinned[0] === side && this.pinned[1] === index;
       this.pinned = again ? null : [side, index];
