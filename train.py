@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
 from analysis.evaluation import (
+    StagePeaks,
     evaluate_reranking,
     evaluate_retrieval,
     measure_index_bytes,
@@ -41,12 +42,10 @@ from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.formats.files import sha256
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.files import write_json
+from gr_mvdr.files import CHECKPOINT, check_finite, read_config, write_json
 from gr_mvdr.initialisation import take_latent_meanings
-from gr_mvdr.memory import StagePeaks
 from gr_mvdr.options import admitting, build
 from gr_mvdr.ranks import join, leave, rank, rank_zero_first
-from gr_mvdr.run_files import CHECKPOINT, check_finite, read_config
 from models.base import System, find_backbone
 from models.finished_run import IDENTIFIERS, FinishedRun
 from models.results import count_of

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.analysis import Analysis, Findings, GoldTokens, Subject, Texts
+from analysis.evaluation import release_memory
 from analysis.figures import Gallery
 from analysis.gold import find_gold_tokens
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
@@ -25,7 +26,6 @@ from analysis.tokens import (
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import write_json
-from gr_mvdr.memory import release_memory
 from gr_mvdr.options import TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings

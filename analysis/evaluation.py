@@ -1,13 +1,18 @@
 """How good a system retrieves and reranks the test queries (gr_as_mvdr §6.3), and what it costs."""
 
+import ctypes
+import resource
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import fsum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
@@ -17,6 +22,8 @@ from models.base import System, Table
 
 # Query id → metric → value.
 QueryMetrics = dict[str, dict[str, float]]
+# The kernel's counts of this process; writing 5 to the second one resets the peak.
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 # Queries whose latency is measured, one at a time, and those that a search is planned on.
 LATENCY_QUERIES, PLANNING_QUERIES = 50, 64
 
@@ -180,3 +187,54 @@ def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dic
 def measure_index_bytes(folder: Path) -> int:
     """Bytes of all files of an index folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+class StagePeaks:
+    """Measures the peak memory of each stage, as the kernel counts it.
+
+    Attributes:
+        metrics: bytes of the run and, with "/STAGE", of each stage: `cost/peak_memory_bytes`,
+            resident pages, also of mapped files (libraries, tables, the index);
+            `cost/own_memory_bytes`, without the file pages that are still mapped at the end of the
+            stage (Linux); `cost/gpu_memory_bytes`, tensors on the GPU.
+    """
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        _begin()
+
+    def end(self, stage: str) -> None:
+        """Ends a stage, returns its freed memory to the system, and begins the next stage."""
+        for name, value in _peaks().items():
+            self.metrics[f"cost/{name}/{stage}"] = value
+            self.metrics[f"cost/{name}"] = max(value, self.metrics.get(f"cost/{name}", 0))
+        release_memory()
+        _begin()
+
+
+def release_memory() -> None:
+    """Returns freed memory to the system, which glibc keeps below memory that is in use."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _begin() -> None:
+    with suppress(OSError):  # without it the peaks are those since the process began
+        _CLEAR.write_text("5")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peaks() -> dict[str, int]:
+    """Peaks in bytes since `_begin`."""
+    try:
+        lines = (line.split() for line in _STATUS.read_text().splitlines())
+        sizes = {line[0]: 1024 * int(line[1]) for line in lines if line[-1] == "kB"}
+        peak = sizes["VmHWM:"]
+        peaks = {"peak_memory_bytes": peak, "own_memory_bytes": peak - sizes["RssFile:"]}
+    except (OSError, KeyError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        peaks = {"peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    if torch.cuda.is_available():
+        peaks["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+    return peaks

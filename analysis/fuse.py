@@ -26,9 +26,8 @@ from analysis.run_folder import Run, named_folders, read_run
 from analysis.tables import Cell, Table, format_text
 from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate, read_qrels, write_qrels
-from gr_mvdr.files import new_folder, write_json, write_text
+from gr_mvdr.files import VERSION, new_folder, write_json, write_text
 from gr_mvdr.progress import track
-from gr_mvdr.run_files import VERSION
 
 MAIN = ""  # the main split, as the names of a run's files leave it out
 MERGE = "merge"

@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import rank_of
+from gr_mvdr.files import VERSION
 from gr_mvdr.ranks import world_size
-from gr_mvdr.run_files import VERSION
 from models.base import System
 from models.results import count_of
 

@@ -19,8 +19,14 @@ from analysis.folder_lock import check_links, claim_folder
 from analysis.publish import describe_run, find_group, publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import read_run, require_run
-from gr_mvdr.files import reading, remove_abandoned, temporary_folder, write_json
-from gr_mvdr.run_files import check_finite, read_metrics
+from gr_mvdr.files import (
+    check_finite,
+    read_metrics,
+    reading,
+    remove_abandoned,
+    temporary_folder,
+    write_json,
+)
 from models.finished_run import restore_run
 
 

@@ -13,21 +13,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.folder_lock import check_links, claim_folder
 from gr_mvdr.files import (
-    read_json,
-    read_yaml,
-    remove_abandoned,
-    write_json,
-    write_text,
-)
-from gr_mvdr.run_files import (
     CHECKPOINT,
     CIRCUMSTANCES,
     PARTS,
     check_finished,
     check_finite,
     read_config,
+    read_json,
     read_metrics,
     read_provenance,
+    read_yaml,
+    remove_abandoned,
+    write_json,
+    write_text,
 )
 
 FIGURES = "figures/figures.json"

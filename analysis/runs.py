@@ -28,8 +28,7 @@ from rich.text import Text
 from analysis import metric_names
 from analysis.run_folder import find_runs, named_folders
 from gr_mvdr.evaluation.metrics import is_metric
-from gr_mvdr.options import make_printable
-from gr_mvdr.run_files import (
+from gr_mvdr.files import (
     CIRCUMSTANCES,
     METRICS,
     PARTS,
@@ -38,6 +37,7 @@ from gr_mvdr.run_files import (
     read_metrics,
     read_provenance,
 )
+from gr_mvdr.options import make_printable
 
 SHOWN_METRICS = 2
 PREFERRED = ("retrieve/mrr@10", "retrieve/recall@10")

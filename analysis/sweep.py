@@ -18,7 +18,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from conf.wandb_logger import GROUP
-from gr_mvdr.run_files import CIRCUMSTANCES
+from gr_mvdr.files import CIRCUMSTANCES
 
 if TYPE_CHECKING:
     from analysis.comparison.comparison import Comparison

@@ -23,8 +23,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from conf.wandb_logger import wandb_group, wandb_offline
+from gr_mvdr.files import CIRCUMSTANCES
 from gr_mvdr.options import show
-from gr_mvdr.run_files import CIRCUMSTANCES
 
 SHOWN_CHANGE, SHOWN_CHANGES = 24, 48  # letters of a run's name for one change, and for all
 

@@ -1,4 +1,4 @@
-"""Files: read as data only, written whole or not at all.
+"""Files: read as data only, written whole or not at all; the files of a finished run.
 
 Readers take plain values (YAML, JSON, tensors, arrays) and raise a ValueError that names the file,
 the line and what was expected (docs/design.md). Writers use a temporary name beside the
@@ -16,9 +16,10 @@ import tempfile
 import weakref
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from ssl import SSLError
 from types import SimpleNamespace
@@ -29,6 +30,8 @@ from urllib.request import Request, urlopen
 import numpy as np
 import yaml
 from filelock import FileLock
+
+from gr_mvdr.options import describe_type, fits_type, make_printable, show
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -539,3 +542,104 @@ def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:
         if part.nbytes <= SMALL:
             crc = zlib.crc32(part.contiguous().numpy().reshape(-1).view(np.uint8), crc)
     return crc
+
+
+# The files of a finished run ----------------------------------------------------------------------
+
+CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, or of weights that were taken over
+PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
+# Keys of the configuration that change where or how a run is made, but no result.
+CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
+
+try:
+    VERSION = version("gr-mvdr")
+except PackageNotFoundError:  # not installed
+    VERSION = "unknown"
+
+_GROUP, _SEED = dict[str, Any], int | float | str | None
+# Types of the optional keys that other modules read.
+_TYPES: dict[str, dict[str, Any]] = {
+    CONFIG: dict.fromkeys(("model", "data", "tokenizer"), _GROUP)
+    | dict.fromkeys(("rerank", "analysis"), _GROUP | None)
+    | {"seed": _SEED},
+    PROVENANCE: dict.fromkeys(("system", "collection", "version", "paradigm"), str)
+    | dict.fromkeys(("text_fields", "overrides"), list[str])
+    | {"seed": _SEED, "documents": int, "sources": _GROUP},
+}
+
+
+class UnfinishedRun(ValueError):
+    """A run's folder lacks a part; the message names both."""
+
+
+def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
+    """Raises unless the folder is a finished run.
+
+    Args:
+        key: begins the errors: the user's "weights=outputs/…", or the folder.
+        parts: files that it must have.
+
+    Raises:
+        FileNotFoundError: no such folder; UnfinishedRun: a part is missing.
+    """
+    if not run.is_dir():
+        raise FileNotFoundError(f"{key}: no such run folder")
+    for part in parts:
+        if not (run / part).is_file():
+            raise UnfinishedRun(f"{key}: must be a finished run, it has no {part}")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """A run's configuration.
+
+    Raises:
+        FileNotFoundError: it is missing; ValueError: it is damaged, with file and line.
+    """
+    return _check_types(CONFIG, run, read_yaml(check_file(run / CONFIG, run)))
+
+
+def read_provenance(run: Path) -> dict[str, Any]:
+    """A run's provenance: "system", "collection", and further keys.
+
+    Raises:
+        FileNotFoundError: it is missing; ValueError: it is damaged, or a key has another type.
+    """
+    file = check_file(run / PROVENANCE, run)
+    record = _check_types(PROVENANCE, run, read_json(file))
+    for key in ("system", "collection"):
+        if not record.get(key, "\0").isprintable():
+            raise ValueError(f"{file}: {key}={record.get(key)!r}: must be printable text")
+    return record
+
+
+def _check_types(name: str, run: Path, content: dict[str, Any]) -> dict[str, Any]:
+    for key, hint in _TYPES[name].items():
+        if key in content and not fits_type(content[key], hint):
+            value = show(repr(content[key]))
+            raise ValueError(f"{run / name}: {key}={value}: must be {describe_type(hint)}")
+    return content
+
+
+def read_metrics(run: Path) -> dict[str, float]:
+    """A run's flat metrics.
+
+    Raises:
+        FileNotFoundError: they are missing; ValueError: as `check_finite`, or the file is damaged.
+    """
+    file = check_file(run / METRICS, run)
+    return check_finite(read_json(file), file)
+
+
+def check_finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
+    """The metrics, if all of them are finite numbers under names such as "retrieve/mrr@10".
+
+    Raises:
+        ValueError: names the file and the metric.
+    """
+    for key, value in metrics.items():
+        if "/" not in key.strip("/") or not key.isprintable():
+            rule = "must be the name of a metric, such as retrieve/mrr@10"
+            raise ValueError(f"{file}: {show(make_printable(key))}: {rule}")
+        if not fits_type(value, float):
+            raise ValueError(f"{file}: {show(key)}={show(value)}: must be a finite number")
+    return dict(metrics)

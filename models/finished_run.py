@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files import read_checkpoint, reading
-from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, make_printable
-from gr_mvdr.run_files import (
+from gr_mvdr.files import (
     CHECKPOINT,
     VERSION,
     check_finished,
+    read_checkpoint,
     read_config,
     read_provenance,
+    reading,
 )
+from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, make_printable
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.tokenizers import load_tokenizer

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import reading, temporary_folder
+from gr_mvdr.files import PROVENANCE, read_provenance, reading, temporary_folder
 from gr_mvdr.options import (
     TARGET,
     Size,
@@ -27,7 +27,6 @@ from gr_mvdr.options import (
     part,
     show,
 )
-from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import Share, Shares, System, Table

@@ -21,9 +21,8 @@ from tokenizers.models import WordLevel
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.search_trace import Continuation, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import remove_with, temporary_folder
+from gr_mvdr.files import CONFIG, remove_with, temporary_folder
 from gr_mvdr.options import Size, checked
-from gr_mvdr.run_files import CONFIG
 from gr_mvdr.texts import (
     Document,
     Documents,

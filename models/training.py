@@ -15,11 +15,10 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from gr_mvdr.files import name_errors, new_file, new_folder, read_checkpoint
+from gr_mvdr.files import CHECKPOINT, name_errors, new_file, new_folder, read_checkpoint
 from gr_mvdr.options import NonNegative, Positive
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, rank_zero_first
-from gr_mvdr.run_files import CHECKPOINT
 from gr_mvdr.tokenizers import load_tokenizer
 
 CURVES = "training/metrics.csv"  # in a run's folder

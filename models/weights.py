@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig
 
-from gr_mvdr.files import read_arrays, read_checkpoint, reading
+from gr_mvdr.files import CHECKPOINT, CONFIG, read_arrays, read_checkpoint, reading
 from gr_mvdr.options import TARGET
-from gr_mvdr.run_files import CHECKPOINT, CONFIG
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer

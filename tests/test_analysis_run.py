@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from analysis.run import analyse_again
 from analysis.store.alignment_store import AlignmentStore
-from gr_mvdr.run_files import UnfinishedRun
+from gr_mvdr.files import UnfinishedRun
 from tests.runs import ROOT, TINY, command, undrawn
 
 SETTINGS = (

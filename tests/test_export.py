@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from analysis.export import export_run, export_vectors, main, write_token_arrays
 from analysis.model_card import build_model_card
 from analysis.run_folder import read_run
-from gr_mvdr.run_files import UnfinishedRun
+from gr_mvdr.files import UnfinishedRun
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors

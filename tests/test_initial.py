@@ -10,8 +10,7 @@ import torch
 from hydra.utils import instantiate
 
 import train as train_module
-from gr_mvdr.files import read_checkpoint
-from gr_mvdr.run_files import CHECKPOINT
+from gr_mvdr.files import CHECKPOINT, read_checkpoint
 from models.training import CURVES
 from models.weights import find_weights
 from tests.runs import NO_ANALYSIS, TINY, compose_config, small

@@ -13,7 +13,7 @@ from analysis.comparison.labels import check_labels, label_groups
 from analysis.metric_names import Statistic
 from analysis.run_folder import Run, find_runs, read_run
 from analysis.tables import Cell, Table
-from gr_mvdr.run_files import UnfinishedRun
+from gr_mvdr.files import UnfinishedRun
 
 PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant whose corrected p-value is below it

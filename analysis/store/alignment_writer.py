@@ -23,10 +23,9 @@ from analysis.store.alignment_store import (
     lengths,
 )
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.files import checksum, move_into_place, new_file, read_json, write_json
+from gr_mvdr.files import VERSION, checksum, move_into_place, new_file, read_json, write_json
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
-from gr_mvdr.run_files import VERSION
 from models.base import System
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32

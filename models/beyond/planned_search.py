@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.files import temporary_folder
+from gr_mvdr.files import PROVENANCE, read_provenance, temporary_folder
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.options import NonNegative, Size, Text, part
-from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.texts import TextTable
 from gr_mvdr.token_index.costs import SearchCosts
 from models.base import Table

@@ -10,7 +10,7 @@ from analysis.heatmap import alignment_heatmap
 from analysis.report.report import write_report
 from analysis.store.alignment_store import StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
-from gr_mvdr.run_files import UnfinishedRun
+from gr_mvdr.files import UnfinishedRun
 
 
 class References(HTMLParser):

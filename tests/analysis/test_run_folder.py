@@ -1,7 +1,6 @@
 """A run's folder is found again by its own configuration, and by no other."""
 
 import os
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -63,11 +62,6 @@ def test_a_part_that_a_finished_run_lost_is_named(lost, tmp_path):
     path = tmp_path / "run" / lost
     path.rmdir() if path.is_dir() else path.unlink()
     assert find_run(config)[1] == [lost]
-
-
-def test_a_folder_whose_name_is_not_utf_8_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"bad\\udcff: must be a path in UTF-8"):
-        read_run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff")))
 
 
 @pytest.mark.parametrize("content", ["", "seed", '{"retrieve/mrr@10": 1.0', "[]"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gr_mvdr.run_files import CHECKPOINT
+from gr_mvdr.files import CHECKPOINT
 from models.beyond.ranking_losses import MarginRanking
 from models.finished_run import FinishedRun
 from models.training import CheckpointFile

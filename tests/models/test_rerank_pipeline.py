@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.run_files import PARTS
+from gr_mvdr.files import PARTS
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.base import System
 from models.bm25 import BM25

@@ -36,9 +36,8 @@ from analysis.token_retrieval import read_token_contexts
 from conf.command import report_errors
 from data_modules.builders.public import public
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import read_checkpoint, read_json, read_tensors, read_yaml
+from gr_mvdr.files import read_checkpoint, read_json, read_provenance, read_tensors, read_yaml
 from gr_mvdr.options import admitting, build, find_part
-from gr_mvdr.run_files import read_provenance
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.export.folder import load_exported
 from models.finished_run import restore_run

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gr_mvdr import memory
-from gr_mvdr.memory import StagePeaks
+from analysis import evaluation as memory
+from analysis.evaluation import StagePeaks
 
 BLOCK = 64 * 2**20
 
