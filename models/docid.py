@@ -292,12 +292,12 @@ class Docid(GenerativeSystem):
         for place, row in enumerate(rows):
             places.setdefault(tuple(self.identifiers.sequences[row]), []).append(place)
         places.pop((), None)
-        distinct, source = sorted(places), [self.prepare_query(query["tokens"])]
+        distinct, queries = sorted(places), [query["tokens"]]
         scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
         for start in range(0, len(distinct), _DECODE_BATCH):
             chunk = distinct[start : start + _DECODE_BATCH]
             names = TrieNames(Trie.build(chunk), chunk, self.hparams.length_penalty)
-            result = self.beam(source, names.constraint, names.length, beam_size=len(chunk))
+            result = self.search(queries, names, beam_size=len(chunk), plan_weight=0)
             for number, score in names.scores(result, 0).items():
                 scores[places[chunk[number]]] = score
         return scores

@@ -28,6 +28,7 @@ _SAMPLE = 50
 _MOVED = {
     "gr_mvdr.identifiers.docids.Semantic": "gr_mvdr.identifiers.cluster_tree.Semantic",
     "gr_mvdr.identifiers.quantised.": "models.beyond.quantised_docids.",
+    "gr_mvdr.identifiers.titles.": "gr_mvdr.identifiers.docids.",
     "gr_mvdr.ranking_losses.": "models.beyond.ranking_losses.",
     "models.beyond.run_embeddings.": "models.beyond.quantised_docids.",
     "models.finished_run.embed_by_run": "models.beyond.quantised_docids.embed_by_run",

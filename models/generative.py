@@ -16,7 +16,7 @@ from gr_mvdr import cross_attention
 from gr_mvdr.backbones import encode, load_encoder_decoder
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import read_decoder
-from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint, beam_search
+from gr_mvdr.decoding.beam_search import BeamSearchResult, beam_search
 from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.names import Names
 from gr_mvdr.decoding.search_trace import Continuation, SearchPath, SearchTrace, continue_prefix
@@ -159,8 +159,9 @@ class GenerativeSystem(System):
         return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) mean log-probability of the target tokens."""
-        return self.target_shares(batch)[1].sum(1)
+        """(B,) mean log-probability of the target tokens; −inf where there is none."""
+        batch, values = self.target_shares(batch)
+        return values.sum(1).masked_fill(~batch.document_mask.any(1), -torch.inf)
 
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
@@ -313,46 +314,33 @@ class GenerativeSystem(System):
         queries: Sequence[Sequence[int]],
         names: Names | None = None,
         texts: Sequence[str] | None = None,
+        sources: Sequence[Sequence[int]] | None = None,
+        beam_size: int | None = None,
         plan_weight: float | None = None,
-        **options: Any,
+        trace: SearchTrace | None = None,
     ) -> BeamSearchResult:
-        """Beam search for queries, given as tokens.
+        """Beam search for queries, given as tokens; see `gr_mvdr.decoding.beam_search`.
 
         Args:
             names: what may be generated; None = the names of all documents.
-            texts: the queries', which a plan may read; plan_weight: None = the plan's own.
-            options: `beam_size` and `trace` of `beam`.
+            texts: the queries', which a plan may read.
+            sources: token ids that the encoder reads; None = the queries, as `prepare_query` cuts
+                them.
+            beam_size, plan_weight: None = the system's own; trace: is shown and times every step.
         """
-        names = names or self.names
+        names, plan = names or self.names, None
         if self.plan is not None:
             columns = dict(id=list(map(str, range(len(queries)))), tokens=queries, text=texts)
             table = TextTable({name: list(c) for name, c in columns.items() if c is not None})
-            options["plan"] = self.plan.guide(table, names.constraint, plan_weight)
-        sources = [self.prepare_query(query) for query in queries]
-        return self.beam(sources, names.constraint, names.length, **options)
-
-    def beam(
-        self,
-        sources: Sequence[Sequence[int]],
-        constraint: Constraint,
-        length: int,
-        beam_size: int | None = None,
-        trace: SearchTrace | None = None,
-        plan: Callable[[Tensor], Tensor] | None = None,
-    ) -> BeamSearchResult:
-        """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
-
-        Args:
-            sources: token ids as the encoder reads them; length: the most tokens of a hypothesis.
-            beam_size: None = the system's own; trace: is shown and times every step.
-        """
-        step = self.decoding_step(*(x.to(self.device) for x in pad(sources)))
+            plan = self.plan.guide(table, names.constraint, plan_weight)
+        ids, mask = pad(sources or [self.prepare_query(query) for query in queries])
+        step = self.decoding_step(ids.to(self.device), mask.to(self.device))
         return beam_search(
             trace.timed(step) if trace else step,
-            constraint,
-            batch_size=len(sources),
+            names.constraint,
+            batch_size=len(queries),
             beam_size=beam_size or self.hparams.beam_size,
-            length=length,
+            length=names.length,
             end_token=self.template.stop,
             device=self.device,
             observer=trace.observe if trace else None,

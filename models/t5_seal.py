@@ -86,17 +86,12 @@ class T5SEAL(GenerativeSystem):
 
     # Scores of given documents --------------------------------------------------------------------
 
-    def score(self, batch: PairBatch) -> Tensor:
-        """(B,) leak-free relevance: mean over windows of the mean token log-probability.
-
-        The windows are `key_length` tokens long, the length of a key in search, do not overlap and
-        do not depend on the query. A document without tokens has no n-gram: −inf.
-        """
-        batch, values = self.target_shares(batch)
-        return values.sum(1).masked_fill(~batch.document_mask.any(1), -torch.inf)
-
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
-        """The documents' tokens, each with its log-probability's weight in the two means."""
+        """The documents' tokens, each with its part of `score`: leak-free relevance.
+
+        A mean over windows of the mean token log-probability. Windows are `key_length` tokens long,
+        the length of a key in search, do not overlap and do not depend on the query.
+        """
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
         # The end of a text that was cut is no continuation that a search could generate.

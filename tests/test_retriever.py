@@ -323,7 +323,7 @@ def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, tmp_path):
     scheme, documents = retriever.system.scheme, retriever.documents
     encoded = Retriever.load(run).encode_documents(documents["text"][:4])
     means = [F.normalize(text.vectors.mean(0), dim=0) for text in encoded]
-    found = torch.from_numpy(scheme.embeddings.transform(documents.select(range(4))))
+    found = torch.from_numpy(scheme.embed(documents.select(range(4))))
     torch.testing.assert_close(found, torch.stack(means), atol=1e-5, rtol=0)
     before = retriever.system.identifiers.sequences
     retriever.add({"id": "copy", "text": documents["text"][0]})

@@ -7,74 +7,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from gr_mvdr.identifiers.document_embeddings import EmbeddedDocids
-from gr_mvdr.identifiers.scheme import Learned, Table
+from gr_mvdr.identifiers.scheme import Table
 from gr_mvdr.options import AtLeast, Seed, Size, part
 from gr_mvdr.progress import track
-
-
-class ClusterTree(Learned):
-    """A hierarchy of clusters; nodes breadth-first, root 0, the children of a node adjacent.
-
-    Attributes:
-        first_child: (nodes + 1,) int64, node n's children are first_child[n] and the nodes before
-            first_child[n + 1]; a leaf has none.
-        centroids: (nodes, d) float32.
-        points: (D, d) float32, the clustered vectors.
-    """
-
-    arrays = ("first_child", "centroids", "points")
-    first_child: np.ndarray
-    centroids: np.ndarray
-    points: np.ndarray
-
-    def fit(
-        self, points: np.ndarray, k: int, leaf_size: int, balanced: bool = False, seed: int = 0
-    ) -> list[list[int]]:
-        """Splits into k clusters, and these again until they have at most `leaf_size` members.
-
-        Args:
-            points: (D, d) float32, D ≥ 1.
-            k: ≥ 2; a cluster of fewer points is split into as many as there are.
-            leaf_size: ≥ 1.
-            balanced: the parts of a cluster differ in size by at most one.
-            seed: random seed of every k-means.
-
-        Returns:
-            For each point the child numbers from the root to its leaf, then its number there: the
-            points of a leaf keep their order.
-        """
-        from threadpoolctl import threadpool_limits
-
-        groups, centroids, counts = [np.arange(len(points))], [points.mean(0)], []
-        paths: list[list[int]] = [[]]
-        places: list[list[int]] = [[]] * len(points)
-        # One thread: the order of a sum over several threads varies.
-        with threadpool_limits(limits=1):
-            # A generator: the lists grow while the loop reads them.
-            nodes = zip((group for group in groups), paths, strict=True)
-            for group, path in track(nodes, "clustering into nodes"):
-                if len(group) <= leaf_size:
-                    counts.append(0)
-                    for number, point in enumerate(group.tolist()):
-                        places[point] = [*path, number]
-                    continue
-                labels, centers = split(points[group], k, balanced, seed)
-                counts.append(len(centers))
-                centroids.extend(centers)
-                groups.extend(group[labels == child] for child in range(len(centers)))
-                paths.extend([*path, child] for child in range(len(centers)))
-        self.first_child = np.cumsum([1, *counts], dtype=np.int64)
-        self.centroids, self.points = np.array(centroids, dtype=np.float32), points
-        return places
-
-    def descend(self, point: np.ndarray) -> list[int]:
-        """The child numbers to the leaf that a point (d,) reaches by the nearest centroids."""
-        node, path = 0, []
-        while len(children := range(*self.first_child[node : node + 2])):
-            costs = ((self.centroids[children[0] : children[-1] + 1] - point) ** 2).sum(1)
-            path.append(int(costs.argmin()))
-            node = children[path[-1]]
-        return path
 
 
 @part("identifiers")
@@ -83,10 +18,21 @@ class SemanticDocids(EmbeddedDocids):
 
     Documents with a common prefix are similar. Leaves have no children, so that no identifier is a
     prefix of another and none needs an end token.
+
+    The tree's nodes are numbered breadth first, the root is 0, the children of a node are adjacent.
+
+    Attributes:
+        first_child: (nodes + 1,) int64, node n's children are first_child[n] and the nodes before
+            first_child[n + 1]; a leaf has none.
+        centroids: (nodes, d) float32.
+        points: (D, d) float32, the vectors of the known documents.
     """
 
     options = ("k", "leaf_size", "balanced", "positional", "seed", "embeddings")
-    folder = "tree"
+    arrays = ("first_child", "centroids", "points")
+    first_child: np.ndarray
+    centroids: np.ndarray
+    points: np.ndarray
 
     def __init__(
         self,
@@ -113,35 +59,49 @@ class SemanticDocids(EmbeddedDocids):
         super().__init__(embeddings)
         self.k, self.leaf_size, self.balanced, self.seed = k, leaf_size, balanced, seed
         self.positional, self.new_documents = positional, new_documents
-        self.structure = ClusterTree()
-
-    @property
-    def numbers_per_position(self) -> int:
-        """The largest number of children of a node or of members of a leaf."""
-        return max(self.k, self.leaf_size)
-
-    @property
-    def width(self) -> int | None:
-        return self.numbers_per_position if self.positional else None
+        # The most children of a node or members of a leaf.
+        self.numbers = max(k, leaf_size)
+        self.width = self.numbers if positional else None
 
     @property
     def n_tokens(self) -> int:
-        positions = max(map(len, self.known.values())) if self.positional else 1
-        return positions * self.numbers_per_position
+        return self.numbers * (max(map(len, self.known.values())) if self.positional else 1)
 
     def learn(self, documents: Table) -> list[list[int]]:
-        """Embeds and clusters the documents; a single document is a leaf.
+        """Splits the documents into k clusters, and these again until `leaf_size` is reached.
 
         Raises:
-            ValueError: fewer than k documents.
+            ValueError: fewer than k documents, but for a single one, which is a leaf.
         """
+        from threadpoolctl import threadpool_limits
+
         if 1 < len(documents) < self.k:
             raise ValueError(
                 f"model.identifiers.k={self.k}: must be ≤ the {len(documents)} documents"
             )
         self.embedder.fit(documents)
-        options = self.k, self.leaf_size, self.balanced, self.seed
-        return list(map(self._tokens, self.structure.fit(self.embed(documents), *options)))
+        self.points = points = self.embed(documents)
+        groups, centroids, counts = [np.arange(len(points))], [points.mean(0)], []
+        paths: list[list[int]] = [[]]
+        docids: list[list[int]] = [[]] * len(points)
+        # One thread: the order of a sum over several threads varies.
+        with threadpool_limits(limits=1):
+            # A generator: the lists grow while the loop reads them.
+            nodes = zip((group for group in groups), paths, strict=True)
+            for group, path in track(nodes, "clustering into nodes"):
+                if len(group) <= self.leaf_size:
+                    counts.append(0)
+                    for number, point in enumerate(group.tolist()):
+                        docids[point] = self._tokens([*path, number])
+                    continue
+                labels, centers = split(points[group], self.k, self.balanced, self.seed)
+                counts.append(len(centers))
+                centroids.extend(centers)
+                groups.extend(group[labels == child] for child in range(len(centers)))
+                paths.extend([*path, child] for child in range(len(centers)))
+        self.first_child = np.cumsum([1, *counts], dtype=np.int64)
+        self.centroids = np.array(centroids, dtype=np.float32)
+        return docids
 
     def name(self, documents: Table) -> list[list[int]]:
         known, leaves = list(self.known.values()), defaultdict(list)
@@ -150,17 +110,27 @@ class SemanticDocids(EmbeddedDocids):
         taken = {leaf: len(members) for leaf, members in leaves.items()}
         named = []
         for point in self.embed(documents):
-            path = self.structure.descend(point)
+            path = self.descend(point)
             leaf = tuple(self._tokens(path))
-            if self.new_documents == "number" and taken[leaf] < self.numbers_per_position:
+            if self.new_documents == "number" and taken[leaf] < self.numbers:
                 named.append(self._tokens([*path, taken[leaf]]))
                 taken[leaf] += 1
             else:  # differences, not products: an exact copy has distance 0
-                distances = ((self.structure.points[leaves[leaf]] - point) ** 2).sum(1)
+                distances = ((self.points[leaves[leaf]] - point) ** 2).sum(1)
                 named.append(known[leaves[leaf][distances.argmin()]])
         return named
 
+    def descend(self, point: np.ndarray) -> list[int]:
+        """The child numbers to the leaf that a point (d,) reaches by the nearest centroids."""
+        node, path = 0, []
+        while len(children := range(*self.first_child[node : node + 2])):
+            costs = ((self.centroids[children.start : children.stop] - point) ** 2).sum(1)
+            path.append(int(costs.argmin()))
+            node = children[path[-1]]
+        return path
+
     def _tokens(self, place: list[int]) -> list[int]:
+        """The tokens of a path, or of a path and the number in its leaf."""
         first, step = self.first_token, self.width or 0
         return [first + position * step + number for position, number in enumerate(place)]
 

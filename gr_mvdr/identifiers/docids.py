@@ -1,9 +1,12 @@
-"""Docids without structure: one token a document, or its number in digits (DSI, §3.2)."""
+"""Identifiers without structure: one token, the number in digits (DSI, §3.2), the title (GENRE).
 
-from typing import Literal
+DSI is Tay et al. (2022), GENRE De Cao et al. (2021); see gr_as_mvdr §5.1, §7.3.
+"""
+
+from typing import Annotated, Literal
 
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme, Table
-from gr_mvdr.options import part
+from gr_mvdr.options import AtLeast, Size, part
 
 
 @part("identifiers")
@@ -55,3 +58,61 @@ class NaiveDocids(Scheme):
         numbers = range(len(self.known), len(self.known) + len(documents))
         digits = ([self.first_token + int(digit) for digit in str(n)] for n in numbers)
         return [[*tokens, self.template.stop] for tokens in digits]
+
+
+@part("identifiers")
+class Titles(Scheme):
+    """A document's identifier is its title, then </s>. Documents with the same title share it.
+
+    Under a BART it begins with <s>, as the sequences of GENRE's published models do.
+    """
+
+    options = ("missing", "first_tokens", "max_length", "long")
+
+    def __init__(
+        self,
+        missing: Literal["refuse", "first_tokens"] = "refuse",
+        first_tokens: Size = 8,
+        max_length: Annotated[int, AtLeast(2)] = 32,
+        long: Literal["refuse", "cut"] = "refuse",
+    ):
+        """
+        Args:
+            missing: a document without a title is an error ("refuse"), or its text's first tokens
+                name it; a document without text is then named by the end token alone.
+            first_tokens: number of these tokens.
+            max_length: tokens of an identifier, </s> (and BART's <s>) included.
+            long: a longer identifier is an error ("refuse"), or is cut.
+        """
+        super().__init__()
+        self.missing, self.first_tokens = missing, first_tokens
+        self.max_length, self.long = max_length, long
+
+    def name(self, documents: Table) -> list[list[int]]:
+        """The titles' tokens within the template.
+
+        Raises:
+            ValueError: a title is missing or too long, and the option for it is "refuse".
+        """
+        ids, names = documents["id"][:], documents["title_tokens"][:]
+        untitled = [document for document, name in zip(ids, names, strict=True) if not name]
+        if self.missing == "first_tokens":
+            texts = documents["tokens"]
+            names = [name or texts[row][: self.first_tokens] for row, name in enumerate(names)]
+        elif untitled:
+            raise ValueError(
+                f"model.identifiers.missing=refuse: {len(untitled)} documents have no title, the "
+                f"first is {untitled[0]!r}; model.identifiers.missing=first_tokens names them by "
+                "their text"
+            )
+        around = len(self.template.read_target((), 0))
+        lengths = {document: len(name) + around for document, name in zip(ids, names, strict=True)}
+        long = [document for document, length in lengths.items() if length > self.max_length]
+        if long and self.long == "refuse":
+            longest = max(long, key=lengths.__getitem__)
+            raise ValueError(
+                f"model.identifiers.max_length={self.max_length}: {len(long)} titles have more "
+                f"tokens, the longest ({longest!r}) {lengths[longest]}, special tokens included; "
+                "model.identifiers.long=cut shortens them"
+            )
+        return [self.template.read_target(name, self.max_length) for name in names]

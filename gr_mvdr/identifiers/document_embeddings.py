@@ -4,8 +4,7 @@ The vectors come from TF-IDF and SVD, from the model's own encoder or from a pre
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,8 +12,7 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.backbones import encode_texts, load_encoder
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files import new_folder
-from gr_mvdr.identifiers.scheme import Identifiers, Learned, Scheme, Table
+from gr_mvdr.identifiers.scheme import Scheme, Table
 from gr_mvdr.options import Seed, Size, build, part
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
@@ -22,8 +20,11 @@ from gr_mvdr.tokenizers import load_tokenizer
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
 
 
-class DocumentEmbeddings(Learned):
-    """Makes the vectors of documents."""
+class DocumentEmbeddings:
+    """Makes the vectors of documents; `arrays`, `values`: what it learns, see `Scheme`."""
+
+    arrays: ClassVar[tuple[str, ...]] = ()
+    values: ClassVar[tuple[str, ...]] = ()
 
     def fit(self, documents: Table) -> None:
         """Learns from the known documents; by default nothing."""
@@ -135,35 +136,18 @@ class HuggingFaceEncoder(DocumentEmbeddings):
 
 
 class EmbeddedDocids(Scheme):
-    """Docids made of the documents' vectors: a subclass clusters or quantises them.
-
-    Attributes:
-        structure: the clusters or codes that are learned from vectors, kept in the folder `folder`.
-    """
-
-    folder: str
-    structure: Any
+    """Docids made of the documents' vectors: a subclass clusters or quantises them."""
 
     def __init__(self, embeddings: dict[str, Any] | None = None):
         """embeddings: `_target_` and options of a part of this module; None = TF-IDF and SVD."""
         super().__init__()
         self.embeddings = dict(embeddings or TFIDF)
         self.embedder: DocumentEmbeddings = build("embeddings", self.embeddings)
+        self.owners = [self, self.embedder]
 
     def embed(self, documents: Table) -> np.ndarray:
         """(n, d) float32 vectors of documents."""
         return self.embedder.transform(documents, self.backbone)
-
-    def save(self, folder: Path) -> None:
-        with new_folder(folder) as unfinished:
-            super().save(unfinished / "scheme")
-            self.embedder.save(unfinished / "embeddings")
-            self.structure.save(unfinished / self.folder)
-
-    def load(self, folder: Path, identifiers: Identifiers) -> None:
-        super().load(folder / "scheme", identifiers)
-        self.embedder.load(folder / "embeddings")
-        self.structure.load(folder / self.folder)
 
 
 def embed_texts(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import PreTrainedModel
 
-from gr_mvdr.files import read_arrays, write_arrays
+from gr_mvdr.files import CONTENTS, check, read_arrays, write_arrays
 from gr_mvdr.options import show
 from gr_mvdr.template import TextTemplate
 
@@ -110,34 +110,11 @@ class Identifiers:
         return cls(saved, [tokens[a:b] for a, b in pairwise(arrays["starts"].tolist())])
 
 
-class Learned:
-    """What is learned from documents, kept in a folder.
-
-    Attributes:
-        arrays, values: names of the attributes that are kept: numpy arrays, plain values.
-    """
-
-    arrays: ClassVar[tuple[str, ...]] = ()
-    values: ClassVar[tuple[str, ...]] = ()
-
-    def save(self, folder: Path) -> None:
-        """Writes the new folder `folder`; none if nothing is learned."""
-        if self.arrays or self.values:
-            arrays, values = ({n: getattr(self, n) for n in k} for k in (self.arrays, self.values))
-            write_arrays(folder, arrays, values)
-
-    def load(self, folder: Path) -> None:
-        """Reads what `save` wrote; raises as `read_arrays` does."""
-        if self.arrays or self.values:
-            arrays, values = read_arrays(folder, self.arrays)
-            vars(self).update(arrays | {name: values[name] for name in self.values})
-
-
 class Scheme:
     """Makes identifiers: atomic, naive or semantic docids, titles.
 
     A new scheme is a subclass with `name`, and `learn` if the documents known in training are named
-    otherwise than those that come later.
+    otherwise than those that come later. What it learns it lists in `arrays` and `values`.
 
     Attributes:
         n_tokens: number of new tokens, from `first_token` on; known once fitted.
@@ -147,10 +124,14 @@ class Scheme:
         first_token: the first new token's id.
         template: the special tokens around an identifier; T5's until a system sets its own.
         backbone: the system's, for schemes that embed documents by its encoder.
+        owners: the objects whose attributes are kept: the scheme, and what embeds its documents.
     """
 
     # The options that the identifiers of known documents depend on.
     options: ClassVar[tuple[str, ...]] = ()
+    # Names of the attributes that are kept: numpy arrays, and plain values.
+    arrays: ClassVar[tuple[str, ...]] = ()
+    values: ClassVar[tuple[str, ...]] = ()
     # Advice to the user where many documents share their identifiers.
     advice = (
         "take another identifier, such as model=dsi_semantic, or give each document a title of "
@@ -163,7 +144,7 @@ class Scheme:
 
     def __init__(self) -> None:
         self.known: dict[str, list[int]] = {}
-        self.template = TextTemplate()
+        self.template, self.owners = TextTemplate(), [self]
 
     def learn(self, documents: Table) -> list[list[int]]:
         """Learns from the known documents; returns their identifiers."""
@@ -202,25 +183,38 @@ class Scheme:
 
     def save(self, folder: Path) -> None:
         """Writes the state of `assign`, but for identifiers, as the new folder `folder`."""
-        options = {name: getattr(self, name) for name in self.options}
+        arrays = {name: getattr(owner, name) for owner in self.owners for name in owner.arrays}
+        values = {name: getattr(owner, name) for owner in self.owners for name in owner.values}
         state = {"first_token": self.first_token, "document_ids": list(self.known)}
-        write_arrays(folder, {}, {"scheme": type(self).__name__, **options, **state})
+        write_arrays(folder, arrays, {**self._origin(), **values, **state})
+
+    def _origin(self) -> dict[str, Any]:
+        """What the identifiers of known documents depend on."""
+        options = {name: getattr(self, name) for name in self.options}
+        return {"scheme": type(self).__name__, **options}
 
     def load(self, folder: Path, identifiers: Identifiers) -> None:
         """Restores the state that `save` wrote; `identifiers`: of the known documents, and others.
 
         Raises:
-            FileNotFoundError: no such folder. ValueError: it is damaged, or was saved by another
-                scheme or with other options.
+            ValueError: it is damaged, or was saved by another scheme or with other options.
         """
-        _, saved = read_arrays(folder, ())
-        options = {name: getattr(self, name) for name in self.options}
-        for key, value in {"scheme": type(self).__name__, **options}.items():
+        saved: dict[str, Any] = {}
+        wanted = {name for owner in self.owners for name in owner.arrays}
+        for file in folder.rglob(CONTENTS):  # earlier versions kept a folder for each owner
+            names = tuple(name for name in wanted if (file.parent / f"{name}.npy").is_file())
+            arrays, values = read_arrays(file.parent, names)
+            saved |= arrays | values
+        for key, value in self._origin().items():
             if saved.get(key) != value:
                 raise ValueError(
                     f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
                     f"made with {key}={saved.get(key)}"
                 )
+        for owner in self.owners:
+            names = *owner.arrays, *owner.values
+            check(saved.keys() >= {*names}, folder, f"must hold {', '.join(names)}")
+            vars(owner).update({name: saved[name] for name in names})
         named = dict(zip(identifiers.document_ids, identifiers.sequences, strict=True))
         self.known = {document: named[document] for document in saved["document_ids"]}
         self.first_token = saved["first_token"]

@@ -20,7 +20,7 @@ from gr_mvdr.identifiers.document_embeddings import (
     EmbeddedDocids,
     normalise_rows,
 )
-from gr_mvdr.identifiers.scheme import Learned, Table
+from gr_mvdr.identifiers.scheme import Table
 from gr_mvdr.options import TARGET, Rule, Seed, Size, Text, find_part, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import load_tokenizer
@@ -32,52 +32,94 @@ PowerOfTwo = Annotated[
 ]
 
 
-class Quantiser(Learned):
-    """Vectors as L codes out of K each (faiss).
+@part("identifiers")
+class QuantisedDocids(EmbeddedDocids):
+    """A document's vector as L codes out of K each; then a number, as vectors share their codes.
 
-    Residual: each level quantises what those before it leave. Product: each level quantises a part
-    of the vector of its own.
+    Residual: each level quantises what those before it leave, so that documents of a common prefix
+    are alike. Product: each level quantises a part of the vector of its own. Residuals keep their
+    lengths (GRID's are normalised), so that the codes are faiss' own. Every position has tokens of
+    its own.
 
     Attributes:
         codebooks: (L, K, w) float32, w = d (residual) or d / L (product).
-        known_codes: (D, L) int64, of the vectors that they were learned from.
-        reconstruction_error: Σ ‖x − x̂‖² / Σ ‖x − mean‖² over these, x̂ made of the codes.
+        known_codes: (D, L) int64, of the known documents.
+        reconstruction_error: Σ ‖x − x̂‖² / Σ ‖x − mean‖² over their vectors, x̂ made of the codes.
     """
 
+    options = ("quantiser", "levels", "codes", "collisions", "seed", "embeddings")
     arrays, values = ("codebooks", "known_codes"), ("reconstruction_error",)
+    advice = "model.identifiers.collisions=number gives each an identifier of its own"
     codebooks: np.ndarray
     known_codes: np.ndarray
     reconstruction_error: float
 
-    def __init__(self, kind: str, levels: int, codes: int):
-        self.is_product, self.levels, self.codes = kind == "product", levels, codes
-        self.bits = codes.bit_length() - 1
+    def __init__(
+        self,
+        levels: Size,
+        codes: PowerOfTwo,
+        quantiser: Literal["residual", "product"] = "residual",
+        collisions: Literal["number", "share"] = "number",
+        embeddings: dict[str, Any] | None = None,
+        seed: Seed = 0,
+    ):
+        """
+        Args:
+            levels: L, codes a document (RIPOR 32, PAG 8, GRID 3, DDRO 24).
+            codes: K (256; PAG 2048).
+            quantiser: see the class.
+            collisions: "number", a last position numbers the documents with the same codes from 0,
+                so that all identifiers have L + 1 tokens and none is a prefix of another; or
+                "share", documents with the same codes share one identifier.
+            embeddings: see `EmbeddedDocids`.
+            seed: random seed of the quantiser's k-means.
+        """
+        super().__init__(embeddings)
+        self.levels, self.codes, self.seed = levels, codes, seed
+        self.quantiser, self.collisions = quantiser, collisions
+        self.is_product, self.bits = quantiser == "product", codes.bit_length() - 1
 
-    def fit(self, points: np.ndarray, seed: int) -> None:
-        """Learns the codebooks from (D, d) float32."""
-        points = self._widen(points)
-        self.codebooks = self.learn(points, seed)
+    @property
+    def width(self) -> int:
+        """K, or more where more known documents have the same codes: a number each."""
+        return max(self.codes, int(self._groups().max()) if self.collisions == "number" else 0)
+
+    @property
+    def n_tokens(self) -> int:
+        return (self.levels + (self.collisions == "number")) * self.width
+
+    def learn(self, documents: Table) -> list[list[int]]:
+        """Embeds the documents and learns the codebooks from them."""
+        self.embedder.fit(documents)
+        points = self._widen(self.embed(documents))
+        self.codebooks = self.learn_codebooks(points)
         self.known_codes = self.encode(points)
         lost = ((points - self.decode(self.known_codes)) ** 2).sum()
         self.reconstruction_error = float(lost / max(((points - points.mean(0)) ** 2).sum(), 1e-12))
+        return self._tokens(self.known_codes)
 
-    def learn(self, points: np.ndarray, seed: int) -> np.ndarray:
-        """k-means, level by level; of fewer points than codes, each is a code."""
-        import faiss
-        from threadpoolctl import threadpool_limits
-
-        quantiser = self._faiss(points.shape[1])
-        quantiser.cp.seed, quantiser.cp.min_points_per_centroid = seed % 2**31, 1
-        # One thread: the order of a sum over several threads varies.
-        with threadpool_limits(limits=1):
-            quantiser.train(np.resize(points, (max(len(points), self.codes), points.shape[1])))
-        rows = quantiser.centroids if self.is_product else quantiser.codebooks
-        return faiss.vector_to_array(rows).reshape(self.levels, self.codes, -1).copy()
+    def name(self, documents: Table) -> list[list[int]]:
+        """The next number of their codes, or the last one that there is a token for."""
+        codes = np.concatenate([self.known_codes, self.encode(self._widen(self.embed(documents)))])
+        return self._tokens(codes)[len(self.known_codes) :]
 
     def _widen(self, points: np.ndarray) -> np.ndarray:
         """Appends zeros, which add no distance, so that a product's parts are equally wide."""
         missing = -points.shape[1] % self.levels if self.is_product else 0
         return np.pad(points, ((0, 0), (0, missing)))
+
+    def learn_codebooks(self, points: np.ndarray) -> np.ndarray:
+        """k-means, level by level (faiss); of fewer points than codes, each is a code."""
+        import faiss
+        from threadpoolctl import threadpool_limits
+
+        quantiser = self._faiss(points.shape[1])
+        quantiser.cp.seed, quantiser.cp.min_points_per_centroid = self.seed % 2**31, 1
+        # One thread: the order of a sum over several threads varies.
+        with threadpool_limits(limits=1):
+            quantiser.train(np.resize(points, (max(len(points), self.codes), points.shape[1])))
+        rows = quantiser.centroids if self.is_product else quantiser.codebooks
+        return faiss.vector_to_array(rows).reshape(self.levels, self.codes, -1).copy()
 
     def _faiss(self, size: int) -> Any:
         """faiss' quantiser of vectors (size,), without codebooks."""
@@ -100,14 +142,13 @@ class Quantiser(Learned):
         """
         import faiss
 
-        points = self._widen(points)
         size, books = points.shape[1], np.ascontiguousarray(self.codebooks)
         width = size // self.levels if self.is_product else size
         # faiss reads the codebooks as raw memory, and would read beyond them.
         if (books.dtype, *books.shape) != (np.float32, self.levels, self.codes, width):
             raise ValueError(
-                f"quantiser/codebooks.npy: is damaged, must hold {self.levels} × {self.codes} "
-                f"float32 vectors of {width} dimensions, as model.identifiers.embeddings makes them"
+                f"codebooks.npy: is damaged, must hold {self.levels} × {self.codes} float32 "
+                f"vectors of {width} dimensions, as model.identifiers.embeddings makes them"
             )
         quantiser = self._faiss(size)
         rows = quantiser.centroids if self.is_product else quantiser.codebooks
@@ -120,64 +161,6 @@ class Quantiser(Learned):
         """(n, L) int64 codes → (n, d) float32: the sum of their centroids, or these in a row."""
         parts = self.codebooks[np.arange(self.levels), codes]  # (n, L, w)
         return parts.reshape(len(codes), -1) if self.is_product else parts.sum(1)
-
-
-@part("identifiers")
-class QuantisedDocids(EmbeddedDocids):
-    """A document's vector as L codes out of K each; then a number, as vectors share their codes.
-
-    Under residual codes documents of a common prefix are alike. Residuals keep their lengths
-    (GRID's are normalised), so that the codes are faiss' own. Every position has tokens of its own.
-    """
-
-    options = ("quantiser", "levels", "codes", "collisions", "seed", "embeddings")
-    advice = "model.identifiers.collisions=number gives each an identifier of its own"
-    folder = "quantiser"
-
-    def __init__(
-        self,
-        levels: Size,
-        codes: PowerOfTwo,
-        quantiser: Literal["residual", "product"] = "residual",
-        collisions: Literal["number", "share"] = "number",
-        embeddings: dict[str, Any] | None = None,
-        seed: Seed = 0,
-    ):
-        """
-        Args:
-            levels: L, codes a document (RIPOR 32, PAG 8, GRID 3, DDRO 24).
-            codes: K (256; PAG 2048).
-            quantiser: see `Quantiser`.
-            collisions: "number", a last position numbers the documents with the same codes from 0,
-                so that all identifiers have L + 1 tokens and none is a prefix of another; or
-                "share", documents with the same codes share one identifier.
-            embeddings: see `EmbeddedDocids`.
-            seed: random seed of the quantiser's k-means.
-        """
-        super().__init__(embeddings)
-        self.levels, self.codes, self.seed = levels, codes, seed
-        self.quantiser, self.collisions = quantiser, collisions
-        self.structure = Quantiser(quantiser, levels, codes)
-
-    @property
-    def width(self) -> int:
-        """K, or more where more known documents have the same codes: a number each."""
-        return max(self.codes, int(self._groups().max()) if self.collisions == "number" else 0)
-
-    @property
-    def n_tokens(self) -> int:
-        return (self.levels + (self.collisions == "number")) * self.width
-
-    def learn(self, documents: Table) -> list[list[int]]:
-        """Embeds the documents and learns the codebooks from them."""
-        self.embedder.fit(documents)
-        self.structure.fit(self.embed(documents), self.seed)
-        return self._tokens(self.structure.known_codes)
-
-    def name(self, documents: Table) -> list[list[int]]:
-        """The next number of their codes, or the last one that there is a token for."""
-        known, new = self.structure.known_codes, self.structure.encode(self.embed(documents))
-        return self._tokens(np.concatenate([known, new]))[len(known) :]
 
     def _tokens(self, codes: np.ndarray) -> list[list[int]]:
         """The tokens of documents in their order, from their codes (n, L)."""
@@ -192,7 +175,7 @@ class QuantisedDocids(EmbeddedDocids):
 
     def _groups(self) -> np.ndarray:
         """How many known documents have each of the code sequences that occur."""
-        return np.unique(self.structure.known_codes, axis=0, return_counts=True)[1]
+        return np.unique(self.known_codes, axis=0, return_counts=True)[1]
 
     def statistics(self) -> dict[str, float]:
         """Usage of the codes, without the last position that numbers equal codes.
@@ -200,10 +183,10 @@ class QuantisedDocids(EmbeddedDocids):
         Returns:
             level_i/code_usage, the share of the K codes that occur; level_i/code_entropy in bits,
             log₂ K at most; code_collision_rate, the share of documents whose codes another has,
-            too; largest_code_group; reconstruction_error, see `Quantiser`.
+            too; largest_code_group; reconstruction_error, see the class.
         """
         metrics = {}
-        for level, codes in enumerate(self.structure.known_codes.T, start=1):
+        for level, codes in enumerate(self.known_codes.T, start=1):
             counts = np.unique(codes, return_counts=True)[1]
             shares = counts / counts.sum()
             metrics[f"level_{level}/code_usage"] = len(counts) / self.codes
@@ -212,7 +195,7 @@ class QuantisedDocids(EmbeddedDocids):
         return metrics | {
             "code_collision_rate": float(groups[groups > 1].sum() / groups.sum()),
             "largest_code_group": float(groups.max()),
-            "reconstruction_error": self.structure.reconstruction_error,
+            "reconstruction_error": self.reconstruction_error,
         }
 
 

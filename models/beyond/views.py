@@ -18,7 +18,7 @@ from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.decoding_step import score_tokens
 from gr_mvdr.decoding.evidence import strip
-from gr_mvdr.decoding.names import NgramNames
+from gr_mvdr.decoding.names import NgramNames, TrieNames
 from gr_mvdr.decoding.ngram_index import DEEPEST, DEPTH, NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.options import Count, NonNegative, check_choice, part
@@ -120,7 +120,8 @@ class MultiViewSEAL(T5SEAL):
         self, queries: Sequence[Sequence[int]], view: str, texts: Trie
     ) -> list[dict[Ids, tuple[float, str]]]:
         """The most probable whole texts of a view for each query, with their end, as keys."""
-        found = self.beam([self.prepare_query(q, view) for q in queries], texts, texts.depth)
+        sources = [self.prepare_query(query, view) for query in queries]
+        found = super().search(queries, TrieNames(texts, ()), sources=sources)
         more = (self.hparams.bonus or {}).get(view)
         return [
             {

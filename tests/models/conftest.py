@@ -29,7 +29,7 @@ QUANTISED = {
     "_target_": "models.beyond.quantised_docids.QuantisedDocids",
     **{"levels": 2, "codes": 2, "collisions": "share"},
 }
-TITLES = {"_target_": "gr_mvdr.identifiers.titles.Titles"}
+TITLES = {"_target_": "gr_mvdr.identifiers.docids.Titles"}
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
 PAWA = {"_target_": "gr_mvdr.heads.pawa.PawaHead", "layers": 1, "heads": 2}
 NP = {"_target_": "gr_mvdr.heads.non_parametric.NonParametricHead", "clusters": 2}

@@ -220,7 +220,7 @@ def test_the_models_own_encoder_makes_the_tree(tools):
     own = {"_target_": "gr_mvdr.identifiers.document_embeddings.OwnEncoder", "length": 6}
     documents = tools.named_documents()
     system = tools.make_docid("semantic", identifiers=tools.SEMANTIC | {"embeddings": own})
-    points = torch.tensor(system.scheme.structure.points).double()  # kept as fp32
+    points = torch.tensor(system.scheme.points).double()  # kept as fp32
     for row, tokens in enumerate(documents["tokens"]):
         ids = torch.tensor([[*tokens[:5], EOS_ID]])
         with torch.no_grad():

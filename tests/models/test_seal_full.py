@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import torch
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.decoding.evidence import score_documents
+from gr_mvdr.decoding.names import NgramNames, TrieNames
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.tokenizers import EOS_ID
 from models.beyond.views import ViewResult
+from models.t5_seal import T5SEAL
 
 BODY, TITLE, END = [50], [51, 52], [53]
 SPECIAL_TOKENS = {"body": BODY, "title": TITLE, "title_end": END}
@@ -147,8 +150,10 @@ def test_two_views_are_full_seal_to_the_bit(tools, full, texts, queries, tmp_pat
     whole = zip(titles, texts["tokens"], strict=True)
     index = NgramIndex.build([[*title[:-1], *text, EOS_ID] for title, text in whole])
     trie = Trie.build(titles)
-    found = full.beam([full.prepare_query(q) for q in queries["tokens"]], index, 4)
-    named = full.beam([full.prepare_query(q, "title") for q in queries["tokens"]], trie, trie.depth)
+    asked = [full.prepare_query(query, "title") for query in queries["tokens"]]
+    search = partial(T5SEAL.search, full, queries["tokens"])
+    found = search(NgramNames(index, index, 4, texts["id"], {}))
+    named = search(TrieNames(trie, titles), sources=asked)
     options = dict(special_ids=full.template.special, document_ids=texts["id"])
     for number, query in enumerate(queries["id"]):
         keys = {tuple(key[:-1]): p for key, p in named.final.of(number) if key[-1] == EOS_ID}

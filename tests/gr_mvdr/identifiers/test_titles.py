@@ -1,7 +1,7 @@
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.identifiers.titles import Titles
+from gr_mvdr.identifiers.docids import Titles
 from gr_mvdr.tokenizers import EOS_ID
 
 

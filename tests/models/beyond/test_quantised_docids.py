@@ -26,9 +26,9 @@ def make(points, books=None, **options):
     """A scheme that embeds the points; `books`: not learned, but given."""
     scheme = QuantisedDocids(**{"levels": 2, "codes": 2, **options})
     scheme.embed = lambda table: np.float32([points[row[0]] for row in table["tokens"]])
-    scheme.embedder = OwnEncoder()  # learns nothing
+    scheme.embedder, scheme.owners = OwnEncoder(), [scheme]  # nothing is learned of texts
     if books is not None:
-        scheme.structure.learn = lambda points, seed: books
+        scheme.learn_codebooks = lambda points: books
     return scheme
 
 
@@ -52,7 +52,7 @@ def test_codes_are_faiss_own_for_known_and_for_new_documents(quantiser, tmp_path
         theirs.train_type = faiss.ResidualQuantizer.Train_default
     theirs.train(points[:100])
     packed = theirs.compute_codes(points)
-    codes, own = faiss.unpack_bitstrings(packed, 3, 3), scheme.structure
+    codes, own = faiss.unpack_bitstrings(packed, 3, 3), scheme
     assert np.array_equal(own.known_codes, codes[:100])
     assert np.allclose(own.decode(own.known_codes), theirs.decode(packed)[:100], atol=1e-6)
     scheme.save(tmp_path / "scheme")
@@ -62,7 +62,7 @@ def test_codes_are_faiss_own_for_known_and_for_new_documents(quantiser, tmp_path
         assert np.array_equal(found - FIRST - one.width * np.arange(3), codes)
     assert loaded.statistics() == scheme.statistics()
     # A number in place of a file's vectors: faiss would read on behind them.
-    loaded.structure.codebooks = loaded.structure.codebooks[:, :, :1]
+    loaded.codebooks = loaded.codebooks[:, :, :1]
     with pytest.raises(ValueError, match="codebooks.npy: is damaged, must hold 3 × 8 float32"):
         loaded.assign(documents(150))
 
