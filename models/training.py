@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
@@ -164,7 +165,7 @@ def _stop(message: str) -> None:
     raise ValueError(message) if rank() == 0 else SystemExit(1)
 
 
-class TrainingProgress(pl.callbacks.ProgressBar):
+class TrainingProgress(ProgressBar):
     """Progress of the whole training, all epochs together."""
 
     bar: Any = None
