@@ -159,14 +159,6 @@ class TokenEncoder(nn.Module):
         """The floats of a text with this number of vectors, keys included (mva Table 5)."""
         return vectors * self.dimension * (1 if self.keys is None else 2)
 
-    def penalty(self, queries: TokenVectors, documents: TokenVectors) -> Tensor:
-        """() the saliences' penalty in the loss (the L1 gate; aligner §4.3)."""
-        total = queries.vectors.new_zeros(())
-        for side, texts in (("query", queries), ("document", documents)):
-            if side in self.salience:
-                total = total + self.salience[side].penalty(texts.salience, texts.mask)
-        return total
-
 
 @part("model")
 class MultiVector(TokenSearch):
@@ -236,7 +228,12 @@ class MultiVector(TokenSearch):
         documents = self._share(self.encode_documents, batch.document_ids, batch.document_mask)
         queries = self._share(self.encode_queries, batch.query_ids, batch.query_mask)
         scores = all_pairs_relevance(documents, queries, self.training_scoring)
-        return self.loss_function(scores, batch) + self.encoder.penalty(queries, documents)
+        sides = {"query": queries, "document": documents}
+        penalties = [  # the L1 gate of aligner §4.3
+            part.penalty(sides[side].salience, sides[side].mask)
+            for side, part in self.encoder.salience.items()
+        ]
+        return sum(penalties, self.loss_function(scores, batch))
 
     def _share(
         self, encode: Callable[[Tensor, Tensor], TokenVectors], ids: Tensor, mask: Tensor

@@ -297,11 +297,8 @@ class TokenIndex:
             options: without an "auto" value, see `planned`.
 
         Raises:
-            ValueError: an option is "auto", or does not suit the scoring.
+            ValueError: an option does not suit the scoring.
         """
-        if options.open_keys:
-            key = options.open_keys[0]
-            raise ValueError(f"model.search.{key}=auto: must have a value, `planned` chooses it")
         options.check(scoring)
         if (proposer := self.proposer(options)) is None:
             live, scores = self.store.live.nonzero()[:, 0], self.exact(stack(queries), scoring).T

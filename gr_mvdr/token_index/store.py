@@ -66,12 +66,12 @@ class TokenStore:
         with reading(f"{self.directory / HEADER}"):  # an earlier version's lacks some keys
             keys = ("dtype", "fingerprint", "codec", "shards", "deleted")
             self.dtype, self.fingerprint, codec, shards, deleted = (self.header[k] for k in keys)
-        self.codecs = _read_codecs(self.directory, codec)
-        opened = [_read_shard(self.directory / name) for name in shards]
         for key, expected in (fingerprint or {}).items():
             if (own := self.fingerprint.get(key)) != expected:
                 rule = f"was made with {key} {own}, expected {expected}"
                 raise ValueError(f"index={self.directory}: {rule}")
+        self.codecs = _read_codecs(self.directory, codec)
+        opened = [_read_shard(self.directory / name) for name in shards]
         self._shards = [columns for columns, _ in opened]
         self.document_ids: list[str] = [name for _, names in opened for name in names]
         if len({columns["ids"].dtype for columns in self._shards}) > 1:
@@ -84,17 +84,13 @@ class TokenStore:
         self._starts = self.offsets[self._documents].numpy()
         self.live = torch.ones(len(self.document_ids), dtype=torch.bool)
         self.live[deleted] = False
-        widths = {name: self._shards[0][name].shape[1] for name in self._coded}
-        self.sizes = widths | {name: codec.size for name, codec in self.codecs.items()}
+        columns = {n: part for n, part in self._shards[0].items() if n in ("vectors", "keys")}
+        self.sizes = {name: part.shape[1] for name, part in columns.items()}
+        self.sizes |= {name: codec.size for name, codec in self.codecs.items()}
         self.searched = "keys" if "keys" in self.sizes else "vectors"
 
     def __len__(self) -> int:
         return len(self.document_ids)
-
-    @property
-    def _coded(self) -> list[str]:
-        """The columns of vectors."""
-        return [name for name in ("vectors", "keys") if name in self._shards[0]]
 
     @property
     def n_tokens(self) -> int:
@@ -275,7 +271,7 @@ def create(
         ValueError: an id occurs twice, a document has no token or a vector that is not finite, or
             the bytes do not divide the vectors.
     """
-    _check_unique(directory, document_ids)
+    _check_new(directory, document_ids)
     storage = storage or Storage()
     made_from = fingerprint or int(broadcast(torch.tensor(secrets.randbits(62))))
     key = _hash([made_from, *storage, list(document_ids)])
@@ -308,10 +304,7 @@ def append(store: TokenStore, document_ids: Sequence[str], encode: Encode) -> No
 
     Raises: as `create`, and ValueError for an id that the store holds already.
     """
-    _check_unique(store.directory, document_ids)
-    for name in document_ids:
-        if name in store.live_numbers:
-            raise ValueError(f"index={store.directory}: document {name!r} is in it already")
+    _check_new(store.directory, document_ids, store.live_numbers)
     shards = _split(_hash([store.revision, list(document_ids)]), document_ids)
     header = {**store.header, "shards": [*store.header["shards"], *shards]}
     try:
@@ -438,11 +431,12 @@ def _remove_unlisted(paths: Iterable[Path], header: dict[str, Any]) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _check_unique(directory: Path, document_ids: Sequence[str]) -> None:
-    different = len(set(document_ids))
-    if not 0 < different == len(document_ids):
-        rule = f"{len(document_ids)} ids, {different} different: must be ≥ 1, all different"
-        raise ValueError(f"index={directory}: {rule}")
+def _check_new(directory: Path, document_ids: Sequence[str], held: Iterable[str] = ()) -> None:
+    known = {*held}
+    for name in document_ids:
+        if name in known:
+            raise ValueError(f"index={directory}: document {name!r} is in it already")
+        known.add(name)
 
 
 def _hash(content: Any) -> str:

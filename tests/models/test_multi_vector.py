@@ -148,23 +148,6 @@ def test_an_expansion_fills_a_query_and_align_like_its_own_tokens(tools):
     assert torch.equal(pairs.alignment.sum(2), torch.ones(3, 1, 8)), "every token chooses"
 
 
-@torch.no_grad()
-def test_idf_counts_the_documents_that_are_known(tools):
-    texts = tools.Texts([[10, 11], [10, 12], [10, 13]], "d")
-    system = tools.make_multi_vector("idf")
-    ids, mask = pad([[10, 11, 12, 13, EOS_ID]])
-
-    def salience(known):
-        system.prepare(texts, known, "")
-        return system.encode_queries(ids, mask).salience[0]
-
-    everything = salience(range(3))
-    assert everything[0] < everything[1] == everything[2] == everything[3]
-    assert everything[4] == 0, "the end token does not count"
-    two = salience(range(2))
-    assert two[1] == two[2] and two[3] > two[1], "unseen: the rarest"
-
-
 def test_a_checkpoint_keeps_the_document_frequencies(tools):
     system = tools.make_multi_vector("idf")
     other = type(system)(**system.hparams)

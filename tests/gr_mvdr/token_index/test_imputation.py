@@ -68,59 +68,6 @@ def test_nothing_retrieved_at_all_is_no_candidate():
     assert relevance(nothing, "last") == relevance(nothing, "none") == {}
 
 
-def in_loops(retrieved, imputation, salience, lengths):
-    """Equation 4 term by term: for a document of m tokens, the maximum is over m values."""
-    lists = [
-        [(float(s), int(o)) for s, o in zip(*row, strict=True) if o >= 0]
-        for row in zip(retrieved.similarities, retrieved.owners, strict=True)
-    ]
-    found = {}
-    for document in {owner for row in lists for _, owner in row}:
-        total = weights = 0.0
-        for row, u in zip(lists, salience.tolist(), strict=True):
-            mine = [s for s, owner in row if owner == document]
-            if imputation == "none":
-                if not mine:
-                    continue
-                values = mine
-            else:
-                everyone = [s for s, _ in row] or [0.0]
-                guess = {"last": min(everyone), "mean": sum(everyone) / len(everyone), "zero": 0.0}
-                unretrieved = int(lengths[document]) - len(mine)
-                values = mine + [guess.get(imputation, imputation)] * unretrieved
-            total += u * max(values)
-            weights += u
-        found[document] = total / weights if weights else 0.0
-    return found
-
-
-def random_retrieved(seed, n=5, documents=9):
-    """Float64: ragged documents, some of them retrieved whole, and lists that are short."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, 4, (documents,), generator=generator)
-    owner = torch.arange(documents).repeat_interleave(lengths)
-    k = len(owner) - 4
-    owners = torch.stack([owner[torch.randperm(len(owner), generator=generator)] for _ in range(n)])
-    similarities = torch.randn(n, k, generator=generator, dtype=torch.float64)
-    similarities = similarities.sort(1, descending=True).values
-    missing = torch.arange(k) >= torch.randint(1, k + 1, (n, 1), generator=generator)
-    retrieved = Retrieved(
-        similarities.masked_fill(missing, NONE),
-        owners[:, :k].masked_fill(missing, -1),
-        torch.rand(n, k, generator=generator).masked_fill(missing, 9.0),
-    )
-    return retrieved, lengths
-
-
-@pytest.mark.parametrize("imputation", ["last", "zero", "mean", "none", 0.3])
-@pytest.mark.parametrize("seed", range(4))
-def test_any_lists_equal_the_formula_in_loops(seed, imputation):
-    retrieved, lengths = random_retrieved(seed)
-    salience = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    found = relevance(retrieved, imputation, salience, lengths)
-    assert found == pytest.approx(in_loops(retrieved, imputation, salience, lengths), abs=1e-12)
-
-
 @pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens"])
 def test_expected_relevance_by_hand(normaliser):
     """Missed similarities are the lowest of their row, their saliences the row's mean."""

@@ -109,22 +109,6 @@ def test_blocks_and_batches_change_nothing(tmp_path, monkeypatch, block, alignme
         assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("float16", 5e-3), ("pq", 0.3)])
-def test_stored_types_give_close_scores_in_every_mode(tmp_path, dtype, error):
-    tokens, queries = random_tokens(MANY), some_queries()
-    tokens = tokens._replace(vectors=tokens.vectors / 3)  # which 16 bits do not hold
-    full = build(tmp_path / "full", tokens)
-    small = build(tmp_path / "small", tokens, dtype=dtype, pq_bytes=4)
-    assert small.bytes_per_token < full.bytes_per_token or dtype == "pq"  # its codebook
-    exact = [index.exact(queries.pad(), COLBERT) for index in (full, small)]
-    assert torch.allclose(*exact, atol=error) and exact[1].dtype == torch.float32
-    assert not torch.equal(*exact) or dtype == "pq"  # which has a row for every vector
-    query = as_text(queries, 0)
-    gathered = [gather(index, query, COLBERT, 180).scores for index in (full, small)]
-    imputed = [impute(index, query, 180).scores for index in (full, small)]
-    assert torch.allclose(*gathered, atol=error) and torch.allclose(*imputed, atol=error)
-
-
 # Gather -------------------------------------------------------------------------------------------
 
 

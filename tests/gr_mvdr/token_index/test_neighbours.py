@@ -141,15 +141,9 @@ def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries, len
     assert torch.equal(rows, expected[1])
 
 
-@pytest.mark.parametrize(
-    ("neighbours", "probes", "message"),
-    [
-        (0, None, "neighbours=0: must be ≥ 1 and ≤ the 180 tokens that can be retrieved"),
-        (181, None, "neighbours=181: must be ≥ 1 and ≤ the 180 tokens"),
-        (181, 1, "neighbours=181: must be"),
-    ],
-)
-def test_searches_out_of_range_are_refused(tmp_path, queries, neighbours, probes, message):
+def test_more_neighbours_than_tokens_are_refused(tmp_path, queries):
     search = NearestTokens(create(tmp_path / "index", random_tokens(MANY))).search
-    with pytest.raises(ValueError, match=message):
-        search(queries, neighbours, probes)
+    for neighbours in (0, 181):
+        message = f"neighbours={neighbours}: must be ≥ 1 and ≤ the 180 tokens that can be retrieved"
+        with pytest.raises(ValueError, match=message):
+            search(queries, neighbours, None)
