@@ -167,28 +167,18 @@ def test_options_are_checked_by_their_types(tools):
         tools.make_multi_vector(pooling=temporal)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        ("mva", {"search": {"mode": "impute"}}, "mode=impute: must be exact or gather under Softm"),
-        ("aligner", {"search": {"keep_query": 0.5}}, "keep_query=0.5: must be 1 in mode exact"),
-        (
-            "t5_colbert",
-            {"search": {"mode": "gather", "keep_document": 0.5}},
-            "keep_document=0.5: must be 1 without salience",
-        ),
-        (
-            "t5_colbert",
-            {"alignment": {"_target_": "gr_mvdr.alignment.InBatchTopK", "k": 3}},
-            r"model.alignment=InBatchTopK\(k=3\): must be model.training_alignment",
-        ),
-        (
-            "mva-temporal",
-            {"salience": {"document": {"_target_": "gr_mvdr.salience.FrequencySalience"}}},
-            "salience.document=FrequencySalience: needs model.pooling.document=all_tokens",
-        ),
-    ],
-)
+IN_BATCH = {"_target_": "gr_mvdr.alignment.InBatchTopK", "k": 3}
+FREQUENCY = {"document": {"_target_": "gr_mvdr.salience.FrequencySalience"}}
+REFUSED = [
+    ("mva", {"search": {"mode": "impute"}}, "mode=impute: must be exact or gather under Softm"),
+    ("aligner", {"search": {"keep_query": 0.5}}, "keep_query=0.5: must be 1 in mode exact"),
+    ("mva", {"search": {"mode": "gather", "keep_query": 0.5}}, "must be 1 without salience"),
+    ("t5_colbert", {"alignment": IN_BATCH}, r"\(k=3\): must be model.training_alignment"),
+    ("mva-temporal", {"salience": FREQUENCY}, "model.pooling.document=all_tokens"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "message"), REFUSED)
 def test_choices_that_do_not_go_together_are_refused(tools, kind, options, message):
     with pytest.raises(ValueError, match=message):
         tools.make_multi_vector(kind, **options)
@@ -196,27 +186,14 @@ def test_choices_that_do_not_go_together_are_refused(tools, kind, options, messa
 
 @torch.no_grad()
 def test_hard_negatives_are_no_pairs(tools, system):
-    batch = tools.make_batch()
-    more = tools.make_batch(document_lengths=(7, 2, 9, 4, 3))
-    negatives = torch.tensor([[3], [4], [3]])
-    batch = PairBatch(
-        batch.query_ids,
-        batch.query_mask,
-        more.document_ids,
-        more.document_mask,
-        torch.arange(5),
-        negatives,
-    )
-    plain = replace(
-        batch,
-        document_ids=batch.document_ids[:3],
-        document_mask=batch.document_mask[:3],
-        document_index=torch.arange(3),
-        negatives=None,
-    )
-    assert torch.allclose(system.score(batch), system.score(plain), atol=1e-6)
-    assert system.align(batch).score.shape == (3,)
-    assert system.loss(batch) > system.loss(plain) - 1e-6
+    plain, more = tools.make_batch(), tools.make_batch(document_lengths=(7, 2, 9, 4, 3))
+    documents, mask = more.document_ids, more.document_mask
+    plain = replace(plain, document_ids=documents[:3], document_mask=mask[:3])
+    hard = replace(plain, document_ids=documents, document_mask=mask)
+    hard = replace(hard, document_index=torch.arange(5), negatives=torch.tensor([[3], [4], [3]]))
+    assert torch.allclose(system.score(hard), system.score(plain), atol=1e-6)
+    assert system.align(hard).score.shape == (3,)
+    assert system.loss(hard) > system.loss(plain) - 1e-6
 
 
 def pairs_of(query, documents):
@@ -225,25 +202,17 @@ def pairs_of(query, documents):
     return PairBatch(*pad(rows), *pad(texts), torch.arange(len(texts)))
 
 
-def check_search_equals_score(system, documents, queries, tolerance=1e-4):
-    """Every score of a full retrieval equals `score` of the pair."""
+@pytest.mark.parametrize("kind", [*KINDS, "augmented"])
+def test_exact_search_scores_every_pair_as_score_does(tools, documents, queries, kind):
+    options = {"template": {"expansion": 3}} if kind == "augmented" else {}
+    system = tools.make_multi_vector("t5_colbert" if options else kind, **options)
     system.index(documents)
     ranking = system.retrieve(queries, len(documents))
     for query in queries:
         with torch.no_grad():
             scores = system.score(pairs_of(query["tokens"], documents)).tolist()
         expected = dict(zip(documents["id"], scores, strict=True))
-        assert ranking.scores(query["id"]) == pytest.approx(expected, abs=tolerance)
-
-
-def test_exact_search_scores_every_pair_as_score_does(system, documents, queries):
-    check_search_equals_score(system, documents, queries)
-
-
-def test_augmented_queries_are_searched_as_they_are_aligned(tools, documents, queries):
-    check_search_equals_score(
-        tools.make_multi_vector(template={"expansion": 3}), documents, queries
-    )
+        assert ranking.scores(query["id"]) == pytest.approx(expected, abs=1e-4)
 
 
 def test_xtr_of_everything_is_the_mean_of_maxima(tools, documents, queries):
