@@ -40,7 +40,7 @@ from analysis.store.alignment_store import StoreDescription
 from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.alignment import other_side, pair_mask
-from gr_mvdr.options import part
+from gr_mvdr.options import check_choice, part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 MEASURES = ("hard", "soft")
@@ -81,6 +81,7 @@ def exact_match(
     Raises:
         ValueError: an unknown direction.
     """
+    check_choice("direction", direction, DIRECTIONS)
     axis = other_side(direction)
     real = pair_mask(document_mask, query_mask)
     same = (document_ids[..., :, None] == query_ids[..., None, :]) & real
