@@ -34,6 +34,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf.checks import check_hub, check_values, find_types, read_taker, walk
 from conf.composition import list_options, prepare_arguments, register_resolvers
 from conf.rules import RULES
+from conf.signatures import read_signature
 from gr_mvdr.options import make_printable
 
 CONFIGURATIONS = Path(__file__).parent
@@ -368,7 +369,9 @@ def find_similar_keys(key: str, taken: Sequence[str] = ()) -> list[str]:
         taken: keys that are known besides those of the rules and of `_SHARED`.
     """
     shared = (OmegaConf.to_container(OmegaConf.load(CONFIGURATIONS / file)) for file in _SHARED)
-    listed = [*RULES, *(name for content in shared for name, _ in walk(content))]
+    data = read_signature("data_modules.module.RetrievalDataModule").types
+    listed = [*RULES, *(f"data.{name}" for name in data)]
+    listed += [name for content in shared for name, _ in walk(content)]
     known = dict.fromkeys([*(name for name in listed if "*" not in name and name != key), *taken])
     groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
     ends = {name: name.rpartition(".")[2] for name in [*known, *sorted(groups - known.keys())]}

@@ -53,13 +53,9 @@ class Collection:
     negatives: dict[str, Path] = field(default_factory=dict)
 
     def judgements(self, split: str) -> dict[str, dict[str, int]]:
-        """The qrels of one split: query id → {document id: grade}.
-
-        Raises:
-            ValueError: the collection has no such split.
-        """
+        """The qrels of one split: query id → {document id: grade}."""
         grades: dict[str, dict[str, int]] = {}
-        for query_id, document_id, grade in _judged_triples(self._split(split)):
+        for query_id, document_id, grade in _judged_triples(self.qrels[split]):
             grades.setdefault(query_id, {})[document_id] = grade
         return grades
 
@@ -68,12 +64,8 @@ class Collection:
         return {document for _, document, grade in _judged_triples(self.qrels[split]) if grade > 0}
 
     def split_queries(self, split: str) -> Dataset:
-        """The queries that have a judgement in a split, in the order of the queries' table.
-
-        Raises:
-            ValueError: the collection has no such split.
-        """
-        judged = arrow_column(self._split(split), "query_id")
+        """The queries that have a judgement in a split, in the order of the queries' table."""
+        judged = arrow_column(self.qrels[split], "query_id")
         chosen = pc.is_in(arrow_column(self.queries, "id"), value_set=judged)
         return self.queries.select(np.flatnonzero(chosen.to_numpy()))
 
@@ -93,15 +85,6 @@ class Collection:
                 raise ValueError(f"data.groups={pattern}: {rule}")
             groups[query] = found[0]
         return groups
-
-    def _split(self, split: str) -> Dataset:
-        if split not in self.qrels or len(self.qrels[split]) == 0:
-            present = ", ".join(sorted(name for name, table in self.qrels.items() if len(table)))
-            raise ValueError(
-                f"split {split!r}: collection {self.name} has no judgements under that name; "
-                f"its splits are {present or 'none'}"
-            )
-        return self.qrels[split]
 
     def default_test_split(self, train_split: str | None) -> str:
         """The split that systems are tested on where nobody says which.

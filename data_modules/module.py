@@ -34,7 +34,7 @@ from data_modules.tokenisation import (
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.metrics import METRICS, name_metric
-from gr_mvdr.options import AtLeast, Count, Seed, Size, part
+from gr_mvdr.options import AtLeast, Count, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate
@@ -84,17 +84,17 @@ class RetrievalDataModule(pl.LightningDataModule):
         ValueError: options that no collection can meet; there is no such metric.
     """
 
-    test_split: str | list[str] | None
+    test_split: Text | list[Text] | None
     tokenizer_options: dict[str, Any]
-    new_documents: str | Sequence[str] = ()
-    train_split: str | None = "train"
-    validation_split: str | None = None
-    store: str | None = None
-    identifiers: str | None = None
-    views: Mapping[str, str] = field(default_factory=dict)
+    new_documents: Text | Sequence[Text] = ()
+    train_split: Text | None = "train"
+    validation_split: Text | None = None
+    store: Text | None = None
+    identifiers: Text | None = None
+    views: Mapping[str, Text] = field(default_factory=dict)
     empty_documents: Literal["refuse", "keep"] = "refuse"
-    text_fields: Sequence[str] = ("title", "text")
-    cleaning: Sequence[str] = ()
+    text_fields: Sequence[Text] = ("title", "text")
+    cleaning: Sequence[Literal["html", "unicode", "punctuation"]] = ()
     query_length: Length = 64
     document_length: Length = 256
     training_length: Length | None = None
@@ -104,15 +104,15 @@ class RetrievalDataModule(pl.LightningDataModule):
     num_workers: Count = 0
     seed: Seed = 0
     mask_relevant: bool = True
-    candidates: int = 100
-    candidates_run: str | None = None
+    candidates: Count = 100
+    candidates_run: Text | None = None
     add_relevant: bool = True
     drop_identical: bool = False
-    shard: str | None = None
-    metrics: Sequence[str] = METRICS
-    groups: str | None = None
-    max_test_queries: int | None = None
-    max_rerank_queries: int | None = None
+    shard: Text | None = None
+    metrics: Sequence[Text] = METRICS
+    groups: Text | None = None
+    max_test_queries: Size | None = None
+    max_rerank_queries: Size | None = None
 
     def __post_init__(self):
         super().__init__()

@@ -12,7 +12,7 @@ from data_modules.collection import Collection
 from data_modules.formats.catalogue import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.options import Count, part
+from gr_mvdr.options import Count, Size, Text, part
 
 
 @part("data")
@@ -33,10 +33,10 @@ class AlmanacDataModule(RetrievalDataModule):
 class LimitDataModule(RetrievalDataModule):
     """Every set of documents is asked for. Args: see `limit`, and `RetrievalDataModule`."""
 
-    n_documents: int
-    relevant: int
-    attributes: int | None
-    collection_seed: int
+    n_documents: Size
+    relevant: Size
+    attributes: Size | None
+    collection_seed: Count
 
     def read(self) -> Collection:
         return limit(self.n_documents, self.relevant, self.attributes, self.collection_seed)
@@ -53,9 +53,9 @@ class FilesDataModule(RetrievalDataModule):
         fields: of a file of passages the columns of id, title and text; None = found out.
     """
 
-    path: str | Sequence[str]
-    format: str | None = None
-    fields: Sequence[str | int] | None = None
+    path: Text | Sequence[Text]
+    format: Text | None = None
+    fields: Sequence[Text | Size] | None = None
 
     def read(self) -> Collection:
         fields = None if self.fields is None else list(self.fields)
@@ -67,10 +67,10 @@ class FilesDataModule(RetrievalDataModule):
 class Nq320kDataModule(RetrievalDataModule):
     """NQ320k from the raw Natural Questions. Args: see `nq320k`, and `RetrievalDataModule`."""
 
-    path: str
-    text: str | Sequence[str] = ("abstract", "content")
-    first_tokens: int | None = None
-    title_vocabulary: str | None = None
+    path: Text
+    text: Text | Sequence[Text] = ("abstract", "content")
+    first_tokens: Size | None = None
+    title_vocabulary: Text | None = None
     check_counts: bool = True
 
     def read(self) -> Collection:
@@ -84,8 +84,8 @@ class Nq320kDataModule(RetrievalDataModule):
 class MsmarcoDocDataModule(RetrievalDataModule):
     """MS MARCO documents that have a training judgement, or are listed. Args: see `msmarco_doc`."""
 
-    path: str
-    document_ids: str | None = None
+    path: Text
+    document_ids: Text | None = None
 
     def read(self) -> Collection:
         return self.collect(msmarco_doc(self.path, self.document_ids))
@@ -96,8 +96,8 @@ class MsmarcoDocDataModule(RetrievalDataModule):
 class PublicDataModule(RetrievalDataModule):
     """A public collection by name. Args: see `public`, and `RetrievalDataModule`."""
 
-    name: str = field()  # Lightning's own attribute of this name is no default
-    path: str | None = None
+    name: Text = field()  # Lightning's own attribute of this name is no default
+    path: Text | None = None
 
     def read(self) -> Collection:
         return self.collect(public(self.name, self.path))
@@ -108,8 +108,8 @@ class PublicDataModule(RetrievalDataModule):
 class IrDatasetsDataModule(RetrievalDataModule):
     """An id of ir_datasets. Args: see `ir_dataset`, and `RetrievalDataModule`."""
 
-    name: str = field()
-    fields: Sequence[str] | None = None
+    name: Text = field()
+    fields: Sequence[Text] | None = None
 
     def read(self) -> Collection:
         splits = {

@@ -1,5 +1,7 @@
 """The almanac's laws: same seed, same text; true relations; one answer a question; fitting gold."""
 
+import hashlib
+import json
 import re
 from collections import Counter
 from itertools import islice, product
@@ -148,13 +150,6 @@ def test_texts_are_clean_english_sentences_of_the_right_length(collection):
     assert min(lengths) >= 38 and max(lengths) <= 75
 
 
-def test_questions_are_clean_english(collection):
-    for text in collection.queries["text"][:]:
-        assert text[0].isupper() and text[-1] in "?." and (text[-1] == "?" or text[:4] == "Name")
-        assert not re.search(r"[{}!]|  |None|\b(\w+) \1\b", text), text
-        assert not re.search(r"\b(a [aeio]\w*|an [^aeiou\W])", text, re.IGNORECASE), text
-
-
 # Questions
 
 
@@ -200,13 +195,6 @@ def _said(entry: Entry, fact: str):
     return value.name if isinstance(value, Entry) else value
 
 
-def test_a_question_by_a_shared_name_says_which(entries):
-    for entry in (entry for entry in entries if entry.namesake):
-        for question in ask(entry, describe(entry), 20):
-            if question.plan.kind == "name":
-                assert any(form in question.text for form in entry.noun), question.text
-
-
 def test_no_two_questions_on_an_entry_give_and_ask_the_same(entries):
     for entry in entries:
         questions = ask(entry, describe(entry), 20)
@@ -223,6 +211,13 @@ def test_the_smallest_world_has_enough_questions(seed):
 
 
 # The collection
+
+
+def test_the_texts_stay_what_they_were():
+    found = almanac(n_documents=60, seed=2)
+    tables = [found.documents, found.queries]
+    rows = [*(t.to_list() for t in tables), {s: t.to_list() for s, t in found.qrels.items()}]
+    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] == "155053b0338aedf3"
 
 
 def test_the_same_arguments_give_the_same_collection(collection):

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -26,14 +24,6 @@ def test_a_split_has_its_judgements_and_its_queries_in_table_order(collection):
     assert collection.judgements("train") == {"3": {"b": 2, "a": 0}, "1": {"a": 1}}
     assert collection.split_queries("train")["id"][:] == ["1", "3"]
     assert collection.split_queries("test")["text"][:] == ["y?"]
-
-
-@pytest.mark.parametrize("verb", ["judgements", "split_queries"])
-def test_an_unknown_or_empty_split_names_those_that_exist(collection, verb):
-    empty = replace(collection, qrels=collection.qrels | {"dev": judge()})
-    for split in ("dev", "validation"):
-        with pytest.raises(ValueError, match=rf"split '{split}'.*two.*its splits are test, train"):
-            getattr(empty, verb)(split)
 
 
 def test_a_set_of_pairs_is_a_set_of_tuples():

@@ -208,18 +208,6 @@ def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
     assert max(map(len, found.values())) == 4
 
 
-def test_cut_texts_counts_what_is_cut():
-    data = tiny(query_length=5, document_length=20)
-    splits, documents = ("train", "test"), data.documents["tokens"]
-    queries = [tokens for split in splits for tokens in data.queries(split)["tokens"]]
-    # A text keeps its length − 1 first tokens and the end token.
-    expected = {
-        "queries": sum(len(tokens) > 4 for tokens in queries),
-        "documents": sum(len(tokens) > 19 for tokens in documents),
-    }
-    assert data.count_cut_texts() == expected and 0 < expected["documents"] < 30
-
-
 def test_test_pairs_pair_test_queries_with_their_relevant_documents():
     data = tiny()
     names, batches = data.test_pairs("test", limit=8, batch_size=3)

@@ -9,7 +9,6 @@ import pytest
 from datasets import Dataset
 
 from data_modules.collection import TrainingTables
-from data_modules.indexing import Indexing
 from data_modules.seal_examples import SealExamples, SpanExamples, UnsupervisedParts
 from data_modules.spans import cut_spans
 from data_modules.tokenisation import add_tokens
@@ -72,26 +71,6 @@ def test_parts_of_a_document_answer_each_other_equally_often(tables):
             assert text == title or (text in spans and text[0] != begin)
             counts["title → span" if text == title else "span → span"] += 1
     assert len(counts) == 4 and all(150 < count < 250 for count in counts.values())
-
-
-def test_a_document_without_a_title_has_spans_only(tables):
-    tokens = tables.documents[1]["tokens"]
-    examples = unsupervised(tables, 1, 100)
-    assert {example.source[-2] for example in examples} == {902}
-    assert {tuple(e.source[:-3]) for e in examples} == {(*tokens[s : s + 2],) for s in range(4)}
-    # A document that is no longer than a span has no other span.
-    alone = tables.documents[2]["tokens"]
-    whole = ([*alone, 901, 902, EOS_ID], [[*alone, EOS_ID]], 2)
-    assert whole in [example[:3] for example in unsupervised(tables, 2, 50)]
-
-
-def test_parts_are_inputs_of_the_indexing_task(tables):
-    retrieval = SealExamples(n_spans=1, length=2).prepare(tables)
-    indexing = Indexing(1.5, UnsupervisedParts(2))
-    task = indexing.prepare(tables, retrieval, np.array([0, 2]))
-    numbers = task.numbers(np.random.default_rng(0))
-    assert Counter(numbers.tolist()) == {0: 3, 2: 3}, "1.5 for each pair, titles not counted"
-    assert task.lengths[numbers].shape == (6,)
 
 
 def old_draw(task, tables, row, rng):

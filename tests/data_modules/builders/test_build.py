@@ -44,22 +44,6 @@ def test_the_almanac_is_built_too(capsys):
     assert "generated" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("overrides", "dropped"),
-    [
-        (["data=public", "data.name=beir/quora"], True),
-        (["data=public", "data.name=beir/quora", "data.drop_identical=false"], False),
-        (["data=public", "data.name=miracl/en"], False),
-        (["data=msmarco_passage"], False),
-        (["data=zero_shot", "+collection=beir/arguana"], True),
-    ],
-)
-def test_where_queries_are_documents_a_hit_that_is_the_query_is_dropped(overrides, dropped):
-    config = compose_config("build", *overrides)
-    assert config.data.drop_identical is dropped
-    assert config.data.empty_documents == "keep", "FiQA has some"
-
-
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys):
     command = ["build", "data=nq320k", RAW, f"data.store={tmp_path}/store"]
     monkeypatch.setattr(sys, "argv", command)

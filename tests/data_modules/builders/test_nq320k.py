@@ -96,24 +96,6 @@ def test_a_page_without_paragraphs_or_lists_keeps_its_text():
     assert field('<P> 1 < 2 <Td_colspan="2"> x </P>', "abstract") == "1 < 2 x"
 
 
-def test_other_options_make_another_folder_and_the_manifest_says_which(raw, collected, built):
-    folders = [
-        collected(nq320k(str(raw), **options)).folder
-        for options in (
-            {},
-            {"text": "abstract"},
-            {"first_tokens": 8},
-            {"check_counts": False},
-        )
-    ]
-    assert len(set(folders)) == len(built()) == 4
-    manifest = json.loads((folders[1] / "manifest.json").read_text())
-    assert manifest["options"]["text"] == ["abstract"]
-    assert manifest["counts"] == {"queries": 42, **COUNTS}
-    assert list(manifest["splits"]) == ["train", "dev", "dev_seen", "dev_unseen"]
-    assert sorted(Path(file).name for file in manifest["sources"]) == [DEV, TRAIN]
-
-
 def fewer(records: list[dict]) -> list[dict]:
     return records[:-1]
 
