@@ -69,8 +69,10 @@ def score_documents(
             most probable counts.
         unigram_log_probs: (V,) log-probabilities of the first generated token; None: no unigrams.
         parameters: of `EvidenceOptions`.
+
     Returns:
         {document number: score}, the best first.
+
     Raises:
         ValueError: a key is longer than the index is deep.
     """
@@ -94,6 +96,7 @@ def share_scores(
 
     Args:
         documents: numbers of documents that have a score; the rest: see `score_documents`.
+
     Returns:
         {document number: (token ids, part of the score), the greatest first}.
     """
@@ -279,6 +282,7 @@ def _add_up(
         matches: key, place and document of each, (m,) int64, ordered by key, then by place;
             documents count from 0 to D − 1.
         taken: (places,) bool, all False; set where a key takes a place.
+
     Returns:
         Document, key and weight of each key that counts in a document, (n,) each; and the distinct
         tokens that they cover, (2, c) documents and tokens.

@@ -87,6 +87,7 @@ class NgramIndex:
         Args:
             sequences: token ids ≥ 0, document by document in the order of their numbers.
             depth: the search's longest n-gram, at most 255; longer ones are counted more slowly.
+
         Raises:
             ValueError: more tokens than int32 can number.
         """
@@ -201,6 +202,7 @@ class NgramIndex:
 
         Returns:
             low, high (n,) int64; high − low is the n-gram's count.
+
         Raises:
             ValueError: an n-gram is longer.
         """
@@ -283,9 +285,11 @@ def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]
 
     Args:
         sequences: int64 arrays of token ids ≥ 0, at least one id in all.
+
     Returns:
         text (tokens + sequences,) uint16 where the ids fit and uint32 otherwise, and
         starts (sequences + 1,) int64, where each sequence begins, closed by the text's length.
+
     Raises:
         ValueError: too long a text.
     """
@@ -313,6 +317,7 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
 
     Args:
         text, starts: as `join_sequences` returns them; depth: tokens that are compared.
+
     Returns:
         (tokens,) int32, the places in `text`; terminators are no suffixes.
     """

@@ -47,20 +47,12 @@ class Trie:
         Args:
             sequences: the tokens of each document's identifier, document by document. Equal
                 sequences share a node; a document with an empty one is not in the trie.
+
         Raises:
             ValueError: no document has an identifier.
         """
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         flat = np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum())
-        return cls.build_flat(flat, lengths)
-
-    @classmethod
-    def build_flat(cls, flat: np.ndarray, lengths: np.ndarray) -> "Trie":
-        """`build` from flat arrays, without an object for each identifier.
-
-        Args:
-            flat: (tokens,) int64, all identifiers; lengths: (documents,) int64.
-        """
         if not len(flat):
             rule = "at least one must have an identifier"
             raise ValueError(f"a trie of {len(lengths)} documents: {rule}")
@@ -99,6 +91,7 @@ class Trie:
 
         Args:
             tokens: (n, length) int64, −1 after a sequence's end.
+
         Returns:
             (n,) int64 node numbers; −1 where the trie has no such path. A node may be an inner one:
             `documents_at` then is empty unless an identifier ends there.
@@ -122,6 +115,7 @@ class Trie:
 
         Args:
             scores: (len(documents), B) float, in the order of `documents`.
+
         Returns:
             (nodes, B), −inf where no document is.
         """
@@ -142,34 +136,15 @@ class Trie:
         """`batch` empty prefixes, (batch,) int64."""
         return torch.zeros(batch, dtype=torch.int64, device=device)
 
-    @cached_property
-    def widths(self) -> list[int]:
-        """Of the nodes at each depth, from the root, the most children; 0 at the deepest."""
-        counts = np.bincount(self.parent, minlength=len(self))
-        return [int(counts[low:high].max()) for low, high in self._levels]
-
-    def expand(self, state: Tensor, width: int | None = None) -> Successors:
-        """The children of each node (H,) int64.
-
-        Args:
-            width: None = a row for each child, whose number the device is asked for; else this
-                number of rows for each node, not `real` beyond its children: tensor operations
-                alone, a rectangle of compressed sparse rows (STATIC).
-        """
+    def expand(self, state: Tensor) -> Successors:
+        """The children of each node (H,) int64."""
         edges, tokens = self._on(state.device)
-        bounds = torch.stack([state, state + 1]) * self.width
-        low, high = torch.searchsorted(edges, bounds)
-        if width is None:
-            counts, real = (high - low).tolist(), None
-            row = torch.repeat_interleave(high - low, output_size=sum(counts))
-            shift = high - (high - low).cumsum(0)  # from a row's place among all to its edge
-            edge = torch.arange(len(row), device=row.device) + shift[row]
-        else:
-            place, counts = torch.arange(width, device=state.device), [width] * len(state)
-            row = torch.arange(len(state), device=state.device)[:, None].expand(-1, width).flatten()
-            real = (place < (high - low)[:, None]).flatten()
-            edge = (low[:, None] + place).clamp(max=len(edges) - 1).flatten()
-        return Successors(row, tokens[edge], edge + 1, counts, real)
+        low, high = torch.searchsorted(edges, torch.stack([state, state + 1]) * self.width)
+        counts = (high - low).tolist()
+        row = torch.repeat_interleave(high - low, output_size=sum(counts))
+        shift = high - (high - low).cumsum(0)  # from a row's place among all to its edge
+        edge = torch.arange(len(row), device=row.device) + shift[row]
+        return Successors(row, tokens[edge], edge + 1, counts)
 
     def reachable(self, state: Tensor) -> np.ndarray:
         """The numbers of the documents at and below one node (1,), int64."""

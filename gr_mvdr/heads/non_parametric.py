@@ -55,12 +55,6 @@ class NonParametricHead(TableHead):
     made (`make_table`) or restored (`renew_table`) before use.
     """
 
-    table: Tensor
-    documents: Tensor
-    starts: Tensor
-    tokens: Tensor
-    rows: Tensor
-
     def __init__(
         self,
         backbone: PreTrainedModel,
@@ -84,8 +78,7 @@ class NonParametricHead(TableHead):
         self.clusters, self.seed, self.form = clusters, seed, form
         self.rebuild_every, self.contrastive_epochs = rebuild_every, contrastive_epochs
         self.template = getattr(backbone, "template", TextTemplate())
-        self.stop = self.template.stop
-        self.needed = [self.stop] + ([] if vocabulary is None else vocabulary.tokens.tolist())
+        self.needed = [self.template.stop] + (vocabulary.tokens.tolist() if vocabulary else [])
         # (n,) int64 within `live`: the documents of the first n rows.
         self.row_documents: Tensor | None = None
         # A hash of the documents that the table was made of.
@@ -132,8 +125,7 @@ class NonParametricHead(TableHead):
         sequences, documents, length = self._source
         named, texts, first = read_in_context(sequences, documents["tokens"], length, self.template)
         encoded = encode_texts(self.backbone, texts, length, "contextual table")
-        pairs = zip(encoded, named, strict=True)
-        vectors = [text[first : first + len(own)] for text, own in pairs]
+        vectors = [x[first : first + len(own)] for x, own in zip(encoded, named, strict=True)]
         self.build(named, torch.cat(vectors), collection)
 
     @torch.no_grad()
@@ -149,9 +141,9 @@ class NonParametricHead(TableHead):
         """
         tokens = torch.tensor([*chain.from_iterable(sequences)], dtype=torch.int64)
         # On the vectors' device: the order of a GPU's sums varies.
-        found = cluster_rows(vectors.float(), tokens.to(vectors.device), self.clusters, self.seed)
-        table, row_tokens, rows = found
-        self.set_table(table, row_tokens, **locate(sequences, rows))
+        tokens = tokens.to(vectors.device)
+        *table, rows = cluster_rows(vectors.float(), tokens, self.clusters, self.seed)
+        self.set_table(*table, **locate(sequences, rows))
         self.collection = collection
         self.extend(self.needed)
 
@@ -229,7 +221,7 @@ class NonParametricHead(TableHead):
             occurrences = locate(sequences, rows, documents)
             self.set_table(vectors, occurrences["tokens"], **occurrences)
             self.row_documents = documents.repeat_interleave(self.starts.diff())
-            self.extend([self.stop])
+            self.extend([self.template.stop])
             yield
         finally:
             self.row_documents = None
@@ -299,35 +291,26 @@ def cluster_rows(
         rows (R, d), each the mean of its occurrences, in the order of their tokens; row_tokens
         (R,) int64, ascending; row_of_occurrence (n,) int64.
     """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
     order = tokens.argsort(stable=True)
     distinct, counts = tokens[order].unique_consecutive(return_counts=True)
-    samples = vectors[order].cpu().numpy()
+    samples = np.split(vectors[order].cpu().numpy(), counts.cumsum(0).cpu()[:-1])
+    k_means = KMeans(k, n_init=1, random_state=seed)
+    # One thread: the order of a sum over several threads varies.
+    with threadpool_limits(1), warnings.catch_warnings():
+        # Fewer distinct vectors than k give fewer rows.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        parts = [k_means.fit_predict(x) if len(x) > k else np.arange(len(x)) for x in samples]
     cluster = torch.empty_like(order)
-    cluster[order] = torch.from_numpy(_clusters(samples, counts.tolist(), k, seed)).to(order.device)
+    cluster[order] = torch.from_numpy(np.concatenate(parts)).to(order)
     # Numbers the non-empty clusters, token by token.
     key = torch.searchsorted(distinct, tokens) * k + cluster
     key, row, members = key.unique(return_inverse=True, return_counts=True)
     sums = vectors.new_zeros(len(key), vectors.shape[1]).index_add(0, row, vectors)
     return sums / members.unsqueeze(1), distinct[key // k], row
-
-
-def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.ndarray:
-    """(n,) int64, the cluster 0 … k − 1 of each sample within its token; samples in token order."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits
-
-    k_means = KMeans(k, n_init=1, random_state=seed)
-    clusters, start = [np.empty(0, np.int64)], 0
-    # One thread: the order of a sum over several threads varies.
-    with threadpool_limits(1), warnings.catch_warnings():
-        # Fewer distinct vectors than k give fewer rows.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for count in counts:
-            own = samples[start : start + count]
-            clusters.append(k_means.fit_predict(own) if count > k else np.arange(count))
-            start += count
-    return np.concatenate(clusters).astype(np.int64)
 
 
 def read_in_context(

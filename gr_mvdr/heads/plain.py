@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -295,10 +296,7 @@ class TableHead(Head):
         if self._token_rows[0] is not self.row_tokens:  # rows or device have changed
             order = self.row_tokens.argsort(stable=True)
             counts = torch.bincount(self.row_tokens, minlength=len(self.output_table))
-            places = torch.arange(len(order), device=order.device)
-            rows = order.new_full((len(counts), max(1, int(counts.max()))), -1)
-            tokens = self.row_tokens[order]
-            rows[tokens, places - (counts.cumsum(0) - counts)[tokens]] = order
+            rows = pad_sequence(order.split(counts.tolist()), True, padding_value=-1)
             self._token_rows = self.row_tokens, rows
         return self._token_rows[1]
 

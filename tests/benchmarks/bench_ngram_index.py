@@ -75,13 +75,11 @@ def main() -> None:
 
 def measure(kind: str, tokens: int) -> None:
     """One process: what an index of so many tokens takes to build."""
-    if kind == "trie":
-        made_from = semantic_docids(tokens // TOKENS_A_DOCID)
-    else:
-        made_from = (zipf_corpus(tokens),)
+    is_trie = kind == "trie"
+    made_from = semantic_docids(tokens // TOKENS_A_DOCID) if is_trie else zipf_corpus(tokens)
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     begun = time.process_time()
-    index = (Trie.build_flat if kind == "trie" else NgramIndex.build)(*made_from)
+    index = (Trie if is_trie else NgramIndex).build(made_from)
     seconds = time.process_time() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     print(
@@ -90,11 +88,11 @@ def measure(kind: str, tokens: int) -> None:
     )
 
 
-def semantic_docids(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Docids of 10 clusters a level, all tokens in one array, and their lengths."""
+def semantic_docids(count: int) -> list[list[int]]:
+    """Docids of 10 clusters a level."""
     levels = np.arange(TOKENS_A_DOCID)
     digits = np.arange(count)[:, None] // 10 ** levels[::-1] % 10
-    return (32_128 + 10 * levels + digits).ravel(), np.full(count, TOKENS_A_DOCID)
+    return (32_128 + 10 * levels + digits).tolist()
 
 
 if __name__ == "__main__":

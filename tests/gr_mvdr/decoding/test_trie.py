@@ -1,4 +1,4 @@
-"""The trie against a set of prefixes in plain Python, its search, and its shapes on a device."""
+"""The trie against a set of prefixes in plain Python, and its search."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,6 @@ import torch
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from tests.gr_mvdr.decoding.test_beam_search import END, PathModel, plain_search
-from tests.stand_in import DEVICE, stand_in
-from tests.synchronisations import synchronisations
 
 
 def random_sequences(seed, vocabulary=6, n_documents=60, longest=5):
@@ -168,39 +166,3 @@ def test_a_query_without_any_sequence_finds_nothing_and_disturbs_nobody(fenced):
             expected = [] if query in fenced else getattr(free, name).of(query)
             assert getattr(found, name).of(query) == expected
     assert torch.equal(found.first_log_probs, free.first_log_probs)
-
-
-def test_a_step_waits_for_no_device():
-    """The end costs what it costs; in counted shapes a step waits twice, for the two numbers."""
-    for fixed_shapes, waits in ((None, 0), (False, 2)):
-        counts = []
-        for depth in (3, 6):
-            trie = Trie.build(torch.randint(2, 7, (40, depth)).tolist())
-            with stand_in(), synchronisations() as found:
-                scores = torch.randn(7).log_softmax(0).to(DEVICE, non_blocking=True)
-                beam_search(
-                    lambda last, _, scores=scores: scores.expand(len(last), -1),
-                    *(trie, 3, 4, depth, END),
-                    device=DEVICE,
-                    fixed_shapes=fixed_shapes,
-                )
-            counts.append(sum(found.values()))
-        assert counts[1] - counts[0] == waits * 3, found
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_search_in_fixed_shapes_finds_the_same_to_the_bit(seed):
-    """Random tries: dead ends, ties, beams beyond the trie, lengths beyond it and short of it."""
-    rng = np.random.default_rng(seed)
-    end = [[], [END]][seed % 2]
-    trie = Trie.build([s + end for s in random_sequences(seed, 5, int(rng.integers(1, 40))) if s])
-    for beam_size, extra, grain in ((1, 0, None), (3, 1, 2.0), (7, -1, None), (50, 2, 2.0)):
-        length = max(1, trie.depth + extra)
-        bonus = torch.randn(len(trie), 3).round()
-        options = dict(beam_size=beam_size, length=length, n_queries=3)
-        options["plan"] = (lambda first, bonus=bonus: bonus) if extra == 1 else None
-        both = [search(trie, 7, grain=grain, fixed_shapes=x, **options) for x in (False, True)]
-        for name in ("final", "candidates"):
-            asked, filled = (vars(getattr(found, name)) for found in both)
-            assert all(torch.equal(asked[key], filled[key]) for key in asked)
-            assert asked["log_probs"].isfinite().all()
