@@ -9,6 +9,7 @@ when documents arrive afterwards.
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, temporary_folder, write_json
 from gr_mvdr.heads.plain import SubsetHead, Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme
@@ -34,7 +36,7 @@ from gr_mvdr.options import (
     part,
 )
 from models.base import Table
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
 _DECODE_BATCH = 512  # identifiers scored at once
@@ -280,24 +282,29 @@ class Docid(GenerativeSystem):
         lengths = batch.document_mask.sum(1, keepdim=True)
         return batch, log_probs / lengths**self.hparams.length_penalty
 
-    def score_candidates(
-        self, query: dict[str, Any], documents: Table, rows: Sequence[int]
-    ) -> Tensor:
-        """(n,) fp64 on the CPU, log p(identifier | query); −inf without an identifier.
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """log p(identifier | query) of each candidate; one without an identifier is left out."""
+        return rerank_each(self, queries, documents, candidates, partial(score_identifiers, self))
 
-        A search that keeps everything: identifiers with a common beginning share its decoding, and
-        documents that share an identifier tie exactly.
-        """
-        places: dict[tuple[int, ...], list[int]] = {}
-        for place, row in enumerate(rows):
-            places.setdefault(tuple(self.identifiers.sequences[row]), []).append(place)
-        places.pop((), None)
-        distinct, queries = sorted(places), [query["tokens"]]
-        scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
-        for start in range(0, len(distinct), _DECODE_BATCH):
-            chunk = distinct[start : start + _DECODE_BATCH]
-            names = TrieNames(Trie.build(chunk), chunk, self.hparams.length_penalty)
-            result = self.search(queries, names, beam_size=len(chunk), plan_weight=0)
-            for number, score in names.scores(result, 0).items():
-                scores[places[chunk[number]]] = score
-        return scores
+
+def score_identifiers(system: Docid, query: dict[str, Any], rows: Sequence[int]) -> Tensor:
+    """(n,) fp64 on the CPU, log p(identifier | query) of documents; −inf without an identifier.
+
+    A search that keeps everything: identifiers with a common beginning share its decoding, and
+    documents that share an identifier tie exactly.
+    """
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(tuple(system.identifiers.sequences[row]), []).append(place)
+    places.pop((), None)
+    distinct, queries = sorted(places), [query["tokens"]]
+    scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
+    for start in range(0, len(distinct), _DECODE_BATCH):
+        chunk = distinct[start : start + _DECODE_BATCH]
+        names = TrieNames(Trie.build(chunk), chunk, system.hparams.length_penalty)
+        result = system.search(queries, names, beam_size=len(chunk), plan_weight=0)
+        for number, score in names.scores(result, 0).items():
+            scores[places[chunk[number]]] = score
+    return scores

@@ -123,17 +123,6 @@ class GenerativeSystem(System):
         if self.ranking_loss:
             self.ranking_loss.end()
 
-    def states(self, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor) -> States:
-        """What the head makes the logits of n target positions from (`Head.logits`).
-
-        Args:
-            queries: (B, N, d) from `encode`; query_mask: (B, N).
-            rows: (B, M) int64 rows of the head; places: (n,) int64, see `real_places`.
-        """
-        output, context = self.head.decode(queries, query_mask, rows)
-        position = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-        return self.head.states_at(places, output.last_hidden_state, context, position)
-
     # Scores and alignments ------------------------------------------------------------------------
 
     def token_log_probs(
@@ -154,7 +143,7 @@ class GenerativeSystem(System):
         """
         rows = self.head.labels(ids, index)
         places = real_places(mask)
-        states = self.states(queries, query_mask, rows, places)
+        states = target_states(self, queries, query_mask, rows, places)
         log_probs = table_log_probs(self.head, states, rows.flatten()[places], normalised)
         return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)
 
@@ -249,8 +238,8 @@ class GenerativeSystem(System):
             queries, k: see `System.retrieve`.
             options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
         """
-        searches = self._searches(queries, k, self.narrow(), **options)
-        return Ranking({query: self._by_id(scores) for query, scores, _ in searches})
+        found = search_all(self, queries, k, narrow(self), **options)
+        return Ranking({query: scores for query, scores, _ in found})
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
@@ -260,54 +249,14 @@ class GenerativeSystem(System):
         Raises:
             ValueError: an id of `among` is not an indexed document's.
         """
-        if (names := self.narrow(among)) is None:  # none of them can be generated
-            return Ranking({query: {} for query in queries["id"][:]}), {
-                q: {} for q in queries["id"]
-            }
-        results, shares = {}, {}
-        for query, scores, find_shares in self._searches(queries, k, names):
-            results[query] = self._by_id(scores)
-            parts = self._by_id(find_shares())
-            shares[query] = {
-                name: [Share(*part) for part in parts[name]] for name in results[query]
-            }
+        results, shares = {query: {} for query in queries["id"][:]}, {}
+        if (names := narrow(self, among)) is None:  # none of them can be generated
+            return Ranking(results), results
+        for query, scores, find_shares in search_all(self, queries, k, names):
+            parts = zip(scores, find_shares().values(), strict=True)
+            results[query] = scores
+            shares[query] = {name: [Share(*part) for part in own] for name, own in parts}
         return Ranking(results), shares
-
-    def _by_id(self, values: dict[int, Any]) -> dict[str, Any]:
-        return {self.document_ids[document]: value for document, value in values.items()}
-
-    @torch.inference_mode()
-    def _searches(
-        self, queries: Table, k: int, names: Names, **options: Any
-    ) -> Iterator[tuple[str, dict[int, float], Callable[[], dict[int, list[tuple]]]]]:
-        """Of each query its id, the k best documents' scores, and what finds their shares."""
-        self.eval()
-        for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
-            rows = queries[start : start + _QUERY_BATCH]
-            result = self.search(rows["tokens"], names, texts=rows["text"], **options)
-            for number, query in enumerate(rows["id"]):
-                scores = names.scores(result, number)
-                order = sorted(
-                    ((s, self.document_ids[d], d) for d, s in scores.items()), reverse=True
-                )
-                best = {document: score for score, _, document in order[:k]}
-                yield query, best, partial(names.shares, result, number, list(best))
-
-    def narrow(self, among: Sequence[str] | None = None) -> Names | None:
-        """The names of the documents of these ids, None = of all; None if none of them has a name.
-
-        Raises:
-            ValueError: no documents are indexed, or an id is not an indexed document's.
-        """
-        if self.names is None:
-            raise ValueError(f"system={type(self).__name__}: index the documents first")
-        if among is None:
-            return self.names
-        row = {name: number for number, name in enumerate(self.document_ids)}
-        if unknown := [name for name in among if name not in row]:
-            raise ValueError(f"among: {unknown[0]!r} must be the id of an indexed document")
-        numbers = frozenset(row[name] for name in among)
-        return self.names.within(numbers) if any(map(self.covers, numbers)) else None
 
     def search(
         self,
@@ -347,75 +296,6 @@ class GenerativeSystem(System):
             plan=plan,
         )
 
-    @torch.inference_mode()
-    def search_path(
-        self, query: Sequence[int], document: int, text: str | None = None
-    ) -> SearchPath:
-        """The search for a query, step by step, as seen from a document: where did the beam lose
-        it, and to which hypotheses?
-
-        T5-SEAL counts the n-grams of all steps: it may find a document that its beam lost.
-
-        Args:
-            query: token ids; document: the document's number; text: the query's, for a plan.
-
-        Raises:
-            ValueError: the document has no identifier.
-        """
-        names = self.narrow()
-        if not self.covers(document):
-            name = self.document_ids[document]
-            raise ValueError(f"document {name!r} has no identifier: no search can find it")
-        trace = SearchTrace(names.gold_prefixes(document), self.template.stop)
-        self.eval()
-        result = self.search([query], texts=None if text is None else [text], trace=trace)
-        return trace.path(result, names.documents_of, self.document_ids)
-
-    @torch.inference_mode()
-    def continuations(
-        self, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
-    ) -> list[Continuation]:
-        """The most probable tokens after a prefix, and which of them the constraint allows.
-
-        Args:
-            query, prefix: token ids; k: see `continue_prefix`.
-
-        Returns:
-            [] after the end of an identifier.
-
-        Raises:
-            ValueError: no documents are indexed, or no search can generate the prefix.
-        """
-        names = self.narrow()
-        if len(prefix) >= names.length:
-            return []
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
-        step = self.eval().decoding_step(ids, mask)
-        return continue_prefix(step, names.constraint, prefix, k, self.document_ids, self.device)
-
-    # Reranking ------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]], **form: Any
-    ) -> Ranking:
-        """Orders the candidates by `score_candidates`; one without a target is left out."""
-        self.eval()
-        row, results = {name: number for number, name in enumerate(documents["id"][:])}, {}
-        for query in track(queries, "reranking", total=len(queries)):
-            chosen = candidates[query["id"]]
-            rows = [row[name] for name in chosen]
-            scores = self.score_candidates(query, documents, rows, **form).tolist() if rows else []
-            pairs = zip(chosen, scores, strict=True)
-            results[query["id"]] = {name: score for name, score in pairs if score != -math.inf}
-        return Ranking(results)
-
-    def score_candidates(
-        self, query: dict[str, Any], documents: Table, rows: Sequence[int]
-    ) -> Tensor:
-        """(n,) the scores of a query with these rows of a table; −inf for one without a target."""
-        raise NotImplementedError
-
 
 def trace_targets(system: GenerativeSystem, batch: PairBatch) -> cross_attention.DecoderTrace:
     """What the decoder computes with the batch's targets teacher-forced."""
@@ -436,7 +316,7 @@ def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
 
     def states() -> States:  # each call draws its own dropout
         queries = system.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-        return system.states(queries, query_mask, rows, places)
+        return target_states(system, queries, query_mask, rows, places)
 
     weight, smoothing = system.hparams.get("consistency", 0.0), system.hparams.label_smoothing
     if not (weight and system.training):
@@ -462,3 +342,124 @@ def _mask_relevant(head: Head, batch: PairBatch, labels: Tensor) -> Tensor | Non
     lengths = batch.document_mask.sum(1).view(len(batch), -1).sum(1)
     rows = rows.repeat_interleave(lengths, 0, output_size=len(labels))
     return rows.scatter(1, labels.unsqueeze(1), False)
+
+
+def target_states(
+    system: GenerativeSystem, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor
+) -> States:
+    """What the head makes the logits of n target positions from (`Head.logits`).
+
+    Args:
+        queries: (B, N, d) from `encode`; query_mask: (B, N).
+        rows: (B, M) int64 rows of the head; places: (n,) int64, see `real_places`.
+    """
+    output, context = system.head.decode(queries, query_mask, rows)
+    position = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+    return system.head.states_at(places, output.last_hidden_state, context, position)
+
+
+# A search and what it did -------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def search_all(
+    system: GenerativeSystem, queries: Table, k: int, names: Names, **options: Any
+) -> Iterator[tuple[str, dict[str, float], Callable[[], dict[int, list[tuple]]]]]:
+    """Of each query its id, the k best documents' scores, and what finds their shares in order."""
+    system.eval()
+    for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
+        rows = queries[start : start + _QUERY_BATCH]
+        result = system.search(rows["tokens"], names, texts=rows["text"], **options)
+        for number, query in enumerate(rows["id"]):
+            scores = names.scores(result, number).items()
+            best = sorted(((s, system.document_ids[d], d) for d, s in scores), reverse=True)[:k]
+            documents = [document for *_, document in best]
+            found = {name: score for score, name, _ in best}
+            yield query, found, partial(names.shares, result, number, documents)
+
+
+def narrow(system: GenerativeSystem, among: Sequence[str] | None = None) -> Names | None:
+    """The names of the documents of these ids, None = of all; None if none of them has a name.
+
+    Raises:
+        ValueError: no documents are indexed, or an id is not an indexed document's.
+    """
+    if system.names is None:
+        raise ValueError(f"system={type(system).__name__}: index the documents first")
+    if among is None:
+        return system.names
+    row = {name: number for number, name in enumerate(system.document_ids)}
+    if unknown := [name for name in among if name not in row]:
+        raise ValueError(f"among: {unknown[0]!r} must be the id of an indexed document")
+    numbers = frozenset(row[name] for name in among)
+    return system.names.within(numbers) if any(map(system.covers, numbers)) else None
+
+
+@torch.inference_mode()
+def trace_search(
+    system: GenerativeSystem, query: Sequence[int], document: int, text: str | None = None
+) -> SearchPath:
+    """The search for a query as seen from a document: where did the beam lose it, to what?
+
+    T5-SEAL counts the n-grams of all steps: it may find a document that its beam lost.
+
+    Args:
+        query: token ids; document: the document's number; text: the query's, for a plan.
+
+    Raises:
+        ValueError: the document has no identifier.
+    """
+    names = narrow(system)
+    if not system.covers(document):
+        name = system.document_ids[document]
+        raise ValueError(f"document {name!r} has no identifier: no search can find it")
+    trace = SearchTrace(names.gold_prefixes(document), system.template.stop)
+    result = system.eval().search([query], texts=None if text is None else [text], trace=trace)
+    return trace.path(result, names.documents_of, system.document_ids)
+
+
+@torch.inference_mode()
+def list_continuations(
+    system: GenerativeSystem, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
+) -> list[Continuation]:
+    """The most probable tokens after a prefix, and which of them the constraint allows.
+
+    Args:
+        query, prefix: token ids; k: see `continue_prefix`.
+
+    Returns:
+        [] after the end of an identifier.
+
+    Raises:
+        ValueError: no documents are indexed, or no search can generate the prefix.
+    """
+    names = narrow(system)
+    if len(prefix) >= names.length:
+        return []
+    ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
+    step, ids_of = system.eval().decoding_step(ids, mask), system.document_ids
+    return continue_prefix(step, names.constraint, prefix, k, ids_of, system.device)
+
+
+@torch.inference_mode()
+def rerank_each(
+    system: GenerativeSystem,
+    queries: Table,
+    documents: Table,
+    candidates: dict[str, Sequence[str]],
+    score: Callable[[dict[str, Any], list[int]], Tensor],
+) -> Ranking:
+    """Orders the candidates of each query.
+
+    Args:
+        queries, documents, candidates: see `System.rerank`.
+        score: a query and n rows of `documents` → (n,); −inf leaves a document out.
+    """
+    system.eval()
+    row, results = {name: number for number, name in enumerate(documents["id"][:])}, {}
+    for query in track(queries, "reranking", total=len(queries)):
+        chosen = candidates[query["id"]]
+        scores = score(query, [row[name] for name in chosen]).tolist() if chosen else []
+        pairs = zip(chosen, scores, strict=True)
+        results[query["id"]] = {name: value for name, value in pairs if value != -math.inf}
+    return Ranking(results)

@@ -44,7 +44,7 @@ from models.export.sentence_transformers import (
     read_published,
 )
 from models.finished_run import FinishedRun
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, list_continuations, trace_search
 from models.multi_vector import MultiVector
 from models.results import (
     AlignedPair,
@@ -382,7 +382,7 @@ class Retriever:
         tokens = self.reader.queries([query])["tokens"][0]
         return [
             replace(one, text=self.text_of((one.token,)))
-            for one in self.system.continuations(tokens, list(prefix), k)
+            for one in list_continuations(self.system, tokens, list(prefix), k)
         ]
 
     # Why --------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ class Retriever:
     def _path(self, query: str, row: int) -> SearchPath | None:
         if getattr(self.system, "generates", "query") != "document":
             return None
-        return self.system.search_path(self.reader.queries([query])["tokens"][0], row, query)
+        return trace_search(self.system, self.reader.queries([query])["tokens"][0], row, query)
 
     # The collection ---------------------------------------------------------------------------
 

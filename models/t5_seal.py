@@ -15,10 +15,11 @@ from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.evidence import EvidenceOptions
 from gr_mvdr.decoding.names import NgramNames
 from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import Rate, Size, checked, part
 from models.base import Table
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
 _DECODE_BATCH = 512  # segments decoded at once in reranking
@@ -158,52 +159,55 @@ class T5SEAL(GenerativeSystem):
     # Reranking ------------------------------------------------------------------------------------
 
     @checked
-    def score_candidates(
+    def rerank(
         self,
-        query: dict[str, Any],
+        queries: Table,
         documents: Table,
-        rows: Sequence[int],
+        candidates: dict[str, Sequence[str]],
         segments: Callable[[str, dict], list[list[int]]] | None = None,
         pool: Literal["sum", "mean", "max"] = "mean",
-    ) -> Tensor:
+    ) -> Ranking:
         """Pools log p(segment | query) over segments of each candidate (facts: reranking by GR).
 
+        A candidate without segments, a document without text, is left out.
+
         Args:
-            query, documents, rows: see `GenerativeSystem.score_candidates`.
+            queries, documents, candidates: see `System.rerank`.
             segments: (query text, document row) → token lists of the document; None = the windows
-                of `score`. A document without segments scores −inf.
+                of `score`.
             pool: over the segments' mean token log-probabilities.
         """
-        cut = segments or self._windows
-        groups = [cut(query["text"], documents[row]) for row in rows]
-        index = [row for row, group in zip(rows, groups, strict=True) for _ in group]
-        scores = self._score_segments(query["tokens"], list(chain(*groups)), index)
-        return torch.stack(
-            [
-                getattr(group, pool)() if len(group) else group.new_tensor(-torch.inf)
-                for group in scores.split(list(map(len, groups)))
-            ]
-        )
 
-    def _windows(self, query: str, document: dict) -> list[list[int]]:
-        tokens = document["tokens"][: self.kept]
-        return [tokens[start : start + self.window] for start in range(0, len(tokens), self.window)]
+        def windows(query: str, document: dict) -> list[list[int]]:
+            tokens = document["tokens"][: self.kept]
+            return [tokens[at : at + self.window] for at in range(0, len(tokens), self.window)]
 
-    def _score_segments(
-        self, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
-    ) -> Tensor:
-        """(S,) on the CPU: mean token log-probability of each sequence, for one query.
+        def score(query: dict[str, Any], rows: list[int]) -> Tensor:
+            groups = [(segments or windows)(query["text"], documents[row]) for row in rows]
+            index = [row for row, group in zip(rows, groups, strict=True) for _ in group]
+            scores = score_segments(self, query["tokens"], list(chain(*groups)), index)
+            none = scores.new_tensor(-torch.inf)
+            parts = scores.split(list(map(len, groups)))
+            return torch.stack([getattr(part, pool)() if len(part) else none for part in parts])
 
-        Args:
-            query: token ids; segments: S token lists; index: S document numbers.
-        """
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
-        encoded, scores = self.encode(ids, mask), [torch.empty(0)]
-        for start in range(0, len(segments), _DECODE_BATCH):
-            block = slice(start, start + _DECODE_BATCH)
-            ids, real = (x.to(self.device) for x in pad(segments[block]))
-            repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
-            documents = torch.tensor(index[block], device=self.device)
-            log_probs = self.token_log_probs(*repeated, ids, real, documents)
-            scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
-        return torch.cat(scores)
+        return rerank_each(self, queries, documents, candidates, score)
+
+
+def score_segments(
+    system: T5SEAL, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
+) -> Tensor:
+    """(S,) on the CPU: mean token log-probability of each sequence, for one query.
+
+    Args:
+        query: token ids; segments: S token lists; index: S document numbers.
+    """
+    ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
+    encoded, scores = system.encode(ids, mask), [torch.empty(0)]
+    for start in range(0, len(segments), _DECODE_BATCH):
+        block = slice(start, start + _DECODE_BATCH)
+        ids, real = (x.to(system.device) for x in pad(segments[block]))
+        repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
+        documents = torch.tensor(index[block], device=system.device)
+        log_probs = system.token_log_probs(*repeated, ids, real, documents)
+        scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
+    return torch.cat(scores)

@@ -20,7 +20,7 @@ from gr_mvdr.options import Count, Rate, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import load_tokenizer
-from models.base import Shares, System, Table
+from models.base import Shares, Table
 from models.bm25 import LexicalCandidates, read_words, search_with_shares
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
@@ -40,7 +40,6 @@ class QueryGenerator(GenerativeSystem):
     score_is = "mean log-probability of the query's tokens, given the document"
 
     generates = "query"
-    rerank = System.rerank  # by query likelihood
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID
 from models.docid import Docid
+from models.generative import target_states
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
@@ -69,7 +70,7 @@ def test_relevances_are_those_of_the_model(tiny_data):
     sides = batch.document_ids, batch.document_mask, batch.document_index
     log_probs = system.token_log_probs(queries, batch.query_mask, *sides)
     assert found["log_prob"].item() == pytest.approx(log_probs.sum().item(), rel=1e-5)
-    states = system.states(queries, batch.query_mask, sides[0], real_places(sides[1]))
+    states = target_states(system, queries, batch.query_mask, sides[0], real_places(sides[1]))
     logits = system.head.logits(*states)
     chosen = logits.gather(1, batch.document_ids[0][:, None])
     assert found["logits"].item() == pytest.approx(chosen.sum().item(), rel=1e-4)

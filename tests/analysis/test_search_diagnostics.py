@@ -71,9 +71,10 @@ class Chain(GenerativeSystem):
 
         return step
 
-    def score_candidates(self, query, documents, rows):
-        scores = [self._score(*query["tokens"], self.docids[row]) for row in rows]
-        return torch.tensor(scores, dtype=torch.float64)
+    def rerank(self, queries, documents, candidates):
+        rows = list(zip(documents["id"], self.docids, strict=True))
+        scores = {q["id"]: {n: self._score(*q["tokens"], d) for n, d in rows} for q in queries}
+        return Ranking(scores)
 
     def _score(self, query, docid):
         steps = enumerate(docid)
@@ -290,8 +291,8 @@ def test_times_are_the_models_and_the_constraints_own(monkeypatch):
 
 def test_scores_that_differ_are_said_aloud(tmp_path):
     system = Chain(DOCIDS, GARDEN, 1)
-    exact = system.score_candidates
-    system.score_candidates = lambda *pairs: exact(*pairs) + torch.tensor([0.01, 0, 0, 0])
+    exact = system._score
+    system._score = lambda query, docid: exact(query, docid) + 0.01 * (docid == DOCIDS[0])
     with pytest.warns(UserWarning, match=r"differ by 0\.01 > 0\.001"):
         metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
     assert metrics["analysis/search/score_difference"] == pytest.approx(0.01, abs=1e-6)

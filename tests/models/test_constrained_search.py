@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from models.generative import list_continuations, trace_search
+
 # Titles and pseudo-queries besides the body: full SEAL is the case without the latter.
 SPECIAL_TOKENS = {"body": [50], "title": [51, 52], "title_end": [53]}
 SPECIAL_TOKENS |= {"query": [51, 54], "query_end": [53]}
@@ -274,7 +276,7 @@ def test_the_path_of_a_search_is_that_of_its_results(make, kind, documents, quer
         result = system.search([query])
         final = result.final.of(0)
         for document in range(8):
-            path = system.search_path(query, document)
+            path = trace_search(system, query, document)
             assert [(list(one.tokens), one.log_prob) for one in path.generated] == final
             named = {name for one in path.generated for name in one.documents}
             assert (f"d{document}" in named) == (path.lost is None)
@@ -291,11 +293,11 @@ def test_the_path_of_a_search_is_that_of_its_results(make, kind, documents, quer
 
 def test_what_the_model_would_write_next(make, kind, documents, queries):
     system, query = indexed(make(kind), documents), queries["tokens"][0]
-    path, names = system.search_path(query, 1), system.names
+    path, names = trace_search(system, query, 1), system.names
     best = path.generated[0].tokens
     for length in range(len(best)):
         prefix = list(best[:length])
-        found = system.continuations(query, prefix, k=99)
+        found = list_continuations(system, query, prefix, k=99)
         following = next(one for one in found if one.token == best[length])
         assert following.allowed and following.n_documents >= path.generated[0].n_documents
         for one in found:
@@ -309,19 +311,19 @@ def test_what_the_model_would_write_next(make, kind, documents, queries):
         values = [one.probability for one in found]
         assert values == sorted(values, reverse=True)
         assert sum(values) == pytest.approx(1), "all tokens that have a row in the output table"
-    few = system.continuations(query, k=1)
+    few = list_continuations(system, query, k=1)
     assert sum(one.allowed for one in few) == 1 and len(few) <= 2
-    assert system.continuations(query, best) == []
+    assert list_continuations(system, query, best) == []
 
 
 def test_what_has_no_path_says_so(make, kind, documents, queries, tools):
     system, query = indexed(make(kind), documents), queries["tokens"][0]
     with pytest.raises(ValueError, match=r"prefix=\[3\]: must be one that a search can generate"):
-        system.continuations(query, [3])
+        list_continuations(system, query, [3])
     if kind.startswith("seal"):
         documents["tokens"][2] = []
         system.index(documents)
     else:
         system.identifiers.sequences[2] = []
     with pytest.raises(ValueError, match="'d2' has no identifier: no search can find it"):
-        system.search_path(query, 2)
+        trace_search(system, query, 2)

@@ -14,6 +14,7 @@ from models.beyond.query_generator import QueryGenerator
 from models.cross_encoder import CrossEncoder
 from models.export.folder import load_exported, write_system
 from models.export.sentence_transformers import find_obstacles
+from models.generative import target_states
 
 DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()
 EXPRESSIBLE = ["t5_colbert", "xtr"]
@@ -52,7 +53,7 @@ def plain_logits(system, batch):
     """(n, V) of a system's own decoder, row by row of the targets' mask."""
     encoded = system.encode(batch.query_ids, batch.query_mask)
     places = real_places(batch.document_mask)
-    states = system.states(encoded, batch.query_mask, batch.document_ids, places)
+    states = target_states(system, encoded, batch.query_mask, batch.document_ids, places)
     return system.head.logits(*states)
 
 

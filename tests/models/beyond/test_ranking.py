@@ -10,6 +10,7 @@ import torch
 from data_modules.epoch import collate
 from gr_mvdr.batch import pad
 from models.beyond.ranking_losses import count_shared_prefixes, training_progress
+from models.generative import target_states
 from tests.models.test_two_ranks import examples
 
 LOSSES = ["PrefixRanking", "MarginRanking", "ListwiseRanking", "PreferenceRanking"]
@@ -109,8 +110,8 @@ def test_raw_scores_and_blocks(tools, monkeypatch):
         return system.backbone.shared.weight.grad.clone()
 
     log_probs, raw = (system.token_log_probs(*given, normalised=n) for n in (True, False))
-    states = system.states(
-        *given[:2], batch.document_ids, batch.document_mask.flatten().nonzero().squeeze(1)
+    states = target_states(
+        system, *given[:2], batch.document_ids, batch.document_mask.flatten().nonzero().squeeze(1)
     )
     log_z = system.head.logits(*states).logsumexp(1)
     assert torch.allclose((raw - log_probs)[batch.document_mask], log_z)
