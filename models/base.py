@@ -199,7 +199,7 @@ class System(pl.LightningModule):
             queries: a column table with `id`, `text` and `tokens`.
             k: documents a query.
         """
-        raise NotImplementedError
+        return self.retrieve_with_shares(queries, k)[0]
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None

@@ -166,18 +166,15 @@ class RerankPipeline(System):
         """Opens the index of each stage's run, as `index` does."""
         return self.index(documents, temporary_folder("pipeline"))
 
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """The first stage's `depth` best documents, reranked stage by stage; sums up the costs.
-
-        The first stage counts as if it scored every document, which an approximate search does not.
-        """
-        return self.retrieve_with_shares(queries, k)[0]
-
     @torch.inference_mode()
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
-        """`retrieve`; the last stage that scored a document has its whole score as its share."""
+        """The first stage's `depth` best documents, reranked stage by stage; sums up the costs.
+
+        The first stage counts as if it scored every document, which an approximate search does not.
+        The last stage that scored a document has its whole score as its share.
+        """
         lengths, first = _lengths(queries, self.template.read_query), self.stages[0]
         start = time.perf_counter()
         ranking = first.retrieve(queries, first.depth or k, among)

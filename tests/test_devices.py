@@ -2,17 +2,13 @@
 
 from dataclasses import fields
 from functools import partial
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hydra.utils import instantiate
-from transformers import BartConfig, BartForConditionalGeneration
 
 import train
-from gr_mvdr.template import TextTemplate
-from models.t5_seal import T5SEAL
 from tests.models.conftest import (
     Texts,
     draw_tokens,
@@ -20,10 +16,8 @@ from tests.models.conftest import (
     make_cross_encoder,
     make_docid,
     make_multi_vector,
-    make_seal,
     named_documents,
 )
-from tests.published_folders import make_bert
 from tests.runs import NO_ANALYSIS, ROOT, TINY, beir, compose_config
 from tests.stand_in import DEVICE, OnDevice, stand_in
 from tests.synchronisations import synchronisations
@@ -156,26 +150,6 @@ def test_every_verb_runs_on_the_systems_device(made):
         assert found.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)
 
 
-def on_bert():
-    """T5-ColBERT's choices on a BERT: markers, expansion, skipped tokens, other positions."""
-    template = TextTemplate((2, 5), (2, 6), suffix=(3,), stop=3, unknown=1, expansion=4, skip=(7,))
-    with TemporaryDirectory() as folder:
-        backbone = dict(name=make_bert(folder), template=template.settings, dropout_rate=0.0)
-        return make_multi_vector(backbone=backbone, attend_expansion=False)
-
-
-def on_bart():
-    """T5-SEAL's choices on a BART."""
-    template = TextTemplate((0,), (0,), target=(0,), suffix=(2,), stop=2, pad=1)
-    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 24}
-    stacks = {f"{part}_{name}": n for part in ("encoder", "decoder") for name, n in sizes.items()}
-    config = BartConfig(vocab_size=60, d_model=16, **stacks)
-    with TemporaryDirectory() as folder:
-        BartForConditionalGeneration(config).save_pretrained(folder)
-        backbone = dict(name=folder, template=template.settings, dropout_rate=0.0)
-        return make_seal(backbone)
-
-
 # Choices that no configuration of `MODELS` makes.
 GATHER = dict(search=dict(mode="gather", neighbours=4, probes=None, refine=2))
 RERANK = dict(search=dict(mode="rerank", neighbours=3))
@@ -197,8 +171,6 @@ VARIANTS = {
     "gather-salience": partial(make_multi_vector, "aligner", **GATHER),
     "fde": partial(make_multi_vector, search=dict(mode="fde", refine=2)),
     "rerank": partial(make_multi_vector, "mva", **RERANK),
-    "bert": on_bert,
-    "bart": on_bart,
     "cross-encoder-first": partial(make_cross_encoder, pooling="first"),
     **{kind: partial(make_docid, kind) for kind in ("shared-pawa", "titles-nci")},
 }
@@ -215,8 +187,7 @@ def test_every_choice_runs_on_the_systems_device(name):
         system.score(make_batch().to(DEVICE))
         system.retrieve(queries, 5)
         system.retrieve_with_shares(queries, 5)
-        if not isinstance(system, T5SEAL):  # whose reranking needs segments
-            system.rerank(queries, documents, candidates)
+        system.rerank(queries, documents, candidates)
 
 
 def check_training_step(made):

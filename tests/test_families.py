@@ -10,7 +10,6 @@ from gr_mvdr.backbones import load_encoder
 from models.retriever import Retriever
 from tests.families import FAMILIES, save_family
 from tests.runs import beir, compose_config
-from tests.test_memorise import collection
 from train import train
 
 SHORT = ("trainer.max_steps=2", "data.max_rerank_queries=2", "model.optimizer.schedule=constant")
@@ -82,17 +81,6 @@ def test_colberts_markers_expansion_and_skipped_punctuation_are_read(tmp_path):
     assert query.tokens[4:] == ["plum", "?", "[SEP]"] + ["[MASK]"] * 5
     (document,) = opened.encode_documents("a plum, number 2.")
     assert document.tokens == ["[CLS]", "[unused1]", "a", "plum", "number", "2", "[SEP]"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "model"), [("bert", "t5_colbert"), ("roberta", "dpr"), ("bart", "genre")]
-)
-def test_fifty_documents_are_memorised(family, model, tmp_path):
-    learning = ("trainer.max_epochs=60", "data.batch_size=25", "model.optimizer.learning_rate=3e-3")
-    options = ("data.test_split=train", "data.max_rerank_queries=2", "backbone.dropout_rate=0")
-    done = run(tmp_path, collection(tmp_path / "places"), family, model, *learning, *options)
-    assert done.metrics["retrieve/recall@1"] == 1.0
 
 
 def test_a_backbone_that_a_system_cannot_use_is_refused(tmp_path):

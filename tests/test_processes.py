@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from analysis.training_curve import read_curve
-from conf.launch import device_count, is_in_sweep, job_arguments, processes_to_start
+from conf.launch import device_count, processes_to_start
 from tests.runs import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -146,20 +145,6 @@ def test_an_error_in_two_processes_is_one_line(folder):
     assert not list((folder / "bad").glob("*"))
 
 
-def test_joblib_runs_a_sweep_that_ends_with_its_comparison(folder):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    keys = [
-        "hydra.mode=MULTIRUN",
-        "hydra/launcher=joblib",
-        "model=bm25",
-        "model.k1=1,2",
-        "hydra.launcher.n_jobs=2",
-    ]
-    finished(started(folder, *keys, f"output={folder / 'joblib'}"))
-    assert len(list((folder / "joblib").glob("bm25*/metrics.json"))) == 2
-    assert "bm25" in (folder / "joblib/comparison.md").read_text().lower()
-
-
 # How many processes a job starts --------------------------------------------------------------
 
 
@@ -186,16 +171,3 @@ def test_only_training_starts_processes_and_only_once(monkeypatch):
         processes_to_start(configuration("model=t5_colbert", "trainer.num_nodes=2", "name=x"))
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert processes_to_start(configuration("model=t5_colbert", two, "name=x")) == 1
-
-
-@pytest.mark.parametrize("number", [[], ["hydra.job.num=3"]])
-def test_a_job_repeats_its_own_command_without_the_sweep(number):
-    """The job of a sweep keeps its number: with one it prints less."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("train", ["model=t5_seal", "seed=2", *number], return_hydra_config=True)
-    HydraConfig.instance().set_config(config)
-    try:
-        assert job_arguments() == ["model=t5_seal", "seed=2", "hydra.mode=RUN", *number]
-        assert is_in_sweep() == bool(number)
-    finally:
-        HydraConfig.instance().cfg = None

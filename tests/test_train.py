@@ -233,18 +233,6 @@ def test_a_training_that_ends_before_its_first_step_is_no_run(tmp_path):
         train(small(tmp_path, *keys))
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_does_not(tmp_path, finished_run):
-    keys = ["model=t5_colbert", "analysis=none", *TINY, "seed=2"]
-    first, again = (train(small(tmp_path, *keys, name=name)) for name in ("first", "again"))
-    ranking = (first.path / "retrieve.trec").read_text()
-    assert ranking == (again.path / "retrieve.trec").read_text()
-    assert {k: v for k, v in first.metrics.items() if "cost" not in k} == {
-        k: v for k, v in again.metrics.items() if "cost" not in k
-    }
-    other = finished_run("t5_colbert", *TINY)  # seed=1
-    assert ranking != (other / "retrieve.trec").read_text()
-
-
 def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
     keys = ["model=bm25", *NO_ANALYSIS]
     train(small(tmp_path, *keys))

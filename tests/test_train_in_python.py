@@ -17,7 +17,6 @@ import train as train_module
 from analysis.run_folder import Run, read_run
 from conf.command import compose_command
 from conf.composition import run_name
-from conf.launch import is_in_sweep
 from tests.runs import NO_ANALYSIS, beir, command
 from train import train
 
@@ -120,11 +119,6 @@ def test_what_is_wrong_is_one_line(overrides, message, tmp_path, capsys):
         train(given)
     assert "\n" not in str(raised.value) and capsys.readouterr() == ("", "")
     assert not any(tmp_path.iterdir())
-
-
-def test_a_sweep_composes_as_one_run():
-    config = compose_command("train", ["experiment=table6", "model=t5_seal", "hydra.mode=RUN"])
-    assert config.system == "T5-SEAL" and not is_in_sweep()
 
 
 def test_an_interruption_leaves_python_as_it_was(fruit, tmp_path, monkeypatch):

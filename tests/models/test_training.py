@@ -1,6 +1,5 @@
 """How systems train: optimiser, clipping, curves, checkpoints, draws."""
 
-from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -53,21 +52,11 @@ def plain(value):
 
 
 def test_a_damaged_checkpoint_is_named_and_what_to_do(tmp_path):
-    file, random = tmp_path / "last.ckpt", Random(0)
-    content = {"state_dict": {"weight": torch.ones(40, 30)}, "global_step": 3}
-    CheckpointFile().save_checkpoint(content, file)
-    whole, refused = file.read_bytes(), 0
-    for _ in range(60):
-        damaged = bytearray(whole)
-        damaged[random.randrange(len(whole))] ^= random.randrange(1, 256)
-        file.write_bytes(damaged[: random.choice([len(whole), random.randrange(len(whole))])])
-        try:
-            CheckpointFile().load_checkpoint(file, weights_only=True)
-        except ValueError as error:
-            assert f"{file}: " in str(error), error
-            assert "remove it, and training begins again" in str(error)
-            refused += 1
-    assert refused > 30
+    file = tmp_path / "last.ckpt"
+    CheckpointFile().save_checkpoint({"state_dict": {"weight": torch.ones(40, 30)}}, file)
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=f"{file}: .*: remove it, and training begins again"):
+        CheckpointFile().load_checkpoint(file, weights_only=True)
 
 
 def fitted(tools, run, batches, checkpoint=None, callbacks=(), **options):
@@ -140,15 +129,6 @@ def test_the_bar_is_of_all_epochs(tools, tmp_path, batches):
     fitted(tools, tmp_path, batches, callbacks=[progress], enable_progress_bar=True)
     assert (progress.bar.n, progress.bar.total) == (8, 8)
     assert progress.bar.postfix.startswith("epoch 2 of 2, loss ")
-
-
-def test_the_one_cycle_schedule_rises_and_ends_near_zero(tools, tmp_path, batches):
-    settings = {"learning_rate": 0.01, "weight_decay": 0.0, "schedule": "one_cycle"}
-    model = {"optimizer": settings}
-    rates = fitted(tools, tmp_path, batches, model=model, max_epochs=3)[0]["learning_rate"].tolist()
-    assert len(rates) == 12
-    assert max(rates) == pytest.approx(0.01, rel=0.05) and rates[-1] < 1e-3
-    assert rates.index(max(rates)) in (2, 3, 4)
 
 
 def test_dropout_depends_on_seed_and_step_alone(monkeypatch):
