@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from data_modules.collection import Collection
 from data_modules.store import MANIFEST
+from gr_mvdr.options import build as build_part
 
 
 def build(config: DictConfig) -> Collection:
@@ -28,7 +28,7 @@ def build(config: DictConfig) -> Collection:
         ValueError, OSError: the user's choices, files or disk are at fault; nothing is left behind.
     """
     started = time.time()
-    collection = instantiate(config.data).read()
+    collection = build_part("data", OmegaConf.to_container(config.data, resolve=True)).read()
     judged = {f"judgements of {split}": f"{len(t):,}" for split, t in collection.qrels.items()}
     runs = {"candidates of": collection.candidates, "negatives": collection.negatives}
     rows = {

@@ -316,7 +316,7 @@ def fits_type(value: Any, hint: Any) -> bool:
         return any(value == one and type(value) is type(one) for one in get_args(hint))
     kind = origin or hint
     if kind in _LISTS:
-        fits = isinstance(value, list | tuple)
+        fits = isinstance(value, Sequence) and not isinstance(value, str)
         return fits and all(fits_type(item, _item_type(hint)) for item in value)
     if kind in _GROUPS:
         fits = isinstance(value, Mapping)
