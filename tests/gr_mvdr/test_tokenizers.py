@@ -44,11 +44,8 @@ def test_the_special_ids_are_t5s():
 
 def test_training_gives_the_same_pieces_every_time():
     first, second = (train_tokenizer(iter(texts()), 60) for _ in range(2))
+    assert 20 < len(first) <= 60
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
-
-
-def test_training_keeps_to_the_vocabulary_size():
-    assert 20 < len(train_tokenizer(texts(), 60)) <= 60
 
 
 def test_text_comes_back_from_its_tokens():
@@ -115,11 +112,7 @@ def test_word_tokens_are_bm25s_words():
     for text in (ODD, *samples):
         found = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
         assert found == split_words(text)
-
-
-def test_an_unseen_word_is_the_unknown_token():
-    tokenizer = build_word_tokenizer(["one two"])
-    assert ids(tokenizer, "two three ONE") == [5, UNK_ID, 4]
+    assert ids(build_word_tokenizer(["one two"]), "two three ONE") == [5, UNK_ID, 4]
 
 
 @pytest.mark.skipif(not T5_VOCABULARY.is_file(), reason="T5's vocabulary is not here")
@@ -170,12 +163,6 @@ def test_special_tokens_within_a_text_are_text(make, tmp_path):
     (tmp_path / "run" / "config.json").write_text('{"model_type": "t5"}')
     for other in (again, AutoTokenizer.from_pretrained(tmp_path / "run")):
         assert all(ids(other, text) == ids(tokenizer, text) for text in SPECIAL_TEXTS)
-
-
-def test_pieces_that_are_known_spell_the_special_token():
-    tokenizer = train_tokenizer(["</s> <pad> s pad < > /"] * 3, 60)
-    spelled = tokenizer.convert_ids_to_tokens(ids(tokenizer, "</s>"))
-    assert "".join(spelled).replace("▁", "") == "</s>"
 
 
 @pytest.mark.parametrize(
