@@ -138,13 +138,13 @@ class Codec:
         turned = self.turn(vectors.float()).contiguous().numpy()
         return torch.from_numpy(self._encoder.sa_encode(turned))
 
-    def decode(self, codes: Tensor, turned: bool = False) -> Tensor:
+    def decode(self, codes: Tensor, turned: bool = False, out: Tensor | None = None) -> Tensor:
         """Codes (t, code_size) → (t, d) fp32.
 
         Args:
-            turned: in the codec's basis, that of `turn`.
+            turned: in the codec's basis, that of `turn`; out: (t, d) memory for the vectors.
         """
-        vectors = torch.empty(len(codes), self.size)
+        vectors = torch.empty(len(codes), self.size) if out is None else out
         codes = self._checked(codes)
         for block, part in zip(codes.split(_BLOCK), vectors.split(_BLOCK), strict=True):
             self._index.sa_decode(block.numpy(), part.numpy())

@@ -130,9 +130,7 @@ class TokenStore:
         Args:
             turned: in the basis of `turn`.
         """
-        return self._decoded(name, self.column(name, rows), turned)
-
-    def _decoded(self, name: str, stored: Tensor, turned: bool) -> Tensor:
+        stored = self.column(name, rows)
         return self.codecs[name].decode(stored, turned) if self.codecs else stored.float()
 
     def turn(self, queries: TokenVectors) -> TokenVectors:
@@ -147,14 +145,15 @@ class TokenStore:
             queries: (T, d) fp32; rows: (T, k) int64, ascending in each line, −1 = any row.
         """
         name, places = self.searched, rows.clamp(min=0).numpy()
-        if self.codecs:
-            queries = self.codecs[name].turn(queries)
+        if codec := self.codecs.get(name):
+            queries = codec.turn(queries)
         # A query token at a time, into the same memory, so that it stays in the CPU's cache.
-        taken = self._empty(name, rows.shape[1])
-        products = queries.new_empty(rows.shape)
+        taken, products = self._empty(name, rows.shape[1]), queries.new_empty(rows.shape)
+        vectors = queries.new_empty(rows.shape[1], self.sizes[name])
         for query, own, product in zip(queries, places, products, strict=True):
             self._take(name, own, taken)
-            stored = self._decoded(name, torch.from_numpy(taken), turned=True)
+            stored = torch.from_numpy(taken)
+            stored = codec.decode(stored, True, vectors) if codec else stored.float()
             torch.mv(stored, query, out=product)
         return products
 
