@@ -70,8 +70,9 @@ def normaliser(
         return at_least_float32(alignment).sum((-2, -1))
     if name == "non_zero":
         return at_least_float32((similarity * alignment).sum(-2) != 0).sum(-1)
-    z = at_least_float32(query_mask).sum(-1) if name == "query_tokens" else torch.ones(())
-    return z.to(similarity).expand(similarity.shape[:-2])
+    ones = similarity.new_ones(())
+    z = query_mask.sum(-1) * ones if name == "query_tokens" else ones
+    return z.expand(similarity.shape[:-2])
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

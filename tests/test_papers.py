@@ -13,10 +13,10 @@ from analysis import reproduce
 from analysis.comparison.paper import PAPERS, read_paper
 from analysis.reproduce import compose_experiment, makers, read_experiments, run_small
 from analysis.run_folder import find_runs
-from analysis.studies.study import Curves, average_collections, check_study, draw_curves
+from analysis.studies.study import Curves, average_collections, draw_curves
 from analysis.sweep import CompareRuns, find_swept_values
 from conf.checks import check_values
-from conf.composition import list_options, prepare_arguments, read_papers
+from conf.composition import prepare_arguments, read_papers
 from gr_mvdr.options import build
 from models.finished_run import restore_run
 from tests.runs import compose_config
@@ -92,19 +92,6 @@ def test_an_experiment_composes_and_its_values_and_parts_fit(name):
         assert read_paper(drawn.paper).rows
 
 
-def test_identifiers_are_compared_under_two_heads():
-    """`experiment=identifiers`: ten runs that resume."""
-    config = compose_experiment("identifiers")
-    found = [composed("identifiers", *line) for line in jobs(config)]
-    kinds = {one["model"]["identifiers"]["_target_"].rpartition(".")[2] for one in found}
-    heads = {one["model"]["head"]["_target_"].rpartition(".")[2] for one in found}
-    assert kinds == {"AtomicDocids", "NaiveDocids", "SemanticDocids", "Titles", "QuantisedDocids"}
-    assert heads == {"Head", "PawaHead"} and len(found) == 10
-    for one in found:
-        check_values(OmegaConf.create(one))
-    assert all(one["resume"] for one in found)
-
-
 def test_every_paper_has_experiments_and_those_that_train_come_first():
     names = list(experiments())
     assert {one.paper for one in experiments().values()} == {"gr_as_mvdr", "aligner", "xtr", "mva"}
@@ -118,16 +105,6 @@ def test_every_paper_has_experiments_and_those_that_train_come_first():
         if one.name == "xtr_table3":  # null is the hub, which lacks its passages
             missing.add("data.path")
         assert given - {"data.candidates_run"} == missing, one.name
-
-
-def test_smoke_true_is_the_experiments_paper():
-    assert prepare_arguments(["experiment=table5_nq320k", "smoke=true", "seed=2"]) == [
-        *("experiment=table5_nq320k", "smoke=gr_as_mvdr", "seed=2")
-    ]
-    assert prepare_arguments(["smoke=true", "experiment=[mva_table1,own]"])[0] == "smoke=mva"
-    assert prepare_arguments(["model=bm25", "smoke=true"])[1] == "smoke=small"
-    assert prepare_arguments(["experiment=table6", "smoke=false"]) == ["experiment=table6"]
-    assert {"table5", "xtr_table_d2"} <= {*list_options("experiment")}
 
 
 @pytest.mark.parametrize("name", ["table6_nq320k", "aligner_table10", "xtr_figure7", "mva_table1"])
@@ -190,35 +167,6 @@ def test_dsi_and_dsi_pawa_differ_in_the_head_alone():
     assert heads[0] != heads[1] and pawa.pop("system") != dsi.pop("system") and dsi == pawa
     nci = composed("table6_nq320k_nci", "model=dsi_pawa")["model"]
     assert (nci["identifiers"]["k"], nci["head"]["form"], nci["beam_size"]) == (30, "nci", 100)
-
-
-def test_colbert_v1_has_no_in_batch_negatives():
-    asked = ("wu_nq320k/colbert", "wu_nq320k/colbert_v1")
-    kinds = [composed("table7_nq320k_colbert", "model=t5_colbert", f"own={own}") for own in asked]
-    assert [one["system"] for one in kinds] == ["ColBERT", "ColBERTv1"]
-    assert {one["backbone"]["name"] for one in kinds} == {"bert-base-uncased"}
-    losses = [one["model"]["loss"]["_target_"].rpartition(".")[2] for one in kinds]
-    assert losses == ["InBatchCrossEntropy", "PairwiseCrossEntropy"]
-    negatives = [one["data"]["examples"].get("negatives") for one in kinds]
-    assert negatives[0] is None and negatives[1]["n"] == 1
-
-
-def test_the_command_line_wins_over_a_models_own_values():
-    asked = ["model.optimizer.learning_rate=0.5", "trainer.max_epochs=2"]
-    config = composed("table8_nq320k", "model=t5_colbert", *asked)
-    assert config["model"]["optimizer"]["learning_rate"] == 0.5
-    assert config["trainer"]["max_epochs"] == 2 and config["model"]["search"]["mode"] == "gather"
-
-
-def test_what_scores_with_all_token_vectors_stores_no_codes():
-    """aligner §3.2, xtr §2; the codes of token retrieval are the inverted file's."""
-    for name, *overrides in (
-        ("aligner_table6",),
-        ("aligner_table2",),
-        ("xtr_table2_msmarco", "model=t5_colbert"),
-        ("xtr_table5",),
-    ):
-        assert composed(name, *overrides)["model"]["search"]["dtype"] == "float16", name
 
 
 def test_all_of_the_papers_numbers_are_read_by_an_experiment():
@@ -292,12 +240,6 @@ def test_the_figures_of_a_sweep_are_drawn_from_its_table(name, lines):
     drawn = instantiate(config.hydra.callbacks.compare).curves
     figures = [draw_curves(Curves(**curves), rows, "sweep") for curves in drawn]
     assert [len(figure.legends[0].get_texts()) for figure in figures] == lines
-
-
-def test_a_study_asks_before_training():
-    study = compose_experiment("aligner_pruning").study
-    with pytest.raises(ValueError, match="BM25 has no index of token vectors"):
-        check_study(study, type("BM25", (), {})())
 
 
 def test_every_experiment_is_listed_with_its_command(monkeypatch):

@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from data_modules.epoch import collate
 from gr_mvdr.batch import pad
-from models.beyond.ranking_losses import count_shared_prefixes, training_progress
-from models.generative import target_states
+from models.beyond.ranking_losses import count_shared_prefixes
 from tests.models.test_two_ranks import examples
 
 LOSSES = ["PrefixRanking", "MarginRanking", "ListwiseRanking", "PreferenceRanking"]
@@ -97,29 +95,6 @@ def test_the_frozen_copy_is_of_the_beginning_and_learns_nothing(make):
     assert system.ranking_loss.frozen is None  # searches need no second model in memory
 
 
-def test_raw_scores_and_blocks(tools, monkeypatch):
-    """Logits differ from log p by log Z; in many blocks both are what they are in one."""
-    system = tools.make_docid("titles")
-    batch = system.targets(collate(examples(False)))
-    sides = batch.document_ids, batch.document_mask, batch.document_index
-    given = system.encode(batch.query_ids, batch.query_mask), batch.query_mask, *sides
-
-    def found():
-        system.zero_grad()
-        system.token_log_probs(*given).square().sum().backward(retain_graph=True)
-        return system.backbone.shared.weight.grad.clone()
-
-    log_probs, raw = (system.token_log_probs(*given, normalised=n) for n in (True, False))
-    states = target_states(
-        system, *given[:2], batch.document_ids, batch.document_mask.flatten().nonzero().squeeze(1)
-    )
-    log_z = system.head.logits(*states).logsumexp(1)
-    assert torch.allclose((raw - log_probs)[batch.document_mask], log_z)
-    whole = found()
-    monkeypatch.setattr("gr_mvdr.heads.plain._CPU_BLOCK", 2 * 4 * 60)
-    assert torch.allclose(found(), whole)
-
-
 def test_another_relevant_documents_identifier_shields_its_beginning(tools):
     """Of the titles 9 8, 9 8 7, 9 and 8 9 8: how far each leads to what is relevant, too."""
     system = tools.make_docid("titles")
@@ -143,10 +118,3 @@ def test_ngrams_of_every_relevant_document_are_no_negatives_of_a_query(tools):
     assert found.tolist() == [[2, 3, 0], [1, 3, 2], [2, 3, 2], [1, 0, 2], [0, 0, 0]]
     batch.relevant = None
     assert count_shared_prefixes(system, tokens, batch)[:2].tolist() == [[2, 3, 0], [1, 0, 2]]
-
-
-def test_progress_is_the_share_of_the_training_steps(tools):
-    system = tools.make_docid("titles")
-    assert training_progress(system) == 1.0
-    system._trainer = SimpleNamespace(global_step=9, estimated_stepping_batches=12)
-    assert training_progress(system) == 0.75
