@@ -88,10 +88,7 @@ class HardNegativesCrossEntropy(_Softened):
         queries = torch.arange(len(batch), device=relevance.device)[:, None]
         masked = ~batch.is_negative[batch.negatives, queries]
         logits = logits.masked_fill(F.pad(masked, (1, 0)), -torch.inf)
-        loss = F.cross_entropy(
-            logits, logits.new_zeros(len(logits), dtype=torch.long), reduction="none"
-        )
-        return _mean(loss, (~masked).any(1))
+        return _mean(-logits.log_softmax(1)[:, 0], (~masked).any(1))
 
 
 @part("loss")

@@ -114,7 +114,9 @@ class RankingLoss:
             self.reference(system, batch, own, rows),
             system.hparams.get("length_penalty", 0.0),
         )
-        values, usable = self.values(targets, training_progress(system))
+        trainer = system._trainer  # None without a training
+        progress = trainer.global_step / trainer.estimated_stepping_batches if trainer else 1.0
+        values, usable = self.values(targets, progress)
         total = values.where(usable, 0.0).sum()
         return self.weight * mean_over_ranks(total, usable.sum())
 
@@ -318,7 +320,7 @@ def count_shared_prefixes(system: Any, tokens: Tensor, batch: PairBatch) -> Tens
         if system.targets_are_ngrams:
             counts.append(count_ngram_tokens(tokens, texts, system.template.stop))
         else:
-            counts.append(count_common_tokens(tokens, _pad(texts, tokens)))
+            counts.append(count_common_tokens(tokens, pad(texts, _PADDING)[0][:, None].to(tokens)))
     return torch.stack(counts).amax(0)
 
 
@@ -328,7 +330,8 @@ def count_ngram_tokens(tokens: Tensor, texts: Sequence[Sequence[int]], stop: int
     The end token after an n-gram that occurs counts as well.
     """
     length = tokens.shape[2]
-    windows = F.pad(_pad(texts, tokens), (0, length), value=_PADDING).unfold(2, length, 1)
+    padded = pad(texts, _PADDING)[0][:, None].to(tokens)
+    windows = F.pad(padded, (0, length), value=_PADDING).unfold(2, length, 1)
     shared = count_common_tokens(tokens.unsqueeze(2), windows).amax(2)
     following = tokens.gather(2, shared.clamp(max=length - 1).unsqueeze(2)).squeeze(2)
     return shared + (following == stop)
@@ -339,15 +342,3 @@ def count_common_tokens(one: Tensor, other: Tensor) -> Tensor:
     length = min(one.shape[-1], other.shape[-1])
     one, other = one[..., :length], other[..., :length]
     return ((one == other) & (one != _PADDING)).long().cumprod(-1).sum(-1)
-
-
-def _pad(texts: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """(B, 1, L) int64 on a tensor's device, −1 at padding."""
-    ids, mask = pad(texts)
-    return ids.masked_fill(~mask, _PADDING).unsqueeze(1).to(like.device)
-
-
-def training_progress(system: Any) -> float:
-    """The share of the training's steps that is done; 1 without a trainer."""
-    trainer = system._trainer
-    return 1.0 if trainer is None else trainer.global_step / trainer.estimated_stepping_batches
