@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.options import make_printable
+from gr_mvdr.options import checked, make_printable
 from gr_mvdr.relevance import PairAlignment, divide
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import token_strings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
-_MATRICES = ("alignment", "similarity", "product")
+Matrix = Literal["alignment", "similarity", "product"]
 _CELL = 0.16  # inches that a token's row or column takes
 # Columns of a printed table of hits; of a text the most letters.
 _SHOWN = {"rank": None, "score": None, "id": 1000, "title": 30, "snippet": 60}
@@ -195,7 +195,7 @@ class EncodedText(Tabular):
 
 
 @dataclass(repr=False)
-class AlignedPair(PairAlignment, Tabular):
+class AlignedPair(PairAlignment):
     """S and A of one pair (Eq. 1), and its tokens as they are written; draws itself.
 
     Attributes:
@@ -224,7 +224,8 @@ class AlignedPair(PairAlignment, Tabular):
         )
         return cls(**tensors, query_tokens=queries, document_tokens=documents, title=title)
 
-    def matrix(self, what: str = "alignment", head: int | None = None) -> Tensor:
+    @checked
+    def matrix(self, what: Matrix = "alignment", head: int | None = None) -> Tensor:
         """(M, N) one layer of the picture, on the CPU.
 
         Args:
@@ -236,8 +237,6 @@ class AlignedPair(PairAlignment, Tabular):
             ValueError: another name, or there is no such head.
         """
         heads = self.alignment.shape[1]
-        if what not in _MATRICES:
-            raise ValueError(f"what={what}: must be one of {', '.join(_MATRICES)}")
         if head is not None and not 0 <= head < heads:
             raise ValueError(f"head={head}: must be from 0 to {heads - 1}, or None for all")
         if what == "product":
@@ -276,9 +275,6 @@ class AlignedPair(PairAlignment, Tabular):
 
         values = self.matrix("product").numpy()
         return pandas.DataFrame(values, self.document_tokens, self.query_tokens)
-
-    def _repr_html_(self) -> None:
-        return None  # the picture
 
     def _repr_png_(self) -> bytes:
         from matplotlib.figure import Figure
@@ -372,15 +368,14 @@ class Explained(Tabular):
     @property
     def reason(self) -> str:
         """The rank, the step that lost the document, and the shares that make the difference."""
-        return " ".join(filter(None, [self._rank(), self._lost(), self._shares()]))
-
-    def _rank(self) -> str:
-        if self.rank == 1:
-            return f"{self.id} is the first document, with {self.score:.4g}."
-        rank = f"not among the first {self.depth}" if self.rank is None else f"number {self.rank}"
         score = f", with {self.score:.4g}" if self.hit else ""
-        best = f"; the first, {self.best.id}, has {self.best.score:.4g}" if self.best else ""
-        return f"{self.id} is {rank}{score}{best}."
+        if self.rank == 1:
+            place = f"{self.id} is the first document{score}."
+        else:
+            rank = f"number {self.rank}" if self.rank else f"not among the first {self.depth}"
+            best = f"; the first, {self.best.id}, has {self.best.score:.4g}" if self.best else ""
+            place = f"{self.id} is {rank}{score}{best}."
+        return " ".join(filter(None, [place, self._lost(), self._shares()]))
 
     def _lost(self) -> str:
         """Where a beam search lost the document, and to which hypotheses."""
@@ -402,7 +397,7 @@ class Explained(Tabular):
 
     def _shares(self) -> str:
         """The shares that make the largest difference to the first document."""
-        if self.rank == 1 or not (self.hit and self.best):
+        if not (self.hit and self.best):
             return ""
         table = self.to_pandas()
         lost = (table.best - table.document).sort_values(ascending=False, kind="stable")

@@ -162,12 +162,6 @@ def test_special_ids_are_cut_off_and_equal_keys_merged():
     assert score_documents(index, [([1], -0.1), ([], -0.1)], np.full(7, -0.1)) == {}
 
 
-def test_equal_scores_are_ordered_by_document_number():
-    index = NgramIndex.build([[3, 4, 1]] * 5 + [[6, 7, 8, 9, 1]] * 5)
-    scores = score_documents(index, [([3, 4], -0.1)], n_docs_complete_score=3)
-    assert list(scores) == [0, 1, 2]
-
-
 def test_shares_are_what_each_key_and_unigram_added():
     # In 0, 3 4 5 takes its places from 4 5; 6 is free, 3 is free again but covered.
     index = NgramIndex.build([[3, 4, 5, 6, 3, 1], [4, 5, 7, 7, 7, 1]])

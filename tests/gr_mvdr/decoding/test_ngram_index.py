@@ -127,10 +127,3 @@ def test_the_ngrams_within_some_documents_are_those_of_an_index_of_them():
                     assert part.successors(ngram).tolist() == alone.successors(ngram).tolist()
                     found = [sorted(chosen)[number] for number in alone.documents(ngram)]
                     assert part.documents(ngram).tolist() == found
-
-
-def test_an_index_knows_the_documents_that_it_was_built_of():
-    index = NgramIndex.build([[3, 4], [5]])
-    assert index.holds([[3, 4], [5]])
-    for others in ([[3, 4, 5]], [[3], [4, 5]], [[3, 4], [6]], [[3, 4], [5], []], [[5], [3, 4]]):
-        assert not index.holds(others)

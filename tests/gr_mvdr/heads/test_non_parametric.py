@@ -51,20 +51,6 @@ def test_one_row_a_token_with_the_decoders_embeddings_is_the_plain_head(backbone
     assert torch.equal(read, plain.expected_inputs(logits, parents, chosen))
 
 
-def test_the_table_is_input_and_output(backbone):
-    head = built(backbone)
-    assert len(head.table) == 10  # all nine occurrences and the end token
-    places = {7: [0, 2, 4, 5, 8], 8: [1, 6], 9: [3, 7]}  # of the titles, one after the other
-    for token, own in places.items():
-        rows = (head.row_tokens == token).nonzero().squeeze(1)
-        assert torch.equal(head.embed(rows), random(9, 16)[own])
-    end = (head.row_tokens == 1).nonzero().item()
-    assert torch.equal(head.embed(torch.tensor(end)), backbone.shared.weight[1])
-    inputs = head.inputs(torch.tensor([[3, 4]]))
-    assert torch.equal(inputs[0], torch.stack([backbone.shared.weight[0], head.table[3]]))
-    assert not list(head.parameters()) and not head.table.requires_grad
-
-
 # Labels
 
 

@@ -160,8 +160,3 @@ def test_the_memory_of_a_batch_is_stated(backbone, vocabulary, numbers):
     head = make(backbone, vocabulary)
     own = sum(p.numel() for p in head.decoder.parameters()) + 16 + len(vocabulary.tokens) * 16**2
     assert head.memory_bytes(100) == 4 * (own + 100 * numbers)
-
-
-def test_heads_must_divide_the_hidden_size(backbone):
-    with pytest.raises(ValueError, match=r"model\.head\.heads=3: must divide the hidden size, 16"):
-        PawaHead(backbone, SHORT, heads=3)

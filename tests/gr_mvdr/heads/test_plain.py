@@ -34,14 +34,6 @@ def test_the_plain_head_is_the_backbones_own_loss(backbone, scaled, monkeypatch)
     assert torch.allclose(found.view(2, 4, -1), expected.logits, atol=1e-5)
 
 
-def test_the_plain_heads_vectors_times_hidden_are_its_logits(backbone):
-    head, hidden = Head(backbone), torch.randn(8, 16)
-    logits = head.logits(hidden, None, torch.arange(8))
-    vectors = head.vectors(targets(), None).flatten(0, 1)
-    expected = logits.gather(1, targets().flatten()[:, None]).squeeze(1)
-    assert torch.allclose((vectors * hidden).sum(1), expected, atol=1e-5)
-
-
 PROBABILITIES = torch.tensor(
     [[0.1, 0.2, 0.3, 0.05, 0.15, 0.2], [0.25, 0.05, 0.25, 0.3, 0.1, 0.05]], dtype=torch.float64
 )
