@@ -123,8 +123,10 @@ class PatchedPair:
         if isinstance(model, GenerativeSystem):
             backbone, self._read = model.backbone, model.forced(self.pairs)
             stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
+            self._sides = {"encoder": "query", "decoder": "document"}  # of what is forced
         else:  # the text that both share is encoded once, while nothing is replaced
             stacks, self._read = {"encoder": model.encoder.backbone}, self.pairs
+            self._sides = {"encoder": side}
             self._shared = self._encode("document" if side == "query" else "query", [0])
         self.sites = {name: find_sites(name, stack) for name, stack in stacks.items()}
         seen: dict[Site, list[Tensor]] = defaultdict(list)
@@ -200,7 +202,7 @@ class PatchedPair:
         """The tokens that a stack reads of the clean (0) or the perturbed pair (1), a decoder's
         those that it predicts; None = a learned one.
         """
-        side = self.side if stack == "encoder" else self.model.generates
+        side = self._sides[stack]
         ids, mask = (getattr(self._read, f"{side}_{name}")[row] for name in ("ids", "mask"))
         own, filling = ids[mask].tolist(), self.model.template.expansion
         more = [filling] * (self.seen[self.sites[stack][0]].shape[1] - len(own))
