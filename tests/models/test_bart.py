@@ -132,19 +132,6 @@ def test_every_head_aligns_searches_and_scores_by_one_number(head, family, backb
     assert torch.allclose(layer.relevance, relevance(layer.similarity, layer.alignment).sum(1))
 
 
-@torch.no_grad()
-def test_docid_tokens_are_added_to_tables_and_bias(backbones, tools):
-    system = tools.make_docid("semantic", backbone=backbones["bart"])
-    documents, rows = tools.named_documents(), system.backbone.config.vocab_size
-    assert rows == 60 + system.scheme.n_tokens == len(system.head.output_bias)
-    system.index(documents)
-    found = system.retrieve(tools.Texts([[10, 12]], "q"), k=8).scores("q0")
-    pairs = tools.pairs_of(system, [10, 12], [documents["id"].index(name) for name in found])
-    assert len(found) == 8
-    assert torch.allclose(system.score(pairs), torch.tensor(list(found.values())), atol=1e-9)
-    assert torch.allclose(system.align(pairs).alignment.sum(-1).amax(-1), torch.ones(()))
-
-
 def test_a_query_generator_writes_within_its_length(backbones, tools, tmp_path):
     options = dict(document_length=12, query_length=5, n_queries=2, top_k=3, seed=1)
     for family in TEMPLATES:

@@ -97,30 +97,6 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
         assert system.score(pairs).tolist() == pytest.approx(expected, abs=1e-10)
 
 
-def test_a_search_finds_identifiers_only(tools, queries, kind, tmp_path):
-    system = tools.make_docid(kind, beam_size=3)
-    system.index(tools.named_documents(), tmp_path)
-    names = system.names
-    found = system.search(queries["tokens"])
-    known = set(map(tuple, system.identifiers.sequences))
-    prefixes = {key[:length] for key in known for length in range(1, len(key) + 1)}
-    for number in range(len(queries)):
-        final = [tuple(tokens) for tokens, _ in found.final.of(number)]
-        assert len(final) >= 3 and set(final) <= known and len(set(final)) == len(final)
-        assert {tuple(tokens) for tokens, _ in found.candidates.of(number)} <= prefixes
-        assert all(map(len, map(names.documents_of, final)))
-        assert len(names.scores(found, number)) >= len(final)
-    assert not len(names.documents_of([])) and not len(names.documents_of([3, 3]))
-    batch = system.targets(tools.make_batch())
-    rows = system.head.labels(batch.document_ids, batch.document_index)
-    row_tokens = system.head.row_tokens
-    tokens = rows if row_tokens is None else row_tokens[rows]
-    assert torch.equal(tokens[batch.document_mask], batch.document_ids[batch.document_mask])
-    for row, sequence in enumerate(system.identifiers.sequences):
-        expected = {tuple(sequence[:length]) for length in range(1, len(sequence) + 1)}
-        assert names.gold_prefixes(row) == expected
-
-
 @pytest.mark.parametrize("kind", ["semantic-pawa", "titles-np"])
 def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, monkeypatch):
     system, documents = tools.make_docid(kind, beam_size=4), tools.named_documents()
@@ -139,39 +115,13 @@ def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, 
 # Bad and odd collections -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        ("semantic", dict(k=9), "model.identifiers.k=9: must be ≤ the 8 documents"),
-        ("semantic", dict(k=1), "identifiers.k=1: must be a whole number ≥ 2"),
-        ("titles", dict(max_length=3), r"max_length=3: 3 titles .*\('d4'\) 5, .*long=cut"),
-    ],
-)
-def test_impossible_schemes_leave_nothing(tools, kind, options, message, tmp_path):
-    identifiers = tools.DOCIDS[kind][0] | options
-    with pytest.raises(ValueError, match=message):
-        tools.make_docid(kind, identifiers=identifiers, directory=tmp_path / "identifiers")
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_impossible_head_leaves_nothing(tools, tmp_path):
-    head = tools.DOCIDS["titles-np"][1] | {"form": "round"}
+def test_impossible_schemes_and_heads_leave_nothing(tools, tmp_path):
+    folder = tmp_path / "identifiers"
+    with pytest.raises(ValueError, match=r"max_length=3: 3 titles .*\('d4'\) 5, .*long=cut"):
+        tools.make_docid("titles", identifiers=tools.TITLES | {"max_length": 3}, directory=folder)
     with pytest.raises(ValueError, match="head.form=round: must be one of"):
-        tools.make_docid("titles-np", head=head, directory=tmp_path / "identifiers")
+        tools.make_docid("titles", head=tools.NP | {"form": "round"}, directory=folder)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_document_without_a_title_is_refused_or_named_by_its_beginning(tools, queries, tmp_path):
-    documents = tools.named_documents()
-    documents["title_tokens"][1] = []
-    with pytest.raises(ValueError, match="missing=refuse: 1 documents have no title, .* 'd1'"):
-        tools.make_docid("titles", documents=documents, directory=tmp_path / "identifiers")
-    assert not list(tmp_path.iterdir())
-    named = tools.TITLES | {"missing": "first_tokens", "first_tokens": 4}
-    system = tools.make_docid("titles-np", documents=documents, identifiers=named)
-    assert system.identifiers.sequences[1] == [*documents["tokens"][1][:4], EOS_ID]
-    system.index(documents, tmp_path)
-    assert len(system.retrieve(queries, 100).documents("q2")) == 8
 
 
 def test_a_single_document(tools, queries, kind, tmp_path):
@@ -185,20 +135,6 @@ def test_a_single_document(tools, queries, kind, tmp_path):
     assert all(found.documents(query) == ["d1"] for query in queries["id"])
     reranked = system.rerank(queries, documents, {"q0": ["d1"], "q1": [], "q2": []})
     assert (reranked.documents("q0"), reranked.documents("q1")) == (["d1"], [])
-
-
-def test_documents_of_the_same_text(tools, queries, kind, tmp_path):
-    text = [7, 8, 9, 7]
-    documents = tools.Texts([list(text) for _ in range(5)], "d")
-    system = tools.make_docid(kind, documents=documents)
-    sequences = system.identifiers.sequences
-    shared = kind.startswith(("titles", "quantised"))
-    assert len(set(map(tuple, sequences))) == (1 if shared else 5)
-    assert system.loss(tools.make_batch()).isfinite()
-    system.index(documents, tmp_path)
-    found = system.retrieve(queries, 100)
-    assert sorted(found.documents("q0")) == documents["id"]
-    assert found.documents("q0") == documents["id"][::-1] or not shared
 
 
 def test_consistency_adds_the_divergence_of_two_dropout_passes_in_training(tools):

@@ -15,22 +15,6 @@ def kind(request):
     return request.param
 
 
-def test_identifiers_of_another_collection_are_refused(tools, tmp_path):
-    documents = tools.named_documents()
-    tools.make_docid("semantic", directory=tmp_path / "identifiers")
-    fewer = documents.select(range(7))
-    here, there = (hash_collection(table["id"]) for table in (fewer, documents))
-    with pytest.raises(ValueError, match=f"{there}.*{here}"):
-        tools.make_docid("semantic", documents=fewer, directory=tmp_path / "identifiers")
-
-
-def test_identifiers_of_other_settings_are_refused(tools, tmp_path):
-    tools.make_docid("semantic", directory=tmp_path / "tree")
-    with pytest.raises(ValueError, match=r"model.identifiers.k=3: .* made with k=2"):
-        other = tools.SEMANTIC | {"k": 3}
-        tools.make_docid("semantic", identifiers=other, directory=tmp_path / "tree")
-
-
 def test_identifiers_of_another_vocabulary_are_refused(tools, tmp_path):
     tools.make_docid("semantic", directory=tmp_path / "tree")
     larger = dict(name=None, dropout_rate=0.0, shape=tools.SHAPE | {"vocab_size": 61})
@@ -108,16 +92,6 @@ def test_new_documents_are_named_and_found(tools, queries, kind, tmp_path):
         scores = system.score(tools.pairs_of(system, queries["tokens"][number], [2, 4]))
         mine = [found.scores(query)[document] for document in ("d2", "d4")]
         assert scores.isfinite().all() and mine == pytest.approx(scores.tolist(), abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["semantic", "titles-np"])
-def test_a_collection_may_grow_at_its_end(tools, queries, kind, tmp_path):
-    documents = tools.named_documents()
-    system = tools.make_docid(kind, documents=documents.select(range(6)))
-    before = list(system.identifiers.sequences)
-    system.index(documents, tmp_path)
-    assert system.identifiers.sequences[:6] == before
-    assert {"d6", "d7"} <= set(system.retrieve(queries, 100).documents("q0"))
 
 
 def test_a_new_document_without_an_atomic_docid_is_left_out(tools, queries, tmp_path):
@@ -200,19 +174,6 @@ def test_an_output_table_of_its_own_stays_so(tools, tmp_path):
         assert grown.encoder.embed_tokens.weight is grown.shared.weight
         assert not torch.equal(grown.lm_head.weight[60:], grown.shared.weight[60:])
         assert 0.5 < grown.lm_head.weight[60:].std() / source.lm_head.weight.std() < 1.5
-
-
-def test_the_decoder_may_have_its_own_depth(tools, queries, tmp_path):
-    system = tools.make_docid("semantic", decoder_layers=3)
-    assert len(system.backbone.decoder.block) == 3
-    assert len(system.backbone.encoder.block) == 2
-    system.index(tools.named_documents(), tmp_path)
-    assert len(system.retrieve(queries, 3).documents("q0")) == 3
-
-
-def test_label_smoothing_spreads_over_the_rows_of_a_position(tools):
-    for kind in ("semantic-pawa", "shared-pawa", "semantic", "titles-np"):
-        assert tools.make_docid(kind, label_smoothing=0.1).loss(tools.make_batch()).isfinite()
 
 
 def test_the_models_own_encoder_makes_the_tree(tools):

@@ -71,41 +71,6 @@ def test_label_smoothing_is_torchs(tools):
     assert torch.isclose(smooth.loss(batch), expected, atol=1e-5)
 
 
-@torch.no_grad()
-def test_token_log_probs_are_hugging_faces(seal, tools):
-    batch = tools.make_batch()
-    queries = seal.encode(batch.query_ids, batch.query_mask)
-    real = batch.document_mask
-    found = seal.token_log_probs(
-        queries, batch.query_mask, batch.document_ids, real, batch.document_index
-    )
-    assert torch.allclose(found, expected_log_probs(seal, batch) * real, atol=1e-5)
-
-
-@torch.no_grad()
-def test_cached_decoding_with_reordered_parents_equals_teacher_forcing(seal, tools):
-    batch = tools.make_batch()
-    step = seal.decoding_step(batch.query_ids, batch.query_mask)
-    step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
-    # Each step: (tokens, parents), with rows that split, die, swap and change in number.
-    moves = [
-        ([9, 8, 7, 6, 5], [0, 0, 1, 2, 2]),
-        ([11, 12, 13], [4, 1, 0]),
-        ([20] * 4, [2, 0, 0, 1]),
-    ]
-    rows, prefixes = torch.arange(3), [[], [], []]
-    for tokens, parents in moves:
-        found = step(torch.tensor(tokens), torch.tensor(parents))
-        rows = rows[parents]
-        prefixes = [[*prefixes[p], t] for t, p in zip(tokens, parents, strict=True)]
-        logits = seal.backbone(
-            input_ids=batch.query_ids[rows],
-            attention_mask=batch.query_mask[rows].long(),
-            decoder_input_ids=torch.tensor([[0, *prefix] for prefix in prefixes]),
-        ).logits[:, -1]
-        assert torch.allclose(found[:], logits.log_softmax(-1), atol=1e-4)
-
-
 def contributions(system, batch, layer):
     """(B, M): what a layer's cross-attention adds to the logit of each target token.
 

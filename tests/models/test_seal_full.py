@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,13 +9,8 @@ import torch
 
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.decoding.beam_search import Hypotheses
-from gr_mvdr.decoding.evidence import score_documents
-from gr_mvdr.decoding.names import NgramNames, TrieNames
-from gr_mvdr.decoding.ngram_index import NgramIndex
-from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.tokenizers import EOS_ID
 from models.beyond.views import ViewResult
-from models.t5_seal import T5SEAL
 
 BODY, TITLE, END = [50], [51, 52], [53]
 SPECIAL_TOKENS = {"body": BODY, "title": TITLE, "title_end": END}
@@ -97,15 +91,6 @@ def test_score_and_align_ask_for_the_body(tools, full):
     assert torch.allclose(pairs.alignment, paper.align(marked).alignment, atol=1e-5)
 
 
-def test_the_index_begins_every_text_with_its_title(full, texts, tmp_path):
-    index = full.index(texts, tmp_path)
-    for row, (title, tokens) in enumerate(zip(texts["title_tokens"], texts["tokens"], strict=True)):
-        begins = [*title, *END] if title else []
-        assert index.sequence(row).tolist() == [*begins, *tokens, EOS_ID]
-    assert index.count([*END]) == 4
-    assert len(np.unique(full.names.tries["title"].node)) == 3, "two documents share a title"
-
-
 def test_titles_are_keys_with_the_probability_of_teacher_forcing(full, texts, queries, tmp_path):
     full.index(texts, tmp_path)
     found = full.search(queries["tokens"])
@@ -133,36 +118,6 @@ def test_the_querys_ngrams_are_keys_if_the_corpus_has_them(full, texts, tmp_path
     for key, score in own:
         expected = log_prob(full, full.prepare_query(query), key)
         assert score == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_query_without_a_word_of_the_corpus_has_no_ngram_keys(tools, full, texts, tmp_path):
-    full.index(texts, tmp_path)
-    strange = tools.Texts([[58, 59], [57]], "q")
-    assert all(key[-1] == 53 for keys in full.search(strange["tokens"]).further for key in keys)
-    assert full.retrieve(strange, 3).documents("q1")
-
-
-def test_two_views_are_full_seal_to_the_bit(tools, full, texts, queries, tmp_path):
-    """What full SEAL was before there were views: titles, the query's n-grams, then the body's."""
-    full.index(texts, tmp_path)
-    ranking, further = full.retrieve(queries, 9), full.search(queries["tokens"]).further
-    titles = [[*title, *END, EOS_ID] if title else [] for title in texts["title_tokens"]]
-    whole = zip(titles, texts["tokens"], strict=True)
-    index = NgramIndex.build([[*title[:-1], *text, EOS_ID] for title, text in whole])
-    trie = Trie.build(titles)
-    asked = [full.prepare_query(query, "title") for query in queries["tokens"]]
-    search = partial(T5SEAL.search, full, queries["tokens"])
-    found = search(NgramNames(index, index, 4, texts["id"], {}))
-    named = search(TrieNames(trie, titles), sources=asked)
-    options = dict(special_ids=full.template.special, document_ids=texts["id"])
-    for number, query in enumerate(queries["id"]):
-        keys = {tuple(key[:-1]): p for key, p in named.final.of(number) if key[-1] == EOS_ID}
-        keys |= {key: p for key, (p, view) in further[number].items() if view == "body"}
-        assert further[number].keys() == keys.keys()
-        keys |= {tuple(key): p for key, p in found.candidates.of(number)}
-        evidence = list(keys.items()), found.first_log_probs[number].numpy()
-        expected = score_documents(index, *evidence, **tools.EVIDENCE, **options)
-        assert ranking.scores(query) == {f"d{row}": score for row, score in expected.items()}
 
 
 MINDER = SPECIAL_TOKENS | {"query": [51, 54], "query_end": [54]}
@@ -245,13 +200,6 @@ def test_what_is_no_view_is_refused(tools):
         tools.make_seal(special_tokens={"../up": [5], "../up_end": [6]})
 
 
-def test_a_collection_without_titles_has_only_the_other_keys(full, texts, queries, tmp_path):
-    texts["title_tokens"][:] = [[] for _ in texts]
-    full.index(texts, tmp_path)
-    assert not full.names.tries
-    assert len(full.retrieve(queries, 9)) == 3
-
-
 # Other heads -----------------------------------------------------------------------------------
 
 
@@ -292,18 +240,6 @@ def test_labels_of_spans_stand_for_their_tokens(tools, headed, texts):
     batch = spans_of(tools, texts)
     rows = headed.head.labels(batch.document_ids, batch.document_index)
     assert torch.equal(headed.head.row_tokens[rows], batch.document_ids)
-
-
-def test_another_head_learns_spans(tools, headed, texts):
-    batch = spans_of(tools, texts)
-    optimizer = torch.optim.Adam(headed.parameters(), 0.02)
-    losses = []
-    for _ in range(15):
-        optimizer.zero_grad()
-        losses.append(headed.loss(batch))
-        losses[-1].backward()
-        optimizer.step()
-    assert losses[-1] < 0.7 * losses[0]
 
 
 def test_a_search_under_another_head_finds_ngrams(headed, texts, queries, tmp_path):
