@@ -1,6 +1,6 @@
 """Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25, also as a proposer."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,6 @@ from gr_mvdr.options import Fraction, NonNegative, part
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import Share, Shares, System, Table, hash_documents
-
-_CHUNK = 1000  # documents whose texts are in memory at once
 
 
 class LexicalSystem(System):
@@ -41,7 +39,22 @@ class LexicalSystem(System):
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what each query term adds to a score."""
-        return search_with_shares(self.searcher, self.query_terms(queries), k, among)
+        asked, ranking = self.query_terms(queries), self.retrieve(queries, k, among)
+        shares: Shares = {}
+        for query, terms in asked.items():
+            parts = self.searcher.shares(terms, ranking.documents(query))
+            shares[query] = {
+                name: [Share(t if isinstance(t, str) else (t,), value) for t, value in own]
+                for name, own in parts.items()
+            }
+        return ranking, shares
+
+    def propose(
+        self, queries: Table, depth: int, among: Sequence[str] | None = None
+    ) -> dict[str, list[str]]:
+        """Query id → its best documents, at most `depth`: what another system reranks."""
+        ranking = self.retrieve(queries, depth, among)
+        return {query: ranking.documents(query) for query in ranking.query_ids}
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
@@ -73,8 +86,7 @@ class BM25(LexicalSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
         """Indexes the documents' terms."""
-        terms = map(_terms, documents["tokens"])  # an iterator: a list would take 3 kB a document
-        self.searcher = index_bm25(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
+        self.searcher = index_bm25(documents["id"][:], self.terms(documents), **self.hparams)
         if directory is not None:
             self.searcher.save(directory, collection=hash_documents(documents))
         return self.searcher
@@ -85,10 +97,13 @@ class BM25(LexicalSystem):
         self.searcher = InvertedLists.open(directory, **made_of)
         return self.searcher
 
+    def terms(self, table: Table) -> Iterator[list[Hashable]]:
+        """The terms of each text, without special tokens; a list of all would take 3 kB a text."""
+        return ([t for t in tokens if t > UNK_ID] for tokens in table["tokens"])
+
     def query_terms(self, queries: Table) -> dict[str, Query]:
         """Query id → its terms, each as often as it occurs."""
-        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        return {query: _terms(tokens) for query, tokens in rows}
+        return dict(zip(queries["id"][:], self.terms(queries), strict=True))
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """0: all weights are in the index, and a query only adds some of them up."""
@@ -131,79 +146,9 @@ class BM25(LexicalSystem):
         return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
 
 
-def _terms(tokens: Sequence[int]) -> list[int]:
-    """A text's tokens without the special ones."""
-    return [token for token in tokens if token > UNK_ID]
+class WordBM25(BM25):
+    """BM25 over the words of `text`, whatever the tokeniser: it proposes what others rerank."""
 
-
-class LexicalCandidates:
-    """BM25 over the documents' words: it proposes what a system without an index reranks.
-
-    Attributes:
-        lists: the inverted lists of the words.
-    """
-
-    def __init__(
-        self,
-        documents: Table,
-        directory: str | Path | None = None,
-        texts: Iterable[str] | None = None,
-    ):
-        """
-        Args:
-            documents: with `id`, `text` and `tokens`.
-            directory: keeps the index in its folder `bm25`; None = the index is not kept.
-            texts: of the documents, in place of `text`.
-        """
-        words = map(split_words, _texts(documents) if texts is None else texts)
-        self.lists = index_bm25(documents["id"][:], words)
-        if directory is not None:
-            self.lists.save(Path(directory) / "bm25", collection=hash_documents(documents))
-
-    @classmethod
-    def open(cls, documents: Table, directory: str | Path) -> "LexicalCandidates":
-        """Opens a kept index; errors as of `System.open_index`."""
-        opened = cls.__new__(cls)
-        made_of = hash_documents(documents)
-        opened.lists = InvertedLists.open(Path(directory) / "bm25", collection=made_of)
-        return opened
-
-    def __call__(
-        self, queries: Table, depth: int, among: Sequence[str] | None = None
-    ) -> dict[str, list[str]]:
-        """Query id → its best documents that share a word with it, at most `depth`, best first.
-
-        Args:
-            among: ids of the documents that may be proposed; None = all.
-        """
-        ranking = self.lists.search(read_words(queries), depth, among)
-        return {query: ranking.documents(query) for query in ranking.query_ids}
-
-
-def search_with_shares(
-    lists: InvertedLists, queries: Mapping[str, Query], k: int, among: Sequence[str] | None
-) -> tuple[Ranking, Shares]:
-    """The best documents, and what each term adds to their scores.
-
-    Args:
-        queries: query id → its terms, words or token ids; k, among: see `InvertedLists.best`.
-    """
-    ranking, shares = lists.search(queries, k, among), {}
-    for query, terms in queries.items():
-        parts = lists.shares(terms, ranking.documents(query))
-        shares[query] = {
-            name: [Share(t if isinstance(t, str) else (t,), value) for t, value in own]
-            for name, own in parts.items()
-        }
-    return ranking, shares
-
-
-def read_words(queries: Table) -> dict[str, list[str]]:
-    """Query id → the words of its text."""
-    rows = zip(queries["id"][:], queries["text"][:], strict=True)
-    return {query: split_words(text) for query, text in rows}
-
-
-def _texts(documents: Table) -> Iterator[str]:
-    for start in range(0, len(documents), _CHUNK):
-        yield from documents[start : start + _CHUNK]["text"]
+    def terms(self, table: Table) -> Iterator[list[Hashable]]:
+        """The words of each text."""
+        return map(split_words, table["text"])

@@ -16,7 +16,7 @@ from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Share, Shares, System, Table, cut_candidates, pad_pairs, token_shares
-from models.bm25 import LexicalCandidates
+from models.bm25 import WordBM25
 from models.training import OptimizerOptions
 
 # Names of the inner size of feed-forward layers in the configurations of transformers.
@@ -169,20 +169,21 @@ class CrossEncoder(System):
         passed = transformer_flops(tokens, config.num_hidden_layers, size, inner, heads, gated)
         return passed + (tokens * size if self.hparams.pooling == "mean" else 0) + 2 * size
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> LexicalCandidates:
+    def index(self, documents: Table, directory: str | Path | None = None) -> WordBM25:
         """BM25 over the documents' words, which gives the candidates of `retrieve`."""
-        self.documents, self.candidates = documents, LexicalCandidates(documents, directory)
-        return self.candidates
+        self.documents, self.bm25 = documents, WordBM25()
+        self.bm25.index(documents, directory and Path(directory) / "bm25")
+        return self.bm25
 
-    def open_index(self, documents: Table, directory: str | Path) -> LexicalCandidates:
+    def open_index(self, documents: Table, directory: str | Path) -> WordBM25:
         """Opens BM25's scores; see `System.open_index`."""
-        self.documents = documents
-        self.candidates = LexicalCandidates.open(documents, directory)
-        return self.candidates
+        self.documents, self.bm25 = documents, WordBM25()
+        self.bm25.open_index(documents, Path(directory) / "bm25")
+        return self.bm25
 
     def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them."""
-        candidates = self.candidates(queries, self.hparams.depth, among)
+        candidates = self.bm25.propose(queries, self.hparams.depth, among)
         return self.rerank(queries, self.documents, candidates).top(k)
 
     def retrieve_with_shares(

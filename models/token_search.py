@@ -27,7 +27,7 @@ from gr_mvdr.token_index.search import OPEN_KEYS, SearchOptions
 from gr_mvdr.token_index.store import Encode
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.base import Share, Shares, System, Table, hash_documents, query_shares
-from models.bm25 import LexicalCandidates
+from models.bm25 import WordBM25
 
 _QUERY_BATCH = 32  # queries encoded at once
 _FIDELITY_QUERIES = 100  # on which an approximate search is compared with the exact one
@@ -44,23 +44,23 @@ class EncodedDocuments:
 
     bytes_per_token = 0.0
 
-    def __init__(
-        self, system: "TokenSearch", documents: Table, candidates: LexicalCandidates | None
-    ):
+    def __init__(self, system: "TokenSearch", documents: Table, bm25: WordBM25 | None):
         """
         Args:
             documents: with `id`, `text` and `tokens`.
-            candidates: BM25, which proposes; None = made when `propose` needs it.
+            bm25: proposes; None = indexes the documents when `propose` needs it.
         """
-        self.system, self.documents, self.candidates = system, documents, candidates
+        self.system, self.documents, self.bm25 = system, documents, bm25
         self.rows = {name: row for row, name in enumerate(documents["id"][:])}
         self.costs = SearchCosts()
 
     def propose(self, queries: Table, among: Sequence[str] | None = None) -> dict[str, list[str]]:
         """Query id → BM25's best `neighbours` documents, 2,000 under "auto"."""
-        self.candidates = self.candidates or LexicalCandidates(self.documents)
+        if self.bm25 is None:
+            self.bm25 = WordBM25()
+            self.bm25.index(self.documents)
         count = self.system.search.neighbours
-        return self.candidates(queries, 2000 if isinstance(count, str) else count, among)
+        return self.bm25.propose(queries, 2000 if isinstance(count, str) else count, among)
 
     def numbers(self, ids: Sequence[str]) -> Tensor:
         """(C,) int64 numbers of documents by id; KeyError for an unknown one."""
@@ -139,8 +139,10 @@ class TokenSearch(System):
         lengths = [len(self.cut_document(tokens)) for tokens in documents["tokens"]]
         self.mean_floats = fmean(self.encoder.floats(self._document_vectors(n)) for n in lengths)
         if self.search.mode == "rerank":
-            kept = LexicalCandidates(documents, directory) if directory else None
-            self.searcher = EncodedDocuments(self, documents, kept)
+            self.searcher = EncodedDocuments(self, documents, None)
+            if directory is not None:
+                self.searcher.bm25 = WordBM25()
+                self.searcher.bm25.index(documents, Path(directory) / "bm25")
             return self.searcher
         names, storage = documents["id"][:], self.search.storage
         self.searcher = TokenIndex.build(
@@ -167,8 +169,9 @@ class TokenSearch(System):
             ValueError: another model, dimension or collection made it, or it is damaged.
         """
         if self.search.mode == "rerank":
-            candidates = LexicalCandidates.open(documents, directory)
-            self.searcher = EncodedDocuments(self, documents, candidates)
+            bm25 = WordBM25()
+            bm25.open_index(documents, Path(directory) / "bm25")
+            self.searcher = EncodedDocuments(self, documents, bm25)
             return self.searcher
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
         self.searcher.proposer(self.search)

@@ -19,9 +19,10 @@ from gr_mvdr.files import temporary_folder, write_text
 from gr_mvdr.options import Count, Rate, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
+from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Shares, Table
-from models.bm25 import LexicalCandidates, read_words, search_with_shares
+from models.bm25 import WordBM25
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
@@ -92,7 +93,7 @@ class QueryGenerator(GenerativeSystem):
 
     # Search -----------------------------------------------------------------------------------
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> LexicalCandidates:
+    def index(self, documents: Table, directory: str | Path | None = None) -> WordBM25:
         """Writes every document's pseudo-queries, and indexes the documents with them."""
         directory = Path(directory or temporary_folder("doc2query"))
         directory.mkdir(parents=True, exist_ok=True)
@@ -101,14 +102,17 @@ class QueryGenerator(GenerativeSystem):
         lines = (json.dumps({"document_id": d, "queries": q}, ensure_ascii=False) for d, q in rows)
         write_text(directory / PSEUDO_QUERIES, "".join(f"{line}\n" for line in lines))
         texts = zip(documents["text"][:], queries, strict=True)
-        whole = (" ".join([text, *own]) for text, own in texts)
-        self.words = LexicalCandidates(documents, directory, whole)
-        return self.words
+        whole = [" ".join([text, *own]) for text, own in texts]
+        columns = {name: documents[name][:] for name in ("id", "tokens")}
+        self.bm25 = WordBM25()
+        self.bm25.index(TextTable({**columns, "text": whole}), directory / "bm25")
+        return self.bm25
 
-    def open_index(self, documents: Table, directory: str | Path) -> LexicalCandidates:
+    def open_index(self, documents: Table, directory: str | Path) -> WordBM25:
         """Opens the words that `index` counted; see `System.open_index`."""
-        self.words = LexicalCandidates.open(documents, directory)
-        return self.words
+        self.bm25 = WordBM25()
+        self.bm25.open_index(documents, Path(directory) / "bm25")
+        return self.bm25
 
     @torch.inference_mode()
     def generate(self, documents: Table) -> Iterator[list[str]]:
@@ -145,13 +149,13 @@ class QueryGenerator(GenerativeSystem):
         Args:
             queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
         """
-        return self.words.lists.search(read_words(queries), k, among)
+        return self.bm25.retrieve(queries, k, among)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what each of the query's words adds to a score."""
-        return search_with_shares(self.words.lists, read_words(queries), k, among)
+        return self.bm25.retrieve_with_shares(queries, k, among)
 
 
 def _turned(pairs: PairAlignment, batch: PairBatch) -> PairAlignment:

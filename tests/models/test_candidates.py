@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.bm25 import LexicalCandidates
+from models.bm25 import WordBM25
 from models.token_search import EncodedDocuments
 from tests.models.conftest import make_multi_vector
 
@@ -28,7 +28,9 @@ def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
     model = make_multi_vector("mva", search={"mode": "rerank", "neighbours": 3})
     model.index(documents, tmp_path)
     assert (tmp_path / "bm25/arrays.json").is_file()
-    best = LexicalCandidates(documents)(queries, 3)
+    bm25 = WordBM25()
+    bm25.index(documents)
+    best = bm25.propose(queries, 3)
     assert max(map(len, best.values())) == 3
     assert model.retrieve(queries, 2) == model.rerank(queries, documents, best).top(2)
     costs = model.search_fidelity(queries, model.retrieve(queries), 100)

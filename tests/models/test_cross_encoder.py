@@ -194,8 +194,8 @@ def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tm
     model = make(depth=2)
     model.index(documents, tmp_path / "index")
     assert (tmp_path / "index/bm25/arrays.json").is_file()
-    best = model.candidates(queries, 2)["q0"]
-    assert len(model.candidates(queries, 100)["q0"]) > 2
+    best = model.bm25.propose(queries, 2)["q0"]
+    assert len(model.bm25.propose(queries, 100)["q0"]) > 2
     found = model.retrieve(queries, 100)
     assert found == model.rerank(queries, documents, {"q0": best, "q1": []})
     assert set(found.documents("q0")) == set(best) and found.documents("q1") == []
