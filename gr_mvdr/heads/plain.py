@@ -365,7 +365,6 @@ def real_places(mask: Tensor) -> Tensor:
 # Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger one anew each
 # time, page by page, which takes as long as a third of the product.
 _CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
-_CACHED = 2**18  # numbers that fit into a core's cache for several passes
 
 # The arguments of `Head.logits`: hidden (n, d), context (n, d) or None, position (n,).
 States = tuple[Tensor, Tensor | None, Tensor]
@@ -465,10 +464,9 @@ def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tenso
         even = (share * scores.masked_fill(~unmasked, 0.0)).sum(1, keepdim=True)
         own = (1 - smoothing) * own + even
     total = -own.sum()
-    for rows in _in_cache(scores):
-        most = rows.amax(1)
-        torch.softmax(rows, 1, out=rows)
-        total += (most - rows.amax(1).log()).sum()  # log Σ exp = max − log of the largest softmax
+    most = scores.amax(1)
+    torch.softmax(scores, 1, out=scores)
+    total += (most - scores.amax(1).log()).sum()  # log Σ exp = max − log of the largest softmax
     scores.scatter_add_(1, labels, torch.full_like(own, smoothing - 1))
     if smoothing:
         scores -= share
@@ -486,9 +484,3 @@ def _blocks(head: Head, labels: Tensor) -> list[slice]:
 
 def _cut(states: Sequence[Tensor | None], block: slice) -> Any:
     return [None if state is None else state[block] for state in states]
-
-
-def _in_cache(scores: Tensor) -> tuple[Tensor, ...]:
-    """(n, R) in groups of rows that fit into a CPU's cache; elsewhere in one group."""
-    size = _CACHED // scores.shape[1] if scores.device.type == "cpu" else len(scores)
-    return scores.split(max(1, size))
