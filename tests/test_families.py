@@ -68,7 +68,7 @@ def test_a_family_is_trained_indexed_searched_and_aligned(family, tmp_path):
     pair = opened.align(QUERY, "plum")
     total = (pair.similarity * pair.alignment).sum() / pair.normaliser[0]
     assert pair.relevance[0] == pytest.approx(float(total), abs=1e-4)
-    if opened.paradigm == "generative":
+    if opened.system.paradigm == "generative":
         assert torch.allclose(pair.alignment.sum(-1), torch.ones(()), atol=1e-5)
 
 
