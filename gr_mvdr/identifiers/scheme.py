@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from gr_mvdr.files import CONTENTS, check, read_arrays, write_arrays
-from gr_mvdr.options import show
+from gr_mvdr.options import TARGET, show
 from gr_mvdr.template import TextTemplate
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
@@ -206,7 +206,7 @@ class Scheme:
             arrays, values = read_arrays(file.parent, names)
             saved |= arrays | values
         for key, value in self._origin().items():
-            if saved.get(key) != value:
+            if _by_class(saved.get(key)) != _by_class(value):
                 raise ValueError(
                     f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
                     f"made with {key}={saved.get(key)}"
@@ -218,6 +218,13 @@ class Scheme:
         named = dict(zip(identifiers.document_ids, identifiers.sequences, strict=True))
         self.known = {document: named[document] for document in saved["document_ids"]}
         self.first_token = saved["first_token"]
+
+
+def _by_class(settings: Any) -> Any:
+    """Settings whose parts are named by their class alone: earlier versions had other modules."""
+    if not isinstance(settings, dict):
+        return settings
+    return {k: v.split(".")[-1] if k == TARGET else _by_class(v) for k, v in settings.items()}
 
 
 def hash_collection(document_ids: Sequence[str]) -> str:

@@ -144,12 +144,13 @@ def test_a_scheme_is_loaded_only_as_what_it_was_saved(tmp_path):
 
 
 def test_the_folders_of_earlier_versions_are_read(tmp_path):
-    """The scheme, its embeddings and its tree had a folder each, the tree its leaves as well."""
+    """The scheme, its embeddings and its tree had a folder each; parts were in other modules."""
     scheme, loaded = fitted(SCHEMES["semantic"](), 60), SCHEMES["semantic"]()
     scheme.save(tmp_path / "new")
     names = scheme.arrays + scheme.embedder.arrays
     arrays, values = read_arrays(tmp_path / "new", names)
     learned = {name: values.pop(name) for name in scheme.embedder.values}
+    values["embeddings"] = values["embeddings"] | {"_target_": "gr_mvdr.elsewhere.TfidfSvd"}
     owned = {
         "scheme": ((), values),
         "embeddings": (scheme.embedder.arrays, learned),
