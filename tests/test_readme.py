@@ -1,5 +1,6 @@
 """Every command that the README shows runs, made small."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from conf.composition import prepare_arguments
+from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, command, compose_config, undrawn
 from train import train
 
@@ -89,7 +91,7 @@ def test_a_notebook_runs(name, tmp_path):
 
 def python_examples() -> list:
     """The Python blocks of docs/, by page and number."""
-    blocks = "```python\n(.*?)```"
+    blocks = r"```python\n(?!# \w+\.py\n)(.*?)```"  # but for files, see `test_a_system_of_your_own`
     return [
         pytest.param(block, id=f"{page.name}-{number}")
         for page in sorted((ROOT / "docs").glob("*.md"))
@@ -107,6 +109,23 @@ def test_a_python_example_of_the_documents_runs(block, tmp_path, monkeypatch, ca
     block = block.replace('"data.path=FOLDER"', ", ".join(map(repr, [folder, *small])))
     exec(block.replace("(5000, 1)", "(100, 1)"), {})
     assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_system_of_your_own_trains_from_the_files_that_the_documents_show(tmp_path, monkeypatch):
+    page = (ROOT / "docs/models.md").read_text()
+    for name, text in re.findall(r"```\w+\n# (\S+\.(?:py|yaml))\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (line,) = re.findall(r"^    PYTHONPATH=\. (python GR_MVDR/train\.py .*)", page, re.M)
+    line = line.replace("GR_MVDR", str(ROOT))
+    line = line.replace("FOLDER", str(ROOT / "tests/fixtures/small_collection"))
+    asked = [*shlex.split(line)[1:], *SHORT, "name=own", "output=out"]
+    environment = {**os.environ, "PYTHONPATH": "."}
+    subprocess.run([sys.executable, *asked], cwd=tmp_path, env=environment, check=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    retriever = Retriever.load(tmp_path / "out/own", trust=True)
+    assert retriever.retrieve({"q": "soup"})
 
 
 @pytest.mark.slow  # some of them index a real collection

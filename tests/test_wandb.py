@@ -1,21 +1,18 @@
 """What reaches wandb, read from the files of offline runs, and the pictures of docs/using.md."""
 
 import re
-import shlex
 import sys
 
 import pytest
 
-from conf.command import compose_command, run_command
-from conf.composition import prepare_arguments
+from conf.command import run_command
 from conf.wandb_logger import GROUP
 from tests.offline_run import read_offline_runs
 from tests.runs import ROOT, TINY
-from tests.test_readme import expanded
 from tests.wandb_pictures import draw_all
 
 wandb = pytest.importorskip("wandb")
-DOCUMENT = ROOT / "docs" / "wandb.md"
+DOCUMENT = ROOT / "docs" / "using.md"
 # Two steps of training, a few alignments and one drawn case.
 KEYS = (
     *("data.n_documents=50", "data.max_test_queries=10", "data.max_rerank_queries=4"),
@@ -103,25 +100,3 @@ def test_the_pictures_are_drawn_of_what_was_logged(sweep, tmp_path):
     assert all(f"figures/{file.name}" in text for file in files)
     kept = [ROOT / "docs" / "figures" / file.name for file in files]
     assert all(file.stat().st_size < 80_000 for file in kept)
-    assert (
-        f"python -m tests.wandb_pictures outputs/small {kept[0].parent.relative_to(ROOT)}" in text
-    )
-
-
-COMMANDS = re.findall(r"^    (python|wandb) (\S.*?)(?: {2,}#.*)?$", DOCUMENT.read_text(), re.M)
-
-
-@pytest.mark.parametrize("command", [rest for program, rest in COMMANDS if program == "python"])
-def test_the_documents_commands_compose(command, tmp_path):
-    for run in ("RUN", "OTHER"):
-        (tmp_path / "outputs/demo" / run).mkdir(parents=True)
-    line = command.removeprefix("-m ").replace("outputs/demo/", f"{tmp_path}/outputs/demo/")
-    module, *words = shlex.split(line)
-    name = {"train.py": "train", "analysis.run": "analyse", "analysis.compare": "compare"}
-    if module in name:
-        jobs = expanded(prepare_arguments([word for word in words if word != "-m"]))
-        composed = [compose_command(name[module], arguments) for arguments in jobs]
-        assert all(config.logger.project == "gr-mvdr" for config in composed)
-        assert len(composed) == (3 if module == "train.py" else 1)
-    else:
-        assert module == "tests.wandb_pictures"  # drawn above

@@ -336,7 +336,7 @@ def test_nothing_to_compare_is_an_error(tmp_path):
     write_run(tmp_path / "a", "bm25", 1, {}, collection=None)
     provenance = tmp_path / "a/provenance.json"
     provenance.write_text(json.dumps({"system": "bm25"}))
-    with pytest.raises(ValueError, match=r"provenance\.json: no 'collection'"):
+    with pytest.raises(ValueError, match=r"provenance\.json: collection=None"):
         compare([tmp_path])
 
 

@@ -227,7 +227,6 @@ def flip(file):
         lambda folder: shutil.copy(folder / "queries.arrow", folder / "documents.arrow"),
         lambda folder: flip(folder / "documents.arrow"),
         lambda folder: flip(folder / "qrels/train.arrow"),
-        lambda folder: flip(folder / "manifest.json"),
     ],
 )
 def test_a_damaged_collection_is_named_with_what_to_do(layout, tmp_path, damage):
