@@ -11,7 +11,7 @@ def free_recall(
 ) -> float:
     """Recall@k of all queries by vectors that are optimised for the judgements; no text is read.
 
-    It bounds every system of one vector a text in so many dimensions, as far as Adam finds the
+    It bounds every system of one vector a text in this dimension, as far as Adam finds the
     optimum: below 1 the dimension is at fault, not the encoder.
     """
     row = {name: number for number, name in enumerate(collection.documents["id"][:])}

@@ -8,7 +8,7 @@ import torch
 
 from gr_mvdr.batch import PairBatch, append_documents, pad
 
-# Examples are sorted by length within pools of so many batches.
+# Examples are sorted by length within pools of this many batches.
 _POOL_BATCHES = 16
 
 
@@ -92,7 +92,7 @@ class Epoch(torch.utils.data.Dataset):
         Args:
             size: examples a batch, of all processes; the last may have fewer, none is lost.
             shuffle: random pools of examples, sorted within, and the batches in random order.
-            rank, world_size: this process, of so many: each has its part of every batch.
+            rank, world_size: of this process; each process has its part of every batch.
         """
         rng = np.random.default_rng((self.seed, self.epoch, len(self)))  # no example's own stream
         places = np.arange(len(self))

@@ -20,7 +20,7 @@ class Examples:
     """The query → its relevant document, one example a pair; a subclass gives the targets.
 
     Args:
-        negatives: documents that each query is told apart from, drawn in every epoch from
+        negatives: hard negatives of each query, drawn in every epoch from
             (seed, epoch, pair); None = the batch's other documents alone.
 
     Attributes:

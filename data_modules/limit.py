@@ -17,7 +17,7 @@ from data_modules.tables import cache_table
 
 _VERSION = "1"  # of the texts
 _MOST_SETS = 1000  # places with a name of one word
-_TEST_SHARE = 5  # of so many sets one is asked for in the test split
+_TEST_SHARE = 5  # one set in five is asked for in the test split
 
 
 def limit(
@@ -82,7 +82,7 @@ def _count_places(n_documents: int, relevant: int, attributes: int | None, sets:
 
 
 def nth_set(number: int, size: int) -> list[int]:
-    """The set of so many numbers that is at this place among all of them (combinadics)."""
+    """The set of `size` numbers at this place in the list of all such sets (combinadics)."""
     found = []
     for left in range(size, 0, -1):
         largest = next(n for n in count(left - 1) if comb(n + 1, left) > number)

@@ -66,13 +66,13 @@ class RetrievalDataModule(pl.LightningDataModule):
         num_workers: loader processes.
         seed: of the order of the examples and of what they draw.
         mask_relevant: no document that is known to be relevant to a query is a negative of it
-            within a batch; False = copies of its positive alone are none (the papers).
+            within a batch; False = only copies of its positive are left out (the papers).
         candidates: BM25 documents a query in reranking.
         candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
             None = the collection's own, and BM25's where it has none.
         add_relevant: the relevant documents are candidates, found or not (gr_as_mvdr §6.3);
             False = a reranking finds only what the candidates hold (mva §5).
-        drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
+        drop_identical: a document with the query's own id is no hit (ArguAna, Quora).
         shard: "0/4" = of the documents only the first, fifth, … are there; None = all.
         metrics: of the rankings, such as recall@1000 or nDCG@10; see `gr_mvdr.evaluation.metrics`.
         groups: a regular expression: what it finds in the id of a test query is the query's group,
@@ -319,7 +319,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             trained: it trains its system; study: it asks a study, which needs judgements.
 
         Raises:
-            ValueError: there are none.
+            ValueError: the collection lacks them.
         """
         splits = ", ".join(sorted(self.collection.qrels))
         if trained and self.train_split is None:
@@ -417,7 +417,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
         """Query id → the documents that are reranked, best first; see `add_relevant`.
 
-        A relevant document that the collection lacks is none of them.
+        Relevant documents that the collection lacks are left out.
         """
         grades, (_, named) = self.judgements(split, queries), self._given_candidates(split)
         known = set(self._texts["id"][:]) if self.add_relevant else set()

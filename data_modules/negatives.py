@@ -1,4 +1,4 @@
-"""Hard negatives: documents that each training query is told apart from, and their teacher."""
+"""Hard negatives of training queries, and the teacher that scores them."""
 
 import hashlib
 from collections.abc import Iterator, Sequence

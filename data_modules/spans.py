@@ -62,7 +62,7 @@ def _windows(words: list[str], width: int) -> list[str]:
 def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Draws n start words with replacement: (n,) int64, from weights as `span_weights` gives.
 
-    Where there is no word, there is none to draw: (0,).
+    A text without words gives none: (0,).
     """
     if not len(weights):
         return np.empty(0, dtype=np.int64)

@@ -103,7 +103,7 @@ def hash_sources(layout: Layout, store: Path) -> dict[str, str]:
 
 
 def check_room(what: str, folder: Path, needed: int) -> None:
-    """Refuses to begin what the disk cannot hold.
+    """Raises OSError before it writes what the disk cannot hold.
 
     Args:
         what: takes the room, for the message: begins with the key that the user can change.

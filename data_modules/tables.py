@@ -142,7 +142,7 @@ def short_hash(*causes: Any) -> str:
 
 
 def sample_rows(table: Dataset, limit: int | None) -> Dataset:
-    """At most so many rows, drawn at random, in their order; None = all."""
+    """A random sample of at most this many rows, in their order; None = all."""
     if limit is None or limit >= len(table):
         return table
     # Whatever the seed: runs of several seeds are measured on the same queries.

@@ -123,7 +123,7 @@ def _make_tokenizer(
 
 
 def _spread(table: Dataset, rows: int) -> Dataset:
-    """At most so many rows, evenly spread over a table."""
+    """At most this many rows, evenly spread over a table."""
     if len(table) <= rows:
         return table
     return table.select(np.linspace(0, len(table) - 1, rows).astype(np.int64))

@@ -168,7 +168,7 @@ def _log_softmax(logits: Tensor, masked: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, usable: Tensor) -> Tensor:
-    """() over the usable entries; 0 if there are none."""
+    """() over the usable entries; 0 without one."""
     return values.where(usable, 0.0).sum() / usable.sum().clamp(min=1)
 
 

@@ -43,7 +43,7 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
             read as one within a text (SEAL); None = as the tokeniser was saved.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the tokeniser does not exist.
         ValueError: it is broken; in a `tokenizer.json` the ids of <pad>, </s> and <unk> are not
             T5's 0, 1, 2.
     """

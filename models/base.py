@@ -183,7 +183,7 @@ class System(pl.LightningModule):
         """Opens the index that `index` wrote for the same documents.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the folder holds no index.
             ValueError: another model or collection made it, or it is damaged.
         """
         raise NotImplementedError

@@ -146,7 +146,7 @@ class FinishedRun:
             with admitting(self.config if self.trust else None):
                 data = build("data", _data_at_home(self.config["data"], self.trust))
             if (own := self.path / "tokenizer").is_dir():
-                # One that is trained anew may differ. Earlier versions did not save `prefix_space`.
+                # One trained again may differ. Earlier versions did not save `prefix_space`.
                 data.tokenizer = load_tokenizer(own, data.tokenizer_options.get("prefix_space"))
             return self.load_model(data.documents, data.known_documents), data
 
@@ -160,7 +160,7 @@ class FinishedRun:
                 model.open_index(documents, self._linked_index(directory))
             return
         except (OSError, ValueError) as error:
-            print(f"{self.path}: its index is made anew: {make_printable(error)}")
+            print(f"{self.path}: its index is made again: {make_printable(error)}")
         directory.mkdir(parents=True, exist_ok=True)
         with reading(self.key):
             model.index(documents, directory / "made")

@@ -148,7 +148,7 @@ class GenerativeSystem(System):
         return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) mean log-probability of the target tokens; −inf where there is none."""
+        """(B,) mean log-probability of the target tokens; −inf without a target token."""
         batch, values = self.target_shares(batch)
         return values.sum(1).masked_fill(~batch.document_mask.any(1), -torch.inf)
 

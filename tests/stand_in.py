@@ -174,7 +174,7 @@ def _each(found: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _check(func: Any, args: tuple, kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
-    """Refuses what CUDA refuses."""
+    """Raises where CUDA raises."""
     if kwargs.get("generator") is not None:
         raise RuntimeError(f"{func}: draws on the device with a generator of the CPU")
     left = [x for x in tensors if type(x) is not OnDevice]

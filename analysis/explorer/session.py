@@ -103,7 +103,7 @@ class Session:
 
         Args:
             among: ids of the documents that can be found; None = all.
-            known: which known query it is. Without it, a text that several have is none of them:
+            known: which known query it is. Without it, a text of several known queries counts as new:
                 they are returned as "namesakes".
         """
         _check_range("k", k, HITS)

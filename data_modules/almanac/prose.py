@@ -16,7 +16,7 @@ ASKED, PREDICATES = WORDINGS["asked"], WORDINGS["predicates"]
 # How often each kind of question is tried, of eight times.
 KINDS = ["name"] + ["description"] * 3 + ["two attributes"] * 4
 ATTEMPTS = 800
-MOST_RIVALS = 50  # a fact that so many may share is not looked into
+MOST_RIVALS = 50  # facts that this many others may share are skipped
 
 
 class Prose(NamedTuple):

@@ -106,7 +106,7 @@ def _raw_files(folder: Path, split: str, check_shards: bool) -> list[Path]:
     """The files of a split.
 
     Raises:
-        FileNotFoundError: there is none, or shards are missing.
+        FileNotFoundError: a file or a shard is missing.
         ValueError: both releases are there.
     """
     whole, shards = _found(folder, split)
@@ -174,7 +174,7 @@ class TitledPages:
         return text if self.first_tokens is None else " ".join(text.split()[: self.first_tokens])
 
     def _check_count(self, name: str, expected: int) -> None:
-        """Refuses another count; says how many questions each file has."""
+        """Raises ValueError for another count; its message counts the questions of each file."""
         found = len(self.numbers if name == "documents" else self.questions(name))
         if found == expected:
             return

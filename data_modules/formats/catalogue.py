@@ -171,8 +171,8 @@ def _find_documents(path: Path, readers: Mapping[str, Any]) -> tuple[Path, Any]:
     """The file of documents, and its reader.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: there are several.
+        FileNotFoundError: no file matches.
+        ValueError: several match.
     """
     for pattern, read in readers.items():
         found = find_all(path, pattern)

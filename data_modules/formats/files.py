@@ -49,7 +49,7 @@ def find(folder: Path, *names: str) -> Path | None:
 
 
 def needed(folder: Path, *names: str) -> Path:
-    """The file that `find` finds; raises FileNotFoundError if there is none."""
+    """The file that `find` finds; raises FileNotFoundError if nothing matches."""
     file = find(folder, *names)
     if file is None:
         raise missing(folder, *names)

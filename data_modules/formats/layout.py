@@ -278,7 +278,7 @@ class LayoutChecks:
             )
 
     def _check_documents(self, split: str, judged: int, outside: "_Count") -> None:
-        """Refuses judgements of mostly unknown documents; says how many are of unknown ones."""
+        """Raises ValueError if most judgements are of unknown documents; prints how many are."""
         if not (number := outside.number):
             return
         if number == judged or number > max(_FEW, _SHARE * judged):

@@ -36,7 +36,7 @@ def numbered_lines(*files: Path) -> Iterator[tuple[str, str]]:
 
 
 def first_line(file: Path) -> str:
-    """The first line that is not blank; empty where there is none."""
+    """The first line that is not blank; empty if all are."""
     return next(numbered_lines(file), ("", ""))[1]
 
 
@@ -218,7 +218,7 @@ def string(where: str, key: str, record: dict, default: str | None = None) -> st
         default: instead of a value that is missing or null; None = that is an error.
 
     Raises:
-        ValueError: there is none, or it is not a text.
+        ValueError: the key is missing, or its value is not a text.
     """
     value = next((record[name] for name in key.split("|") if name in record), None)
     if value is None and default is not None:
@@ -241,7 +241,7 @@ def integer(where: str, name: str, text: str) -> int:
     """A column as an integer.
 
     Raises:
-        ValueError: it is none, or has more than nine digits; names ``file:line`` and the column.
+        ValueError: not an integer, or more than nine digits; names ``file:line`` and the column.
     """
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"{where}: expected an integer {name}, got {text[:60]!r}")

@@ -126,7 +126,7 @@ class Head(nn.Module):
         return self.n_rows
 
     def memory_bytes(self, positions: int) -> int:
-        """Upper bound of the bytes of the head and of its logits for so many positions, in fp32.
+        """Upper bound of the bytes of the head and of its logits at this many positions, in fp32.
 
         Training adds gradients of the same size and the optimizer's moments.
         """
@@ -362,7 +362,7 @@ def real_places(mask: Tensor) -> Tensor:
 # backward pass only scales it. Recomputing the logits instead (`torch.utils.checkpoint`) takes a
 # third more time of a training step or more.
 
-# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger one anew each
+# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger one again each
 # time, page by page, which takes as long as a third of the product.
 _CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
 

@@ -279,7 +279,7 @@ def test_unknown_paradigm_is_named():
 
 
 def explained(pairs):
-    """A generative explanation of pairs; their decoder's paths are none."""
+    """A generative explanation of pairs; they have no decoder paths."""
     batch, tokens = pairs.document_mask.shape
     heads = pairs.alignment.shape[1]
     nothing, norms = torch.zeros(batch, tokens), torch.ones(batch, 1)

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def measure(kind: str, tokens: int) -> None:
-    """One process: what an index of so many tokens takes to build."""
+    """One process: the cost of building an index of this many tokens."""
     is_trie = kind == "trie"
     made_from = semantic_docids(tokens // TOKENS_A_DOCID) if is_trie else zipf_corpus(tokens)
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

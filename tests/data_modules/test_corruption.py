@@ -12,7 +12,7 @@ from gr_mvdr.template import TextTemplate
 
 
 class Tokenizer:
-    """Knows so many sentinels, from id 90 down, and a mask."""
+    """Has n sentinels, from id 90 down, and a mask."""
 
     def __init__(self, sentinels: int, mask: int | None = None):
         self.known = {f"<extra_id_{n}>": 90 - n for n in range(sentinels)}

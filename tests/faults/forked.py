@@ -43,7 +43,7 @@ class Child:
     Args:
         job: without arguments. cache: where its caches lie.
         at_event: kill it before the file event of this number; 0 = at none.
-        after: kill it after so many seconds; 0 = never.
+        after: seconds after which it is killed; 0 = never.
         longest: bytes that a file may have; None = as many as it likes.
         notes: where its own files go; None = beside the cache.
         gate: a pipe's end; the job begins when something can be read from it.

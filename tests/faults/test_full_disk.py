@@ -28,7 +28,7 @@ def whole(folder):
 
 @pytest.fixture
 def disk(tmp_path):
-    """A tmpfs, and what gives it so many kilobytes."""
+    """A tmpfs, and a function that sets its size in kilobytes."""
     place = tmp_path / "disk"
     place.mkdir()
 

@@ -17,7 +17,7 @@ from models.training import CURVES
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]
-# Every n-th file event, and so many moments, of each model. All events, FAULTS_EVERY=1, take nearly
+# Every n-th file event, and n random moments, a model. All events, FAULTS_EVERY=1, take nearly
 # twenty minutes of one core. Few moments: between two file events the disk is as after the first.
 EVERY, MOMENTS = (
     int(os.environ.get(f"FAULTS_{name}", n)) for name, n in (("EVERY", 9), ("MOMENTS", 12))

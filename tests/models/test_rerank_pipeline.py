@@ -287,7 +287,7 @@ def test_an_index_is_made_only_if_the_runs_own_does_not_fit(
         (run / "index/of").write_text(kept)
     model = pipeline((run, None), documents=texts, directory=tmp_path)
     assert (tmp_path / "index/1-A").exists() == made
-    assert (": its index is made anew:" in capsys.readouterr().out) == made
+    assert (": its index is made again:" in capsys.readouterr().out) == made
     assert model.retrieve(asked, 1).documents("q0") == ["d0"]
 
 

@@ -1,6 +1,6 @@
 /** Elements of the page. What data says only ever becomes text: nothing here reads markup. */
 
-/** An element; an attribute "onclick" is a listener, true is an attribute without a value, false and null are none. */
+/** An element; an attribute "onclick" is a listener, true is an attribute without a value, false and null leave it out. */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

@@ -181,7 +181,7 @@ export class PairView {
     });
   }
 
-  /** `before`: the pair without the edits, itself where there are none. */
+  /** `before`: the pair without the edits, itself without edits. */
   draw(pair, before, system, state) {
     const gain = pair.score - before.score;
     this.score.replaceChildren(term("Score of the pair"), " ", make("b", {}, shown(pair.score)),

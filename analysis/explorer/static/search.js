@@ -70,7 +70,7 @@ export class SearchView {
   }
 }
 
-/** A choice among known queries of one text, whose gold documents differ; "" where there is none to make. */
+/** A choice among known queries of one text, whose gold documents differ; "" without a choice. */
 function namesakes(queries) {
   if (!queries.length) return "";
   const choices = queries.map((query) => button(query.known, () => openKnown(query), { dir: "auto" }));

@@ -58,7 +58,7 @@ def names(tokens, prefix="d"):
 
 
 def encoder(tokens, ids=None, batch=3):
-    """What encodes documents by their ids: gives these tokens, so many documents at a time."""
+    """What encodes documents by their ids: gives these tokens, in batches of documents."""
     places = {name: number for number, name in enumerate(ids or names(tokens))}
 
     def encode(asked):

@@ -1,4 +1,4 @@
-"""Losses that rank: numbers worked out by hand, and who is told apart from whom."""
+"""Losses that rank: numbers worked out by hand, and which documents are compared."""
 
 import math
 from dataclasses import replace
