@@ -12,9 +12,9 @@ from typing import Any
 
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
+from analysis.run_folder import read_queries
 from analysis.statistics import spread_numbers
 from analysis.tokens import readable
-from gr_mvdr.files import check_file, read_json, reading
 from gr_mvdr.options import part
 from gr_mvdr.texts import text_without_title
 from models.base import Share
@@ -126,12 +126,7 @@ def read_best_documents(run: Path) -> dict[str, KeptQuery]:
     Raises:
         ValueError: the file is broken.
     """
-    path = Path(run) / f"{FILE}.json"
-    if not path.exists():
-        return {}
-    with reading(f"{path}: must hold the best documents of queries"):
-        found = read_json(check_file(path, run))
-        return {query: _read_query(kept) for query, kept in found.items()}
+    return read_queries(run, FILE, "the best documents of queries", _read_query)
 
 
 def _read_query(kept: dict[str, Any]) -> KeptQuery:

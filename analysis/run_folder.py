@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -16,6 +16,7 @@ from gr_mvdr.files import (
     CHECKPOINT,
     CIRCUMSTANCES,
     PARTS,
+    check_file,
     check_finished,
     check_finite,
     read_config,
@@ -23,10 +24,13 @@ from gr_mvdr.files import (
     read_metrics,
     read_provenance,
     read_yaml,
+    reading,
     remove_abandoned,
     write_json,
     write_text,
 )
+
+Query = TypeVar("Query")
 
 FIGURES = "figures/figures.json"
 STUDY = "study.csv"  # of a run or a sweep, where one was made
@@ -288,6 +292,25 @@ def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
     check_finished(str(path), path, PARTS if metrics is None else PARTS[:-1])
     found = read_metrics(path) if metrics is None else check_finite(metrics, path / "metrics.json")
     return Run(path, read_config(path), read_provenance(path), found)
+
+
+def read_queries(
+    run: Path, name: str, what: str, read: Callable[[dict[str, Any]], Query]
+) -> dict[str, Query]:
+    """What an analysis kept of single queries in `NAME.json`, by query id; {} without the file.
+
+    Args:
+        what: the file must hold, for the message; read: what was kept of a query, checked.
+
+    Raises:
+        ValueError: the file is broken.
+    """
+    path = Path(run) / f"{name}.json"
+    if not path.exists():
+        return {}
+    with reading(f"{path}: must hold {what}"):
+        found = read_json(check_file(path, run))
+        return {query: read(kept) for query, kept in found.items()}
 
 
 def named_folders(runs: str | Sequence[str]) -> list[Path]:

@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerBase
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
 from analysis.metric_names import Metric
+from analysis.run_folder import read_queries
 from analysis.statistics import spread
 from analysis.tables import Row
 from analysis.tokens import find_special, readable
-from gr_mvdr.files import check_file, read_json, reading
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
@@ -124,12 +124,7 @@ def read_token_contexts(run: Path) -> dict[str, QueryContexts]:
     Raises:
         ValueError: the file is broken.
     """
-    path = Path(run) / f"{FILE}.json"
-    if not path.exists():
-        return {}
-    with reading(f"{path}: must hold what the tokens of queries retrieved"):
-        found = read_json(check_file(path, run))
-        return {query: _read_query(kept) for query, kept in found.items()}
+    return read_queries(run, FILE, "what the tokens of queries retrieved", _read_query)
 
 
 def _read_query(kept: dict[str, Any]) -> QueryContexts:

@@ -103,7 +103,7 @@ class Session:
 
         Args:
             among: ids of the documents that can be found; None = all.
-            known: which known query it is. Without it, a text of several known queries counts as new:
+            known: which known query it is. Without it, a text of several is a new query:
                 they are returned as "namesakes".
         """
         _check_range("k", k, HITS)
