@@ -94,7 +94,7 @@ class TfidfSvd(DocumentEmbeddings):
 
 @part("embeddings")
 class OwnEncoder(DocumentEmbeddings):
-    """The encoder of the model itself, with its weights of the moment.
+    """The encoder of the model itself, with its current weights.
 
     The docids are made with the encoder before training. Documents that arrive later are embedded
     by the trained one, and fit the docids less well than with embeddings that do not change.
