@@ -20,6 +20,7 @@ from analysis.figures import (
     GalleryEntry,
     styled,
 )
+from analysis.metric_names import Statistic
 from analysis.tokens import BIN_NAMES
 
 SHOWN_VALUES = 24  # more bars than these leave no room for numbers over them
@@ -71,7 +72,7 @@ def draw_effectiveness(section: Section, keys: Sequence[str]) -> Figure:
             [x + (number + 0.5) * width - 0.4 for x, _ in present],
             [statistic.mean for _, statistic in present],
             width=0.92 * width,
-            yerr=[statistic.std or 0 for _, statistic in present],
+            yerr=_whiskers(present),
             error_kw={"capsize": 2, "elinewidth": 0.8},
             color=COLOURS[number % len(COLOURS)],
             hatch=HATCHES[number % len(HATCHES)],
@@ -125,12 +126,18 @@ def _curve(axes: Axes, group: Group, direction: str, measure: str, number: int) 
     axes.errorbar(
         [x for x, _ in points],
         [statistic.mean for _, statistic in points],
-        yerr=[statistic.std or 0 for _, statistic in points],
+        yerr=_whiskers(points),
         color=COLOURS[number % len(COLOURS)],
         marker=MARKERS[number % len(MARKERS)],
         capsize=2,
         label=group.label,
     )
+
+
+def _whiskers(points: Sequence[tuple[int, Statistic]]) -> list[float] | None:
+    """The standard deviation of each point; None with a single seed, which has none to draw."""
+    found = [statistic.std or 0.0 for _, statistic in points]
+    return found if any(found) else None
 
 
 def _finish(figure: Figure, axes: Axes, title: str) -> None:
