@@ -147,6 +147,7 @@ def one(made: Path, area: Path, number: int, system, data, watch: Watch) -> dict
     done = mutate(folder, rng, marker)
     reader, writer = os.pipe()
     if not (child := os.fork()):
+        sys.dont_write_bytecode = True  # an import's own cache is no folder's doing
         signal.alarm(SECONDS)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         tempfile.tempdir = str(room / "tmp")
