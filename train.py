@@ -30,12 +30,12 @@ from analysis.evaluation import (
     measure_index_bytes,
     measure_latency,
 )
-from analysis.provenance import print_losses, record_provenance
-from analysis.publish import describe_run, publish_run
-from analysis.report.report import write_report
-from analysis.report.summary import summarise_run
-from analysis.run_folder import Run, find_other_seed, open_run, read_run, start_run
+from analysis.runs.provenance import print_losses, record_provenance
+from analysis.runs.publish import describe_run, publish_run
+from analysis.runs.run_folder import Run, find_other_seed, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
+from analysis.tables.report import write_report
+from analysis.tables.summary import summarise_run
 from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings

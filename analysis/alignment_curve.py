@@ -9,11 +9,11 @@ import torch
 from matplotlib.figure import Figure
 
 from analysis.analysis import Analysis, Findings, Subject
-from analysis.directed_alignment import aligning_side, directed_alignment, own_direction
 from analysis.exact_match import exact_match
 from analysis.figures import COLOURS, MARKERS, GalleryEntry, page_panels, styled
 from analysis.low_rank import low_rank
-from analysis.tables import Row, read_rows, write_rows
+from analysis.tables.rows import Row, read_rows, write_rows
+from analysis.viewer.directed_alignment import aligning_side, directed_alignment, own_direction
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.files import reading
 from gr_mvdr.options import part

@@ -16,7 +16,7 @@ from analysis.figures import Gallery
 from analysis.gold import find_gold_tokens
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
 from analysis.store.alignment_writer import extract_alignments
-from analysis.tables import write_rows
+from analysis.tables.rows import write_rows
 from analysis.tokens import (
     TokenKinds,
     document_frequencies,

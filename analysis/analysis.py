@@ -32,9 +32,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from analysis.figures import GalleryEntry
-from analysis.metric_names import Metric
 from analysis.store.alignment_store import AlignmentStore
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from analysis.tokens import TokenKinds
 from gr_mvdr.relevance import Explanation
 

@@ -22,15 +22,15 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 
-from analysis.comparison.comparison import Comparison, compare_runs
-from analysis.comparison.place import place_tables
 from analysis.evaluation import judge
 from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
-from analysis.metric_names import MISSING
+from analysis.papers.place import place_tables
 from analysis.perturbations import PERTURBATIONS, Pair, make_pairs, perturb
-from analysis.run_folder import named_folders
+from analysis.runs.run_folder import named_folders
 from analysis.statistics import interval
-from analysis.tables import Cell, Row, Table, format_markdown, read_rows, write_rows
+from analysis.tables.comparison import Comparison, compare_runs
+from analysis.tables.metric_names import MISSING
+from analysis.tables.rows import Cell, Row, Table, format_markdown, read_rows, write_rows
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows, short_hash
 from gr_mvdr.files import write_text

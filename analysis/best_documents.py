@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
-from analysis.run_folder import read_queries
+from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread_numbers
 from analysis.tokens import readable
 from gr_mvdr.options import part

@@ -19,25 +19,25 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.text import Text
 
-from analysis.comparison.comparison import (
+from analysis.papers.paper import PaperTable, read_paper, write_paper_table
+from analysis.papers.place import name_comparison, place_comparison
+from analysis.runs.publish import describe_run, find_group, publish_comparison
+from analysis.runs.run_folder import named_folders
+from analysis.tables.comparison import (
     Comparison,
     Section,
     compare_runs,
     summarise_section,
 )
-from analysis.comparison.page import SectionFindings, examine_comparison, write_comparison
-from analysis.comparison.paper import PaperTable, read_paper, write_paper_table
-from analysis.comparison.place import name_comparison, place_comparison
-from analysis.comparison.significance import (
+from analysis.tables.metric_names import group
+from analysis.tables.page import SectionFindings, examine_comparison, write_comparison
+from analysis.tables.rows import Cell, Table
+from analysis.tables.significance import (
     PAIRS_AT_MOST,
     Effectiveness,
     explain_tests,
     tabulate_pairs,
 )
-from analysis.metric_names import group
-from analysis.publish import describe_run, find_group, publish_comparison
-from analysis.run_folder import named_folders
-from analysis.tables import Cell, Table
 from gr_mvdr.options import make_printable
 
 COLUMNS_AT_MOST = 6  # systems side by side; more are rows

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.metric_names import Metric
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment, divide

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.gold import find_gold_tokens
-from analysis.metric_names import Metric
 from analysis.statistics import spread
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 

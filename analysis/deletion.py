@@ -25,9 +25,9 @@ from analysis.figures import (
     page_panels,
     styled,
 )
-from analysis.metric_names import Metric
 from analysis.statistics import NORMAL
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
 from gr_mvdr.options import part

@@ -15,14 +15,6 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, Texts, named
-from analysis.directed_alignment import (
-    DIRECTIONS,
-    aligning_side,
-    directed_alignment,
-    directed_heads,
-    own_direction,
-    softmax_of_alignment,
-)
 from analysis.figures import (
     ALIGNING,
     PANEL_HEIGHT,
@@ -34,11 +26,19 @@ from analysis.figures import (
     page_panels,
     styled,
 )
-from analysis.metric_names import Metric
 from analysis.statistics import HeadSample, interval, select, spearman, spread
 from analysis.store.alignment_store import StoreDescription
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from analysis.tokens import BIN_NAMES, idf_bin
+from analysis.viewer.directed_alignment import (
+    DIRECTIONS,
+    aligning_side,
+    directed_alignment,
+    directed_heads,
+    own_direction,
+    softmax_of_alignment,
+)
 from gr_mvdr.alignment import other_side, pair_mask
 from gr_mvdr.options import check_choice, part
 from gr_mvdr.relevance import Explanation, PairAlignment

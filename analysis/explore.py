@@ -8,9 +8,9 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 
 from omegaconf import DictConfig
 
-from analysis.explorer.server import open_port, serve
-from analysis.explorer.session import open_session
-from analysis.run_folder import named_folders
+from analysis.runs.run_folder import named_folders
+from analysis.viewer.server import open_port, serve
+from analysis.viewer.session import open_session
 
 
 def main(config: DictConfig) -> None:

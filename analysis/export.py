@@ -21,9 +21,9 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from analysis.folder_lock import claim_folder
-from analysis.model_card import build_model_card
-from analysis.run_folder import read_run, require_run
+from analysis.runs.folder_lock import claim_folder
+from analysis.runs.run_folder import read_run, require_run
+from analysis.tools.model_card import build_model_card
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files import (

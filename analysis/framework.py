@@ -29,9 +29,9 @@ from torch import Tensor
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import QueryMetrics, average_metrics, judge
 from analysis.figures import COLOURS, HATCHES, GalleryEntry, legend_below, page_figure, styled
-from analysis.metric_names import Metric
 from analysis.statistics import interval, pearson, spearman, spread
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.cross_attention import CONSTANTS

@@ -21,9 +21,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
-from analysis import metric_names
-from analysis.run_folder import Run, named_folders, read_run
-from analysis.tables import Cell, Table, format_text
+from analysis.runs.run_folder import Run, named_folders, read_run
+from analysis.tables import metric_names
+from analysis.tables.rows import Cell, Table, format_text
 from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate, read_qrels, write_qrels
 from gr_mvdr.files import VERSION, new_folder, write_json, write_text

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, GoldTokens, Subject, named
-from analysis.directed_alignment import DIRECTIONS, directed_alignment, normalised
 from analysis.figures import (
     COLOURS,
     MARKERS,
@@ -30,9 +29,10 @@ from analysis.figures import (
     page_figure,
     styled,
 )
-from analysis.metric_names import Metric
 from analysis.statistics import select, spread_numbers
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
+from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment, normalised
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment
 

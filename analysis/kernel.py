@@ -37,9 +37,9 @@ from torch import Tensor
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import average_metrics, judge
 from analysis.figures import COLOURS, MARKERS, GalleryEntry, legend_below, page_figure, styled
-from analysis.metric_names import Metric
 from analysis.statistics import spearman, spread
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_places

@@ -57,9 +57,9 @@ from analysis.figures import (
     page_figure,
     styled,
 )
-from analysis.metric_names import Metric
 from analysis.statistics import HeadSample, select
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment

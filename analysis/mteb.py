@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from analysis.run_folder import require_run
-from analysis.tables import Cell, Table, format_text
+from analysis.runs.run_folder import require_run
+from analysis.tables.rows import Cell, Table, format_text
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever

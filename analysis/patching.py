@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import GalleryEntry, page_figure, styled
-from analysis.metric_names import Metric
 from analysis.statistics import interval, spread
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import SUBLAYERS
 from gr_mvdr.options import part

@@ -151,7 +151,7 @@ def measured(experiment: Experiment) -> str:
     """What an experiment is about: the metrics of the paper's table, else of its data."""
     metrics, places = experiment.config.data.metrics, ["retrieve"]
     if experiment.numbers:
-        from analysis.comparison.paper import read_paper
+        from analysis.papers.paper import read_paper
 
         paper = read_paper(experiment.numbers)
         metrics, places = paper.metrics, dict.fromkeys(row.place for row in paper.rows)
@@ -214,7 +214,7 @@ def run_small(experiment: Experiment, folder: Path, *overrides: str) -> str | No
         return (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
     wanted = ["comparison.csv", "comparison.html"]
     wanted += ["paper_table.md"] if experiment.numbers else []
-    from analysis.run_folder import find_runs
+    from analysis.runs.run_folder import find_runs
 
     runs = find_runs(folder / experiment.folder) or [folder / experiment.folder]
     paths = [folder / experiment.tables / name for name in wanted]
@@ -231,7 +231,7 @@ def main() -> None:
     if names is None:
         print(*list_experiments(), sep="\n")
         return
-    from analysis.provenance import find_revision
+    from analysis.runs.provenance import find_revision
 
     if failed := smoke_test(names, ROOT / "outputs" / "smoke" / find_revision()):
         sys.exit(f"failed: {', '.join(failed)}")

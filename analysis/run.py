@@ -15,10 +15,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
-from analysis.folder_lock import check_links, claim_folder
-from analysis.publish import describe_run, find_group, publish_run
-from analysis.report.report import write_report
-from analysis.run_folder import read_run, require_run
+from analysis.runs.folder_lock import check_links, claim_folder
+from analysis.runs.publish import describe_run, find_group, publish_run
+from analysis.runs.run_folder import read_run, require_run
+from analysis.tables.report import write_report
 from gr_mvdr.files import (
     check_finite,
     read_metrics,

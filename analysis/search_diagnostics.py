@@ -19,9 +19,9 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
-from analysis.metric_names import Metric
 from analysis.statistics import spread_numbers
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import part

@@ -1,8 +1,8 @@
 """How sharp is an alignment, and do two agree? (gr_as_mvdr §5.2.2 sparsity, §5.2.3 direction)
 
 The functions read alignments (..., M, N) that are normalised over the other side and zero at
-padding (`analysis.directed_alignment`), and return one value for each token of the aligning side,
-(..., N) of "query_to_document" and (..., M) of "document_to_query".
+padding (`analysis.viewer.directed_alignment`), and return one value for each token of the
+aligning side, (..., N) of "query_to_document" and (..., M) of "document_to_query".
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.directed_alignment import (
-    DIRECTIONS,
-    aligning_side,
-    directed_alignment,
-    directed_heads,
-    own_direction,
-)
 from analysis.figures import (
     COLOURS,
     MARKERS,
@@ -29,9 +22,16 @@ from analysis.figures import (
     page_figure,
     styled,
 )
-from analysis.metric_names import Metric
 from analysis.statistics import HeadSample, select
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
+from analysis.viewer.directed_alignment import (
+    DIRECTIONS,
+    aligning_side,
+    directed_alignment,
+    directed_heads,
+    own_direction,
+)
 from gr_mvdr.alignment import other_side, pair_mask
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment

@@ -14,10 +14,10 @@ from transformers import PreTrainedTokenizerBase
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
-from analysis.metric_names import Metric
-from analysis.run_folder import read_queries
+from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread
-from analysis.tables import Row
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from analysis.tokens import find_special, readable
 from gr_mvdr.options import part
 from gr_mvdr.progress import track

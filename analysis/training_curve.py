@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
-from analysis.tables import read_rows
+from analysis.tables.rows import read_rows
 from gr_mvdr.files import reading
 from gr_mvdr.options import part
 from models.training import CURVES

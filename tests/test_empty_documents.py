@@ -13,8 +13,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from analysis.best_documents import read_best_documents
-from analysis.metric_names import STAGES
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
+from analysis.tables.metric_names import STAGES
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.runs import TINY, undrawn

@@ -15,8 +15,8 @@ from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file
 
 from analysis.export import export_run, export_vectors, main, write_token_arrays
-from analysis.model_card import build_model_card
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
+from analysis.tools.model_card import build_model_card
 from gr_mvdr.files import UnfinishedRun
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex

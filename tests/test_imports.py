@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "analysis": {"gr_mvdr", "data_modules", "models"},
     "conf": {"gr_mvdr"},
 }
-ENTRY_POINTS = {"train.py", "analysis/compare.py", "analysis/sweep.py"}
+ENTRY_POINTS = {"train.py", "analysis/compare.py", "analysis/studies/sweep.py"}
 
 # what gr_mvdr and models must do without until a function needs it
 OPTIONAL = (

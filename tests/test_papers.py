@@ -10,11 +10,11 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf, open_dict
 
 from analysis import reproduce
-from analysis.comparison.paper import PAPERS, read_paper
+from analysis.papers.paper import PAPERS, read_paper
 from analysis.reproduce import compose_experiment, makers, read_experiments, run_small
-from analysis.run_folder import find_runs
+from analysis.runs.run_folder import find_runs
 from analysis.studies.study import Curves, average_collections, draw_curves
-from analysis.sweep import CompareRuns, find_swept_values
+from analysis.studies.sweep import CompareRuns, find_swept_values
 from conf.checks import check_values
 from conf.composition import prepare_arguments, read_papers
 from gr_mvdr.options import build

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
 from gr_mvdr.relevance import relevance
 from models.beyond.quantised_docids import RunEmbeddings
 from models.retriever import Retriever
@@ -25,7 +25,7 @@ from train import train
 
 matplotlib.use("Agg")
 QUERY = "Which city has a statue of the founder?"
-# One system of each kind; tests/analysis/explorer/test_explore.py has every one of `conf/model`.
+# One system of each kind; tests/analysis/viewer/test_explore.py has every one of `conf/model`.
 SYSTEMS = {
     "bm25": (),
     "t5_colbert": TINY,

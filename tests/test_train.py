@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from torch.optim import Optimizer
 
 import train as train_module
-from analysis.run_folder import find_runs, read_run
-from analysis.tables import read_rows
+from analysis.runs.run_folder import find_runs, read_run
+from analysis.tables.rows import read_rows
 from analysis.training_curve import read_curve
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import build_word_tokenizer

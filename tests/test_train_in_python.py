@@ -14,7 +14,7 @@ from hydra.version import VersionBase
 from omegaconf import OmegaConf
 
 import train as train_module
-from analysis.run_folder import Run, read_run
+from analysis.runs.run_folder import Run, read_run
 from conf.command import compose_command
 from conf.composition import run_name
 from tests.runs import NO_ANALYSIS, beir, command

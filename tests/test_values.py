@@ -349,7 +349,9 @@ def test_a_key_that_a_class_takes_needs_no_plus(typed, tmp_path, monkeypatch):
     note(compose_command("train", typed))
     monkeypatch.setattr(train, "main", note)
     for moment in ("start", "end"):  # no group for wandb, no comparison
-        monkeypatch.setattr(f"analysis.sweep.CompareRuns.on_multirun_{moment}", lambda *_, **__: 0)
+        monkeypatch.setattr(
+            f"analysis.studies.sweep.CompareRuns.on_multirun_{moment}", lambda *_, **__: 0
+        )
     for sweep in ([], ["-m", "seed=1,2"]):
         monkeypatch.setattr(sys, "argv", ["train.py", *sweep, *typed, f"output={tmp_path}"])
         run_command("train", "train:main")

@@ -24,7 +24,7 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from analysis.directed_alignment import own_direction
+from analysis.viewer.directed_alignment import own_direction
 from gr_mvdr.files import check_file, read_json, reading, verify, write_json
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 

@@ -20,9 +20,9 @@ from torch import nn
 from analysis.analysis import Findings
 from analysis.evaluation import QueryMetrics, average_metrics, drop_own_hits, judge
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, GalleryEntry, styled
-from analysis.metric_names import MISSING, Statistic
 from analysis.studies.study import check_searchable, expand_grids
-from analysis.tables import Cell, Row, Table
+from analysis.tables.metric_names import MISSING, Statistic
+from analysis.tables.rows import Cell, Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking

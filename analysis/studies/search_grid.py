@@ -17,7 +17,7 @@ from analysis.studies.study import (
     expand_grids,
     tabulate_study,
 )
-from analysis.tables import Row, Table
+from analysis.tables.rows import Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, recall_of_exact

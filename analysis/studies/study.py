@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from omegaconf import DictConfig, OmegaConf
 
-from analysis import metric_names
 from analysis.analysis import Findings
 from analysis.figures import (
     COLOURS,
@@ -31,8 +30,9 @@ from analysis.figures import (
     page_panels,
     styled,
 )
-from analysis.metric_names import Statistic
-from analysis.tables import Cell, Row, Table, format_markdown, write_rows
+from analysis.tables import metric_names
+from analysis.tables.metric_names import Statistic
+from analysis.tables.rows import Cell, Row, Table, format_markdown, write_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files import write_text
 from gr_mvdr.options import admitting, build

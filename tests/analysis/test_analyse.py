@@ -7,14 +7,14 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from analysis import glossary as glossary_of
-from analysis import metric_names
 from analysis.analyse import ask, write_findings
 from analysis.analysis import Findings, GoldTokens, Subject, Texts
 from analysis.figures import read_gallery
-from analysis.glossary import find_terms, glossary
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
+from analysis.tables import glossary as glossary_of
+from analysis.tables import metric_names
+from analysis.tables.glossary import find_terms, glossary
 from analysis.tokens import TokenKinds
 
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")

@@ -14,7 +14,7 @@ from analysis.axioms import (
     find_effects,
     summarise,
 )
-from analysis.comparison.comparison import compare_runs
+from analysis.tables.comparison import compare_runs
 from data_modules.limit import limit
 from models.retriever import Retriever
 from tests.runs import command, small, undrawn

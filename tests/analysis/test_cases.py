@@ -7,16 +7,6 @@ import pytest
 import torch
 
 from analysis.best_documents import KeptDocument, KeptQuery
-from analysis.directed_alignment import directed_alignment
-from analysis.report.cases import (
-    SCORE_NAMES,
-    AlignedRun,
-    Candidate,
-    build_cases,
-    choose_cases,
-    embed_json,
-    pack_matrices,
-)
 from analysis.store.alignment_store import (
     AlignmentStore,
     StoreDescription,
@@ -25,6 +15,16 @@ from analysis.store.alignment_store import (
     write_vocabulary,
 )
 from analysis.store.alignment_writer import AlignmentWriter
+from analysis.viewer.cases import (
+    SCORE_NAMES,
+    AlignedRun,
+    Candidate,
+    build_cases,
+    choose_cases,
+    embed_json,
+    pack_matrices,
+)
+from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import Explanation
 

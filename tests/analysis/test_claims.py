@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from analysis.claims import CLAIMS, draw_claims, judge_claims, tabulate_verdicts
-from analysis.comparison.comparison import compare_runs
 from analysis.store.alignment_store import StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
+from analysis.tables.comparison import compare_runs
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from gr_mvdr.relevance import DecoderPaths, Explanation
 from tests.analysis.test_compare import write_run

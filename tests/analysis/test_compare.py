@@ -9,11 +9,11 @@ from typing import ClassVar
 import pytest
 from omegaconf import OmegaConf
 
-from analysis import metric_names
 from analysis.compare import compare
-from analysis.comparison.comparison import compare_runs, summarise_section, tabulate_section
-from analysis.metric_names import Statistic
-from analysis.sweep import CompareRuns
+from analysis.studies.sweep import CompareRuns
+from analysis.tables import metric_names
+from analysis.tables.comparison import compare_runs, summarise_section, tabulate_section
+from analysis.tables.metric_names import Statistic
 from conf.command import run_command
 from gr_mvdr.evaluation.metrics import METRICS
 

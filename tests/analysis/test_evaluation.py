@@ -150,5 +150,5 @@ def test_nothing_else_in_analysis_judges_a_ranking():
         for name in node.names
         if name.name in ("evaluate", "evaluate_queries")
     }
-    files = ("evaluation", "fuse", "comparison/significance")
+    files = ("evaluation", "fuse", "tables/significance")
     assert judging == {f"analysis/{name}.py" for name in files}

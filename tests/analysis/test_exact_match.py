@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from analysis.analysis import Subject, Texts
-from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
 from analysis.exact_match import (
     DIRECTIONS,
     CandidateMatch,
@@ -17,6 +16,7 @@ from analysis.exact_match import (
     exact_match_boxes,
 )
 from analysis.tokens import TokenKinds
+from analysis.viewer.directed_alignment import directed_alignment, directed_heads, own_direction
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment

@@ -15,8 +15,6 @@ from analysis.alignment_curve import PANELS as CURVE_PANELS
 from analysis.alignment_curve import curve_figure
 from analysis.axioms import NAMES, draw_shifts
 from analysis.claims import Finding, draw_claims
-from analysis.comparison.comparison import Group, Section
-from analysis.comparison.figures import draw_effectiveness, draw_exact_match
 from analysis.deletion import deletion_figure
 from analysis.exact_match import DIRECTIONS, MEASURES, OF_A, exact_match_boxes, head_map
 from analysis.figures import turn_crowded_labels
@@ -29,6 +27,8 @@ from analysis.patching import patching_figure
 from analysis.search_diagnostics import search_figure
 from analysis.shape import shape_figure
 from analysis.studies.study import Curves, draw_curves
+from analysis.tables.comparison import Group, Section
+from analysis.tables.figures import draw_effectiveness, draw_exact_match
 from analysis.token_retrieval import retrieval_figure
 from analysis.tokens import BIN_NAMES
 from analysis.training_curve import training_figure

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from analysis.folder_lock import LOCK, claim_folder
+from analysis.runs.folder_lock import LOCK, claim_folder
 
 
 def child(folder, then):

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.compare import compare
 from analysis.fuse import MAIN, Fusion, fuse, read_parts, uncompiled_ranx
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from tests.analysis.test_compare import write_run
 from tests.runs import NO_ANALYSIS, small

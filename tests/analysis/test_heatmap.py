@@ -5,7 +5,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from analysis.figures import save_figure
-from analysis.heatmap import alignment_heatmap, readable_rows
+from analysis.viewer.heatmap import alignment_heatmap, readable_rows
 
 
 def test_heatmap_has_documents_as_rows_and_labels_that_are_not_formulas(tmp_path):

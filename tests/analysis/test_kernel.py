@@ -21,7 +21,7 @@ from analysis.kernel import (
     squared_key_norm,
 )
 from analysis.statistics import spearman
-from analysis.tables import write_rows
+from analysis.tables.rows import write_rows
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.evaluation.ranking import Ranking, evaluate

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.comparison.labels import SHOWN_VALUE, label_groups
-from analysis.run_folder import Run
+from analysis.runs.run_folder import Run
+from analysis.tables.labels import SHOWN_VALUE, label_groups
 from tests.runs import compose_config
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from analysis.compare import compare
-from analysis.directed_alignment import directed_alignment
-from analysis.report.report import write_report
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
 from analysis.store.alignment_writer import AlignmentWriter
+from analysis.tables.report import write_report
+from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from gr_mvdr.relevance import Explanation
 

@@ -9,19 +9,19 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.compare import compare
-from analysis.comparison.comparison import compare_runs
-from analysis.comparison.paper import (
+from analysis.evaluation import evaluate_retrieval
+from analysis.papers.paper import (
     Paper,
     PaperRow,
     match_runs,
     read_paper,
     write_paper_table,
 )
-from analysis.comparison.significance import JudgedQueries
-from analysis.evaluation import evaluate_retrieval
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
 from analysis.statistics import randomisation_test
-from analysis.sweep import CompareRuns
+from analysis.studies.sweep import CompareRuns
+from analysis.tables.comparison import compare_runs
+from analysis.tables.significance import JudgedQueries
 from conf.command import run_command
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, read_qrels, write_qrels
 

@@ -29,7 +29,7 @@ from models.finished_run import restore_run
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
-from tests.analysis.explorer.tiny import BACKBONE, DOCUMENTS, OPTIMIZER, make_docid, make_retriever
+from tests.analysis.viewer.tiny import BACKBONE, DOCUMENTS, OPTIMIZER, make_docid, make_retriever
 from tests.families import ENCODERS, FAMILIES
 from tests.runs import TINY
 

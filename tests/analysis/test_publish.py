@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.figures import Gallery, GalleryEntry
-from analysis.publish import publish_run
-from analysis.run_folder import read_run
-from analysis.tables import write_rows
+from analysis.runs.publish import publish_run
+from analysis.runs.run_folder import read_run
+from analysis.tables.rows import write_rows
 
 
 class Recorded:

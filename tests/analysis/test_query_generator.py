@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from analysis.analysis import Subject
-from analysis.directed_alignment import directed_alignment
 from analysis.exact_match import ExactMatch
 from analysis.framework import Framework, FrameworkRanking, QueryPaths
 from analysis.kernel import Kernel
 from analysis.low_rank import LowRank
 from analysis.shape import Shape
+from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.batch import PairBatch, cut, pad
 from models.beyond.query_generator import QueryGenerator
 from tests.analysis.asking import asked

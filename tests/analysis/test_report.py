@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 import pytest
 
 from analysis.figures import Gallery, GalleryEntry
-from analysis.heatmap import alignment_heatmap
-from analysis.report.report import write_report
 from analysis.store.alignment_store import StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
+from analysis.tables.report import write_report
+from analysis.viewer.heatmap import alignment_heatmap
 from gr_mvdr.files import UnfinishedRun
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.run_folder import find_run, open_run, read_run, require_run, start_run
+from analysis.runs.run_folder import find_run, open_run, read_run, require_run, start_run
 from gr_mvdr.files import write_json
 
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 import yaml
 
-from analysis.run_folder import find_runs
-from analysis.runs import list_runs, tabulate_runs
+from analysis.runs.__main__ import list_runs, tabulate_runs
+from analysis.runs.run_folder import find_runs
 from gr_mvdr.files import write_json
 from tests.runs import ROOT, command
 
@@ -60,7 +60,9 @@ def test_a_folder_without_runs_and_none_are_one_line(tmp_path):
 
 
 def test_the_list_needs_no_torch(outputs):
-    asked = "import sys, analysis.runs as r; r.main(r.DictConfig({'runs': [sys.argv[1]]}));"
+    asked = (
+        "import sys, analysis.runs.__main__ as r; r.main(r.DictConfig({'runs': [sys.argv[1]]}));"
+    )
     code = f"{asked} print('torch' in sys.modules)"
     job = subprocess.run([sys.executable, "-c", code, outputs], cwd=ROOT, capture_output=True)
     assert job.stdout.decode().splitlines()[-1] == "False", job.stderr.decode()

@@ -9,11 +9,11 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from analysis import metric_names
 from analysis.analyse import analyse_run, write_findings
 from analysis.figures import Gallery, GalleryEntry, read_gallery
-from analysis.report.report import tabulate_run, write_report
 from analysis.search_diagnostics import SearchDiagnostics, SearchErrors, outcome, search_figure
+from analysis.tables import metric_names
+from analysis.tables.report import tabulate_run, write_report
 from gr_mvdr.decoding import search_trace
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.search_trace import SearchTrace

@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from analysis.analysis import Findings, Subject, Texts
-from analysis.comparison.significance import measure_agreement
-from analysis.directed_alignment import directed_alignment, directed_heads
 from analysis.exact_match import DIRECTIONS
 from analysis.shape import (
     Shape,
@@ -16,7 +14,9 @@ from analysis.shape import (
     support,
     top_mass,
 )
+from analysis.tables.significance import measure_agreement
 from analysis.tokens import TokenKinds
+from analysis.viewer.directed_alignment import directed_alignment, directed_heads
 
 D2Q, Q2D = "document_to_query", "query_to_document"
 

@@ -3,14 +3,14 @@ import csv
 import pytest
 
 from analysis.compare import compare
-from analysis.comparison.comparison import Group, Section
-from analysis.comparison.significance import (
+from analysis.runs.run_folder import Run
+from analysis.statistics import holm
+from analysis.tables.comparison import Group, Section
+from analysis.tables.significance import (
     compare_effectiveness,
     tabulate_differences,
     tabulate_intervals,
 )
-from analysis.run_folder import Run
-from analysis.statistics import holm
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 
 QUERIES = [f"q{n}" for n in range(40)]

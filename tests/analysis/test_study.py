@@ -7,7 +7,6 @@ from omegaconf import OmegaConf
 
 from analysis.analysis import Findings
 from analysis.figures import Gallery, GalleryEntry, read_gallery
-from analysis.metric_names import Statistic
 from analysis.studies.study import (
     average_seeds,
     check_study,
@@ -16,7 +15,8 @@ from analysis.studies.study import (
     tabulate_study,
     write_study,
 )
-from analysis.tables import read_rows
+from analysis.tables.metric_names import Statistic
+from analysis.tables.rows import read_rows
 
 ROWS = [
     {"mode": "gather", "neighbours": 10, "mrr@10": 0.5, "cost/query_ms": 1.25},

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.comparison.comparison import compare_runs
 from analysis.figures import read_gallery
-from analysis.run_folder import Run
+from analysis.runs.run_folder import Run
 from analysis.studies.study import write_study
-from analysis.sweep import (
+from analysis.studies.sweep import (
     CompareRuns,
     find_swept_keys,
     find_swept_values,
     read_run_rows,
     write_sweep_study,
 )
-from analysis.tables import describe_value
+from analysis.tables.comparison import compare_runs
+from analysis.tables.rows import describe_value
 
 CURVES = {"x": "keep_document", "hue": "salience", "title": "Figure 6"}
 METRICS = {

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.compare import compare
-from analysis.tables import (
+from analysis.tables.rows import (
     Cell,
     Table,
     escape_latex,

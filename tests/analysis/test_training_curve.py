@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from analysis import metric_names
 from analysis.analysis import Subject
+from analysis.tables import metric_names
 from analysis.training_curve import BINS, Training, is_wide, training_figure
 from models.training import CURVES
 

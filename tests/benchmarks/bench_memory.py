@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from analysis.report.summary import summarise_run
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
+from analysis.tables.summary import summarise_run
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 1.5e9  # of a run, and twice its parameters; 1.2e9 is aimed at (docs/results.md)

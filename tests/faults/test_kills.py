@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from analysis.folder_lock import LOCK
-from analysis.run_folder import find_missing_parts
+from analysis.runs.folder_lock import LOCK
+from analysis.runs.run_folder import find_missing_parts
 from analysis.training_curve import read_curve
 from models.training import CURVES
 from tests.faults.forked import Child, imported, metrics, run

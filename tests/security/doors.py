@@ -20,9 +20,9 @@ from pathlib import Path
 import datasets
 
 from analysis.compare import compare
-from analysis.report.report import write_report
 from analysis.run import analyse_again
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
+from analysis.tables.report import write_report
 from models.export.folder import load_exported
 from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline

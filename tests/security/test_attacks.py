@@ -22,17 +22,17 @@ from safetensors.torch import save_file
 from analysis.alignment_curve import Curve
 from analysis.best_documents import read_best_documents
 from analysis.compare import compare
-from analysis.comparison.significance import JudgedQueries
 from analysis.figures import read_gallery
 from analysis.fuse import read_parts
-from analysis.report.cases import embed_json
-from analysis.report.report import embed_picture
 from analysis.run import analyse_again
-from analysis.run_folder import read_run
+from analysis.runs.run_folder import read_run
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, read_vocabulary
 from analysis.store.alignment_writer import AlignmentWriter
-from analysis.tables import read_rows
+from analysis.tables.report import embed_picture
+from analysis.tables.rows import read_rows
+from analysis.tables.significance import JudgedQueries
 from analysis.token_retrieval import read_token_contexts
+from analysis.viewer.cases import embed_json
 from conf.command import report_errors
 from data_modules.builders.public import public
 from gr_mvdr.evaluation.ranking import Ranking

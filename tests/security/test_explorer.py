@@ -6,9 +6,9 @@ import socket
 import anyio
 import pytest
 
-from analysis.explorer.server import BODY, HEADERS, open_port
-from tests.analysis.explorer import tiny
-from tests.analysis.explorer.tiny import PORT, make_session
+from analysis.viewer.server import BODY, HEADERS, open_port
+from tests.analysis.viewer import tiny
+from tests.analysis.viewer.tiny import PORT, make_session
 
 SEARCH = {"query": "apple"}
 _made: list = []

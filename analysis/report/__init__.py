@@ -1,1 +1,0 @@
-"""A run's page: its report, and cases to browse."""

@@ -1,0 +1,111 @@
+"""Where a run came from: code, versions, hardware, data and choices."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from data_modules.module import RetrievalDataModule
+from gr_mvdr.evaluation.metrics import rank_of
+from gr_mvdr.files import VERSION
+from gr_mvdr.ranks import world_size
+from models.base import System
+from models.results import count_of
+
+PACKAGES = (
+    *("torch", "transformers", "pytorch-lightning"),
+    *("datasets", "faiss-cpu", "bm25s", "scikit-learn"),
+)
+
+
+def record_provenance(
+    system: str, model: System, data: RetrievalDataModule, seed: int
+) -> dict[str, Any]:
+    """What a reader needs to judge or repeat a run's numbers.
+
+    Args:
+        system: the model's name in tables. seed: the run's.
+    """
+    collection = data.collection
+    return {
+        "system": system,
+        "paradigm": model.paradigm,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "collection": collection.name,
+        "documents": len(collection.documents),
+        "sources": collection.sources,
+        "training_sources": data.training_sources,
+        "text_fields": data.text_fields,
+        "cleaning": data.cleaning,
+        "train_split": data.train_split,
+        "splits": data.test_splits,
+        "cut_texts": data.count_cut_texts(),
+        "unjudged_queries": data.collection.unjudged(data.test_splits),
+        "query_groups": {
+            split: len(set(data.collection.group_queries(split, data.groups).values()))
+            for split in data.test_splits
+        },
+        "candidates": data.candidates_from,
+        "seed": seed,
+        "ranks": world_size(),
+        "version": VERSION,
+        "git": find_revision(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "hardware": _hardware(),
+    }
+
+
+def print_losses(record: dict[str, Any], config: DictConfig) -> None:
+    """Prints which texts are cut, which documents are missing, which queries have no judgements.
+
+    Args:
+        record: of `record_provenance`; config: the run's.
+    """
+    for noun, key in (("query", "queries"), ("document", "documents")):
+        if count := record["cut_texts"][key]:
+            limit = f"{noun}_length"
+            print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens")
+    if config.data.shard:
+        print(f"data.shard={config.data.shard}: documents of other shards cannot be retrieved")
+    if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
+        print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
+    if not record["splits"]:
+        print("no queries with judgements: the documents can be searched, nothing is measured")
+    for where, count in record["unjudged_queries"].items():
+        print(f"{count_of(count, 'query')} without a relevant document: {where}")
+
+
+def find_revision() -> str:
+    """The commit of this code, "-dirty" if files differ from it; "unknown" outside a clone."""
+    root = Path(__file__).parents[2]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
+def _hardware() -> dict[str, Any]:
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {
+        "machine": platform.machine(),
+        "processor": find_processor(),
+        "cores": os.cpu_count(),
+        "gpus": gpus,
+        "python": platform.python_version(),
+    }
+
+
+def find_processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

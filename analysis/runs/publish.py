@@ -1,0 +1,151 @@
+"""What a run found, sent to its logger (wandb): metrics, tables, figures and files.
+
+Nothing here knows wandb: a logger takes tables and images if it has `log_table` and `log_image`,
+and keeps files if its experiment has `log_artifact`. An offline run keeps all of them until
+`wandb sync`.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from analysis.figures import Gallery
+from analysis.papers.place import name_comparison
+from analysis.runs.run_folder import Run, flatten
+from analysis.tables.comparison import Comparison
+from gr_mvdr.files import read_lines
+
+# What a run leaves behind, by the kind of artefact: patterns in its folder.
+ARTEFACTS = {
+    "ranking": ("*.trec", "*.qrels"),
+    "alignments": ("alignments",),
+    "report": ("report.html",),
+}
+# What a comparison leaves behind.
+TABLES = ("comparison*.csv", "paper_table.csv")
+COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
+SORTED_BY = ("system", "collection", "paradigm")  # a run's tags, if the user gives none
+TAG_LETTERS = 64  # wandb takes no more
+
+
+def describe_run(
+    settings: Mapping[str, Any] | None,
+    job_type: str,
+    records: Sequence[Mapping[str, Any]],
+    group: str | None = None,
+) -> dict[str, Any]:
+    """A logger's settings with what wandb sorts runs by: group, job type and tags.
+
+    What the user has set stays, and a logger that has no such settings gets none.
+
+    Args:
+        settings: as in conf/logger; None or empty: there is no logger.
+        job_type: "train", "analyse" or "compare".
+        records: the provenance of the run, or of all that are compared.
+        group: the group, if it is known; None: the collection.
+    """
+    found = [[record.get(kind) for record in records] for kind in SORTED_BY]
+    tags = dict.fromkeys(str(tag)[:TAG_LETTERS] for kind in found for tag in kind if tag)
+    group = group or ", ".join(dict.fromkeys(map(str, found[SORTED_BY.index("collection")])))
+    about = {"group": group, "job_type": job_type, "tags": list(tags)}
+    if OmegaConf.is_config(settings):
+        settings = OmegaConf.to_container(settings, resolve=True)
+    return {k: about.get(k) if value is None else value for k, value in (settings or {}).items()}
+
+
+def find_group(runs: Sequence[Run]) -> str | None:
+    """The group that runs have in common; None: they have none, or several."""
+    loggers = [run.config.get("logger") for run in runs]
+    groups = [logger.get("group") if isinstance(logger, dict) else None for logger in loggers]
+    same = all(group == groups[0] for group in groups) and isinstance(groups[0], str)
+    return groups[0] if same else None
+
+
+def publish_run(logger: Any, run: Run) -> None:
+    """Logs a finished run.
+
+    Args:
+        logger: a Lightning logger, or None.
+        run: its folder, read back.
+    """
+    if logger is None:
+        return
+    named = {key: run.provenance.get(key) for key in ("system", "paradigm", "collection", "seed")}
+    logger.log_hyperparams(named | {"config": flatten(run.config)})
+    logger.log_metrics(run.metrics)
+    _log_tables(logger, run.path.glob("*.csv"))
+    _log_figures(logger, Gallery(run.path / "figures", keep=True))
+    log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
+    logger.finalize("success")
+    if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
+        logger.experiment.finish()
+
+
+def publish_comparison(
+    logger: Any, comparison: Comparison, galleries: Sequence[Gallery] = ()
+) -> None:
+    """Logs a comparison: which runs it is of, its tables, its figures, and its page as an artefact.
+
+    Args:
+        logger: a Lightning logger, or None.
+        comparison: with the folder of its files.
+        galleries: its figures, section by section.
+    """
+    if logger is None:
+        return
+    folder, runs = comparison.folder, [str(run.path) for run in comparison.runs]
+    labels = [group.label for group in comparison.groups]
+    settings = [section.setting for section in comparison.sections]
+    logger.log_hyperparams({"runs": runs, "systems": labels, "collections": settings})
+    _log_tables(logger, [path for pattern in TABLES for path in folder.glob(pattern)])
+    for gallery in galleries:
+        _log_figures(logger, gallery)
+    log_artefacts(logger, folder, COMPARED, name_comparison(comparison))
+
+
+def _log_tables(logger: Any, paths: Iterable[Path]) -> None:
+    if hasattr(logger, "log_table"):
+        for path in sorted(paths):
+            _log_table(logger, path)
+
+
+def _log_figures(logger: Any, gallery: Gallery) -> None:
+    if hasattr(logger, "log_image"):
+        for entry, path in zip(gallery.entries, gallery.paths, strict=True):
+            logger.log_image(f"figures/{entry.name}", [str(path)], caption=[entry.title])
+
+
+def _log_table(logger: Any, path: Path) -> None:
+    columns, *rows = csv.reader(read_lines(path))
+    cells = [_column(texts) for texts in zip(*rows, strict=True)]
+    data = [list(row) for row in zip(*cells, strict=True)]
+    logger.log_table(f"tables/{path.stem}", columns=columns, data=data)
+
+
+def _column(texts: Sequence[str]) -> list[float | str | None]:
+    """A column of one type, as wandb asks: numbers if all are, None where a cell is empty."""
+    try:
+        return [float(text) if text else None for text in texts]
+    except ValueError:
+        return [text or None for text in texts]
+
+
+def log_artefacts(
+    logger: Any, folder: Path, patterns: dict[str, tuple[str, ...]], name: str
+) -> None:
+    """Keeps files and folders as the run's artefacts, named `<name>-<file>`.
+
+    Args:
+        patterns: kind of artefact → patterns of its files in the folder.
+    """
+    if not hasattr(getattr(logger, "experiment", None), "log_artifact"):
+        return
+    for kind, wanted in patterns.items():
+        for path in (found for pattern in wanted for found in sorted(folder.glob(pattern))):
+            # What wandb allows in a name; a comparison is several files of one stem.
+            title = re.sub(r"[^\w.-]", "-", f"{name}-{path.name}")
+            logger.experiment.log_artifact(str(path), name=title, type=kind)

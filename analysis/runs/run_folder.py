@@ -1,0 +1,328 @@
+"""A run's folder: opened for a new run, read back and checked when it is finished."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from analysis.runs.folder_lock import check_links, claim_folder
+from gr_mvdr.files import (
+    CHECKPOINT,
+    CIRCUMSTANCES,
+    PARTS,
+    check_file,
+    check_finished,
+    check_finite,
+    read_config,
+    read_json,
+    read_metrics,
+    read_provenance,
+    read_yaml,
+    reading,
+    remove_abandoned,
+    write_json,
+    write_text,
+)
+
+Query = TypeVar("Query")
+
+FIGURES = "figures/figures.json"
+STUDY = "study.csv"  # of a run or a sweep, where one was made
+# A run with metrics of these analyses has kept its alignments.
+OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
+# Lists that a sweep goes through: each of its runs has one value of them.
+SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
+# Keys that say where data lie, how a run is watched and what is analysed: they change no ranking.
+UNMEASURED = (
+    *("data.path", "data.store", "data.num_workers", "experiments", "analysis"),
+    *("trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.enable_progress_bar"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as reports and comparisons see it.
+
+    Attributes:
+        path: its folder.
+        config: the resolved configuration, nested.
+        provenance: with "system" and "collection", and where known "seed", "paradigm", "splits"
+            and "sources" (what the data were made of).
+        metrics: flat, such as "retrieve/recall@1".
+    """
+
+    path: Path
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+    metrics: dict[str, float]
+
+    def __fspath__(self) -> str:
+        """Its folder: a run is good where a path is, as in `Path(run)` or `open_run(run)`."""
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        from analysis.tables.summary import summarise_run
+
+        return f"{summarise_run(self)}\n{self.path}"
+
+    @property
+    def system(self) -> str:
+        return str(self.provenance["system"])
+
+    @property
+    def seed(self) -> Any:
+        return self.provenance.get("seed", self.config.get("seed"))
+
+    @property
+    def setting(self) -> str:
+        """What the run was measured on: "wtq (dev)"."""
+        splits = self.provenance.get("splits", flatten(self.config).get("data.test_split", []))
+        splits = list(splits.values()) if isinstance(splits, dict) else splits
+        names = ", ".join(map(str, splits)) if isinstance(splits, list) else str(splits)
+        return self.provenance["collection"] + (f" ({names})" if names else "")
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data themselves: equal names may hide different files."""
+        sources = self.provenance.get("sources", {})
+        # A file's name, not its path: a copy elsewhere holds the same data.
+        contents = sorted((Path(name).name, str(value)) for name, value in sources.items())
+        return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:8]
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The flat configuration without circumstances, what follows the seed, and the folder.
+
+        Two runs of the same choices differ in their seed only, also in files of it such as
+        `initial=…-seed1`. The data are compared by their hashes, not by their path.
+        """
+        seed, folder = self.config.get("seed"), self.config.get("run")
+        left_out, flat = {*CIRCUMSTANCES, *UNMEASURED, *SWEPT, "seed"}, flatten(self.config)
+        if callbacks := flat.get("trainer.callbacks"):
+            flat["trainer.callbacks"] = [one for one in callbacks if not _only_watches(one)]
+        return {
+            key: (str(value).replace(str(folder), "") if folder else str(value)).replace(
+                f"seed{seed}", "seed"
+            )
+            for key, value in flat.items()
+            if not {key, key.split(".")[0]} & left_out
+            and not (key.split(".")[-1] == "seed" and value == seed)
+        }
+
+
+def _only_watches(callback: Any) -> bool:
+    return isinstance(callback, dict) and str(callback.get("_target_")).startswith("analysis.")
+
+
+@contextmanager
+def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
+    """`find_run`; where something is missing, the folder is this command's until the block ends.
+
+    Of several ranks the first claims it, and sweeps away what a killed process left in it.
+
+    Raises: as `find_run`, and ValueError where another command works in the folder.
+    """
+    from gr_mvdr.ranks import rank, rank_zero_first  # with torch; a list needs none
+
+    with ExitStack() as held:
+        with rank_zero_first():
+            run, missing = find_run(config)
+            if missing and rank() == 0:
+                check_links(run)
+                held.enter_context(claim_folder(run))
+                run, missing = find_run(config)  # as the command before this one left it
+                remove_abandoned(run)
+        yield run, missing
+
+
+def find_run(config: DictConfig) -> tuple[Path, list[str]]:
+    """Where a run's folder is, and which of its parts are missing: none of a finished run.
+
+    A run is finished when `metrics.json` is there, which is written last; a part that was lost
+    afterwards is made again.
+
+    Args:
+        config: with `run`, the folder, and `resume`.
+
+    Raises:
+        FileExistsError: the folder holds a run and `resume` is false.
+        ValueError: it holds a run of another configuration, or one that cannot be told.
+    """
+    run = Path(config.run)
+    path = run / "config.yaml"
+    has_more = any((run / part).exists() for part in (CHECKPOINT, "metrics.json"))
+    if not path.is_file() and not has_more:
+        return run, [path.name]
+    if not config.resume:
+        raise FileExistsError(
+            f"run={run}: the folder exists; pass resume=true to continue or keep it, "
+            "or another name=…"
+        )
+    found = _read_identity(path)
+    if found is None and has_more:
+        raise ValueError(
+            f"{path}: is missing or damaged, so that it cannot be told which run this is: name=… "
+            "makes another one"
+        )
+    if found not in (None, _read_identity(config)):
+        raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml")
+    return run, find_missing_parts(run)
+
+
+def find_other_seed(config: DictConfig) -> Path | None:
+    """A finished run next to the one that is asked for, whose configuration has another seed only.
+
+    None where the run's own folder is there, or there is no such run.
+    """
+    run = Path(config.run)
+    if run.exists() or not run.parent.is_dir():
+        return None
+    wanted = _without_seed(run, _read_identity(config))
+    for file in sorted(run.parent.glob("*/metrics.json")):
+        found = _read_identity(file.with_name("config.yaml"))
+        if found is not None and _without_seed(file.parent, found) == wanted:
+            return file.parent
+    return None
+
+
+def _without_seed(run: Path, identity: dict[str, Any]) -> dict[str, str]:
+    """The flat values of a configuration, less those that are its seed or its folder."""
+    return {
+        key: str(value).replace(str(run), "")
+        for key, value in flatten(identity).items()
+        if not (key.split(".")[-1] == "seed" and value == identity["seed"])
+    }
+
+
+def start_run(config: DictConfig, record: dict[str, Any]) -> None:
+    """Makes a run's folder with the resolved configuration and the provenance.
+
+    Called once everything that the user chose has been read: a typing error leaves no folder.
+    """
+    run = Path(config.run)
+    run.mkdir(parents=True, exist_ok=True)
+    write_json(run / "provenance.json", record)
+    write_text(run / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
+
+
+def find_missing_parts(run: Path) -> list[str]:
+    """The parts of a run's folder that it lacks or that cannot be read, by what its metrics say.
+
+    Not `checkpoints/`: a finished run may do without.
+    """
+    found = {part: _read_whole(run / part) for part in ("provenance.json", "metrics.json")}
+    missing = [part for part, content in found.items() if content is None]
+    metrics = found["metrics.json"] or {}
+    # "rerank/xtr/test_unseen/mrr@10" was measured on rerank-xtr-test_unseen.trec
+    searched = [key.split("/")[:-1] for key in metrics if "@" in key]
+    rankings = ["-".join(p) for p in searched if p and p[0] in ("retrieve", "rerank")]
+    wanted = {f"{name}.trec" for name in rankings} | {"report.html"}
+    wanted |= {"index"} if metrics.get("cost/index_bytes") else set()
+    analyses = {key.split("/")[1] for key in metrics if key.startswith("analysis/")}
+    wanted |= {"alignments"} if analyses & set(OF_ALIGNMENTS) else set()
+    entries = [e for e in _read_whole(run / FIGURES, list) or [] if isinstance(e, dict)]
+    drawn = [entry["name"] for entry in entries if "name" in entry]
+    wanted |= {f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
+    return missing + sorted(name for name in wanted if not (run / name).exists())
+
+
+def _read_whole(path: Path, kind: type = dict) -> Any:
+    """What a JSON file holds; None where it is missing, cut or of another kind."""
+    try:
+        return read_json(path, kind)
+    except (OSError, ValueError):
+        return None
+
+
+def _read_identity(config: Path | DictConfig) -> dict[str, Any] | None:
+    """What a resumed run must have in common; None for a file that is cut or damaged."""
+    try:
+        if isinstance(config, Path):
+            content = read_yaml(config)
+        else:  # by way of YAML, as the file was made
+            content = yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
+    except (ValueError, FileNotFoundError):
+        return None
+    if "seed" not in content:
+        return None
+    return {k: v for k, v in content.items() if k not in (*CIRCUMSTANCES, *SWEPT)}
+
+
+def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}; lists stay values."""
+    flat = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def require_run(path: str | None) -> Path:
+    """The run that a command is for.
+
+    Raises:
+        ValueError: the user named none.
+    """
+    if not path:
+        raise ValueError("run=null: must be the folder of a finished run, such as run=outputs/…")
+    return Path(path)
+
+
+def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
+    """Reads a run's folder.
+
+    Args:
+        metrics: of a run that is about to be finished; None = its `metrics.json`.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        UnfinishedRun: a part is missing.
+        ValueError: a part is broken, the provenance names no system or collection, or a metric is
+            not finite.
+    """
+    path = Path(path)
+    check_finished(str(path), path, PARTS if metrics is None else PARTS[:-1])
+    found = read_metrics(path) if metrics is None else check_finite(metrics, path / "metrics.json")
+    return Run(path, read_config(path), read_provenance(path), found)
+
+
+def read_queries(
+    run: Path, name: str, what: str, read: Callable[[dict[str, Any]], Query]
+) -> dict[str, Query]:
+    """What an analysis kept of single queries in `NAME.json`, by query id; {} without the file.
+
+    Args:
+        what: the file must hold, for the message; read: what was kept of a query, checked.
+
+    Raises:
+        ValueError: the file is broken.
+    """
+    path = Path(run) / f"{name}.json"
+    if not path.exists():
+        return {}
+    with reading(f"{path}: must hold {what}"):
+        found = read_json(check_file(path, run))
+        return {query: read(kept) for query, kept in found.items()}
+
+
+def named_folders(runs: str | Sequence[str]) -> list[Path]:
+    """What `runs=` names on the command line: one folder, or a list."""
+    return [Path(runs)] if isinstance(runs, str) else list(map(Path, runs))
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The run folders at or below a folder, finished or not, in the order of their numbers."""
+    folder = Path(folder)
+    if any((folder / part).is_file() for part in PARTS) or (folder / ".hydra").is_dir():
+        return [folder]
+    children = [child for child in folder.iterdir() if child.is_dir() and child.name[0] != "."]
+    children.sort(key=lambda child: (child.name.isdigit() and int(child.name), child.name))
+    return [run for child in children for run in find_runs(child)]

@@ -1,0 +1,78 @@
+"""A `Retriever` in PyTerrier's pipelines: it searches, and it reranks what others found.
+
+bm25, colbert = as_transformer("outputs/BM25"), as_transformer("outputs/T5-ColBERT")
+pipeline = bm25 % 50 >> colbert  # searched by one, reranked by the other
+"""
+
+import os
+
+import pandas as pd
+
+try:
+    import pyterrier as pt
+except ImportError as error:
+    raise ImportError("analysis.tools.pyterrier: needs pip install 'gr-mvdr[pyterrier]'") from error
+
+from models.retriever import Retriever
+
+
+def as_transformer(
+    retriever: Retriever | str | os.PathLike[str], k: int = 1000
+) -> "RetrieverTransformer":
+    """A transformer of a retriever, or of a folder that `Retriever.load` opens.
+
+    Args:
+        k: documents that a search returns of each query.
+
+    Raises:
+        ValueError: k below 1; or see `Retriever.load`.
+    """
+    opened = retriever if isinstance(retriever, Retriever) else Retriever.load(retriever)
+    return RetrieverTransformer(opened, k)
+
+
+class RetrieverTransformer(pt.Transformer):
+    """Queries (`qid`, `query`) → their k best documents; results (with `docno`) → reranked.
+
+    A `docno` is the id of an indexed document. Scores and their order are those of
+    `Retriever.retrieve` and `Retriever.rerank`; `rank` is from 0; all other columns are kept. What
+    the system gives no score, such as a document without an identifier, is left out.
+    """
+
+    def __init__(self, retriever: Retriever, k: int):
+        if k < 1:
+            raise ValueError(f"k={k}: must be ≥ 1")
+        self.retriever, self.k = retriever, k
+
+    def __repr__(self) -> str:
+        return f"RetrieverTransformer({self.retriever.label!r}, k={self.k})"
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """A row for each query and document, best first; queries in the order of the frame.
+
+        Raises:
+            ValueError: a `docno` is no indexed document's; pt.validate's error: no `query` column.
+        """
+        with pt.validate.any(inp, context=self) as frame:
+            frame.query_frame(["query"], mode="search")
+            frame.result_frame(["query"], mode="rerank")
+        places = inp.groupby("qid", sort=False).indices
+        texts = {qid: inp["query"].iloc[own[0]] for qid, own in places.items()}
+        row = {}  # of (query, document) in the given frame
+        if frame.mode == "rerank":
+            names = inp["docno"].to_numpy()
+            row = {(qid, names[n]): n for qid, own in places.items() for n in own}
+            candidates = {qid: names[own].tolist() for qid, own in places.items()}
+            ranking = self.retriever.rerank(texts, candidates)
+        else:
+            ranking = self.retriever.retrieve(texts, self.k)
+        found = [
+            (row.get((qid, name), places[qid][0]), name, score, rank)
+            for qid in ranking.query_ids
+            for rank, (name, score) in enumerate(ranking.scores(qid).items())
+        ]
+        rows, *columns = zip(*found, strict=True) if found else ((), (), (), ())
+        given = inp.drop(columns=["docno", "score", "rank"], errors="ignore")
+        types = {"docno": object, "score": float, "rank": int}
+        added = {n: pd.Series(c, dtype=t) for (n, t), c in zip(types.items(), columns, strict=True)}
+        return given.iloc[list(rows)].reset_index(drop=True).assign(**added)

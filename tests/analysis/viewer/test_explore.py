@@ -1,0 +1,205 @@
+"""The explorer over finished runs: from the command to its end, and every bad start."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from analysis import explore
+from analysis.viewer.session import open_session
+from conf.command import report_errors
+from data_modules.module import RetrievalDataModule
+from gr_mvdr.evaluation.ranking import Ranking
+from tests.analysis.viewer.tiny import client
+from tests.runs import TINY, compose_config
+
+ROOT = Path(__file__).parents[3]
+MODELS = ("bm25", "t5_colbert", "dsi_naive")
+
+
+@pytest.fixture(scope="module")
+def runs(finished_run, tmp_path_factory):
+    """Copies of three finished runs over one collection, in one folder."""
+    folder = tmp_path_factory.mktemp("explored")
+    for model in MODELS:
+        shutil.copytree(finished_run(model, *TINY), folder / model)
+    return folder
+
+
+def files(folder):
+    """Every file below a folder with its size and time."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def test_finished_runs_are_searched_aligned_and_left_as_they_are(runs, capsys):
+    before = files(runs)
+    session = open_session([runs])
+    said = capsys.readouterr().out
+    assert [system.run.path.name for system in session.systems] == [*MODELS]
+    for system in session.systems:
+        assert re.search(rf"^{re.escape(system.label)}: loaded .* in [\d.]+ s$", said, re.M)
+    browser = client(session)
+    queries = browser.get("/api/queries").json()
+    assert [q["disagreement"] for q in queries] == sorted(
+        (q["disagreement"] for q in queries), reverse=True
+    )
+    ranking = Ranking.read(runs / "bm25" / "retrieve.trec")
+    asked = next(query for query in queries if query["id"] in ranking.query_ids)
+    places = ranking.documents(asked["id"])
+    assert asked["ranks"][0] == min(places.index(d) + 1 for d in asked["gold"] if d in places)
+    chosen = {"query": asked["text"], "known": asked["known"], "k": 5}
+    found = browser.post("/api/search", json=chosen).json()
+    assert found["known"]["id"] == asked["id"]
+    # A search here is the run's own search.
+    assert [hit["id"] for hit in found["systems"][0]["hits"]] == places[:5]
+    for system in found["systems"]:
+        assert system["error"] is None and len(system["hits"]) == 5
+    document = {"id": asked["gold"][0]}
+    for number in range(len(MODELS)):
+        pair = {"system": number, "query": asked["text"], "document": document}
+        assert browser.post("/api/align", json=pair).status_code == 200
+        why = browser.post("/api/explain", json={**pair, "document": document["id"]})
+        assert why.status_code == 200 and why.json()["reason"].startswith(document["id"])
+    assert files(runs) == before
+
+
+def run_main(*overrides):
+    """What the command does with these keys; errors as the user sees them."""
+    with report_errors():
+        explore.main(compose_config("explore", *overrides))
+
+
+def ending(capsys, *overrides):
+    with pytest.raises(SystemExit) as ended:
+        run_main(*overrides)
+    assert "\n" not in str(ended.value)
+    return str(ended.value)
+
+
+def test_bad_starts_are_one_line_each(runs, finished_run, tmp_path, capsys):
+    assert ending(capsys) == (
+        "error: runs=[]: must be folders of finished runs, such as runs=outputs/…"
+    )
+    assert "no such folder" in ending(capsys, f"runs={tmp_path / 'nowhere'}")
+    assert "holds no run" in ending(capsys, f"runs={tmp_path}")
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(runs / "bm25", unfinished)
+    (unfinished / "metrics.json").unlink()
+    assert "metrics.json" in ending(capsys, f"runs={unfinished}")
+    other = finished_run("bm25", "data.n_documents=60")
+    said = ending(capsys, f"runs=[{runs / 'bm25'},{other}]")
+    assert said.startswith("error: runs: must be over one collection and its splits, are over ")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = ending(capsys, f"runs={runs}", f"port={port}")
+        assert said == f"error: port={port}: in use, must be a free port of 127.0.0.1"
+
+
+def test_a_run_that_cannot_be_loaded_is_left_out_unless_none_remains(runs, tmp_path, capsys):
+    broken = shutil.copytree(runs / "t5_colbert", tmp_path / "broken")
+    (broken / "checkpoints" / "last.ckpt").unlink()
+    session = open_session([runs / "bm25", broken])
+    assert [system.label for system in session.systems] == ["BM25"]
+    (line,) = [s for s in capsys.readouterr().out.splitlines() if "left out" in s]
+    assert line.startswith("T5-ColBERT: left out, ") and "has no checkpoints/last.ckpt" in line
+    with pytest.raises(
+        ValueError, match="runs: none can be explored; .*has no checkpoints/last.ckpt"
+    ):
+        open_session([broken])
+
+
+def test_runs_without_their_queries_are_explored_nevertheless(runs, monkeypatch, capsys):
+    def lost(*_):
+        raise FileNotFoundError("queries.jsonl: no such file")
+
+    monkeypatch.setattr(RetrievalDataModule, "test_queries", lost)
+    browser = client(open_session([runs / "bm25"]))
+    assert "no known queries: queries.jsonl: no such file" in capsys.readouterr().out
+    assert browser.get("/api/queries").json() == []
+    assert browser.post("/api/search", json={"query": "city"}).json()["known"] is None
+
+
+def test_two_seeds_of_a_system_have_labels_of_their_own(runs, finished_run):
+    second = finished_run("bm25", *TINY, "seed=2")
+    session = open_session([runs / "bm25", second])
+    assert [system.label for system in session.systems] == ["BM25, seed 1", "BM25, seed 2"]
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_ctrl_c(runs):
+    command = [sys.executable, "-m", "analysis.explore", f"runs={runs / 'bm25'}"]
+    # A shell starts a job in the background with Ctrl-C ignored, and a test may be in one.
+    started = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        for line in started.stdout:
+            if found := re.match(r"explorer: (http://127\.0\.0\.1:\d+/) \(this machine only", line):
+                break
+        with urllib.request.urlopen(found[1] + "api/about", timeout=30) as answer:
+            assert answer.status == 200
+        started.send_signal(signal.SIGINT)
+        said, faults = started.communicate(timeout=60)
+    finally:
+        started.kill()
+    assert (said, faults, started.returncode) == ("explorer: ended\n", "", 0)
+
+
+SYSTEMS = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", sorted({*SYSTEMS} - {"rerank_pipeline", *MODELS}))
+def test_every_system_is_explored(model, finished_run):
+    """Search, alignment, reason: shares sum to scores, and what a system lacks is a line."""
+    run = finished_run(model, *TINY)
+    browser = client(open_session([run]))
+    (about,) = browser.get("/api/about").json()["systems"]
+    query = browser.get("/api/queries").json()[0]
+    (found,) = browser.post("/api/search", json={"query": query["text"]}).json()["systems"]
+    assert found["error"] is None and found["hits"]
+    for hit in found["hits"]:
+        assert hit["rest"] == 0
+    pair = {"system": 0, "query": query["text"], "document": {"id": query["gold"][0]}}
+    aligned = browser.post("/api/align", json=pair)
+    assert aligned.status_code == (200 if about["alignable"] else 400), aligned.text
+    if about["alignable"]:
+        told = aligned.json()
+        assert told["shares_sum"] == pytest.approx(told["score"], rel=1e-4, abs=1e-4)
+        total = sum(told["query_shares"])
+        assert total == pytest.approx(told["relevance"], rel=1e-3, abs=1e-3)
+        assert told["heads"] == about["heads"]
+        last = {**pair, "layer": about["layers"] - 1, "head": about["heads"] - 1}
+        assert browser.post("/api/align", json=last).status_code == 200
+    why = browser.post("/api/explain", json={**pair, "document": query["gold"][0]})
+    assert why.status_code == 200 and query["gold"][0] in why.json()["reason"], why.text
+    for verb, asked in (("nearest", {"token": 0}), ("continuations", {})):
+        answer = browser.post(f"/api/{verb}", json={"system": 0, "query": "city", **asked})
+        assert answer.status_code in (200, 400), answer.text
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_searched_and_says_that_it_aligns_nothing(runs, finished_run):
+    stages = f"[{{run: {runs / 'bm25'}, depth: 9}}, {{run: {runs / 't5_colbert'}, depth: null}}]"
+    run = finished_run("rerank_pipeline", f"model.stages={stages}")
+    browser = client(open_session([run]))
+    (found,) = browser.post("/api/search", json={"query": "Which city?"}).json()["systems"]
+    assert found["error"] is None and found["hits"] and found["hits"][0]["rest"] == 0
+    document = found["hits"][0]["id"]
+    pair = {"system": 0, "query": "Which city?", "document": {"id": document}}
+    refused = browser.post("/api/align", json=pair)
+    assert refused.status_code == 400 and "aligns no tokens" in refused.json()["error"]
+    why = browser.post("/api/explain", json={**pair, "document": document})
+    assert why.json()["rank"] == 1
