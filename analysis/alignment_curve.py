@@ -16,7 +16,7 @@ from analysis.tables.rows import Row, read_rows, write_rows
 from analysis.viewer.directed_alignment import aligning_side, directed_alignment, own_direction
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.files import reading
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, Text, part
 from gr_mvdr.relevance import Explanation
 from models.base import System
 
@@ -42,7 +42,7 @@ class AlignmentCurve(pl.Callback):
         directory: the run's folder; `alignment_curve.csv` grows there.
     """
 
-    def __init__(self, pairs: int, directory: str):
+    def __init__(self, pairs: Count, directory: Text):
         self.pairs, self.directory = pairs, Path(directory)
         self.rows: list[Row] = []
 

@@ -15,7 +15,7 @@ from analysis.evaluation import drop_own_hits
 from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread_numbers
 from analysis.tokens import readable
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, part
 from gr_mvdr.texts import text_without_title
 from models.base import Share
 from models.results import find_snippet
@@ -70,7 +70,7 @@ class BestDocuments(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return subject.store is not None and subject.model is not None
 
-    def __init__(self, subject: Subject, queries: int):
+    def __init__(self, subject: Subject, queries: Count):
         self.model, self.data = subject.model, subject.data
         names = list(dict.fromkeys(query for query, _ in subject.store.pairs))
         self.queries = {names[number] for number in spread_numbers(len(names), queries)}

@@ -16,7 +16,7 @@ from analysis.gold import find_gold_tokens
 from analysis.statistics import spread
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 
 _SEARCHED = 16  # queries at once
@@ -105,7 +105,7 @@ class DecodedIdentifiers(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return getattr(subject.model, "names", None) is not None
 
-    def __init__(self, subject: Subject, queries: int):
+    def __init__(self, subject: Subject, queries: Count):
         self.model, self.data = subject.model, subject.data
         self.split = self.data.test_splits[0]
         self.queries = spread(self.data.test_queries(self.split), queries)

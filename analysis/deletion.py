@@ -30,7 +30,7 @@ from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, Seed, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
 
@@ -133,13 +133,11 @@ class Deletion(Analysis):
     def __init__(
         self,
         subject: Subject,
-        pairs: int,
-        removed: Sequence[int] = (1, 2, 4, 8),
-        draws: int = 3,
-        seed: int = 0,
+        pairs: Count,
+        removed: Sequence[Size] = (1, 2, 4, 8),
+        draws: Size = 3,
+        seed: Seed = 0,
     ):
-        if min(*removed, draws) < 1:
-            raise ValueError(f"removed={list(removed)}, draws={draws}: must be ≥ 1")
         self.model, self.data, self.pairs = subject.model, subject.data, pairs
         self.removed, self.draws = removed, draws
         self.generator = torch.Generator().manual_seed(seed)

@@ -40,7 +40,7 @@ from analysis.viewer.directed_alignment import (
     softmax_of_alignment,
 )
 from gr_mvdr.alignment import other_side, pair_mask
-from gr_mvdr.options import check_choice, part
+from gr_mvdr.options import Count, check_choice, part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 MEASURES = ("hard", "soft")
@@ -429,7 +429,7 @@ class CandidateMatch(Analysis):
 
     name = "exact_match"
 
-    def __init__(self, subject: Subject, queries: int):
+    def __init__(self, subject: Subject, queries: Count):
         self.model, self.data, self.split = subject.model, subject.data, subject.data.test_splits[0]
         self.queries = spread(self.data.rerank_queries(self.split), queries)
         self.rates = DirectedRates(subject.store.description, subject.texts, "candidates")

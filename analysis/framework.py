@@ -36,7 +36,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.cross_attention import CONSTANTS
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 from models.base import System, Table
@@ -308,7 +308,7 @@ class QueryPaths(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return getattr(subject.model, "generates", None) == "document"
 
-    def __init__(self, subject: Subject, pairs: int):
+    def __init__(self, subject: Subject, pairs: Count):
         self.model, self.data, self.pairs = subject.model, subject.data, pairs
 
     def finish(self) -> Findings:
@@ -490,7 +490,7 @@ class FrameworkRanking(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return getattr(subject.model, "generates", None) == "document"
 
-    def __init__(self, subject: Subject, queries: int):
+    def __init__(self, subject: Subject, queries: Count):
         self.model, self.data = subject.model, subject.data
         self.split = self.data.test_splits[0]
         self.queries = spread(self.data.rerank_queries(self.split), queries)

@@ -43,7 +43,7 @@ from analysis.tables.rows import Row
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_places
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Factors, relevance, similarity
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
@@ -391,11 +391,11 @@ class Kernel(Analysis):
     def __init__(
         self,
         subject: Subject,
-        pairs: int,
-        features: Sequence[int] = (16, 64, 256, 1024),
-        retrieval_queries: int = 0,
-        retrieval_features: Sequence[int] = (16, 64, 256),
-        most_documents: int = 20_000,
+        pairs: Count,
+        features: Sequence[Size] = (16, 64, 256, 1024),
+        retrieval_queries: Count = 0,
+        retrieval_features: Sequence[Size] = (16, 64, 256),
+        most_documents: Count = 20_000,
     ):
         self.model, self.data = subject.model, subject.data
         self.pairs, self.features = pairs, features

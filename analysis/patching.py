@@ -31,7 +31,7 @@ from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import SUBLAYERS
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, Seed, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_vectors import Side, TokenVectors
@@ -328,7 +328,7 @@ class Patching(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return patchable(subject.model)
 
-    def __init__(self, subject: Subject, queries: int, named: bool = False, seed: int = 0):
+    def __init__(self, subject: Subject, queries: Count, named: bool = False, seed: Seed = 0):
         data, self.queries, self.named = subject.data, queries, named
         reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
         self.retriever = Retriever(subject.model, reader, data.documents, data=data)

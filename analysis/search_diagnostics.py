@@ -24,7 +24,7 @@ from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 
 DEPTHS = (1, 10)
@@ -194,7 +194,7 @@ class SearchDiagnostics(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return getattr(subject.model, "names", None) is not None
 
-    def __init__(self, subject: Subject, queries: int):
+    def __init__(self, subject: Subject, queries: Count):
         self.model, self.data, self.queries = subject.model, subject.data, queries
 
     def finish(self) -> Findings:

@@ -19,7 +19,7 @@ from analysis.statistics import spread
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from analysis.tokens import find_special, readable
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import NearestTokens
@@ -230,7 +230,9 @@ class TokenRetrieval(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return isinstance(getattr(subject.model, "searcher", None), TokenIndex)
 
-    def __init__(self, subject: Subject, queries: int, neighbours: int = 100, contexts: int = 5):
+    def __init__(
+        self, subject: Subject, queries: Count, neighbours: Size = 100, contexts: Count = 5
+    ):
         self.model, self.data = subject.model, subject.data
         self.queries, self.neighbours, self.contexts = queries, neighbours, contexts
 

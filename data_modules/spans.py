@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gr_mvdr.options import part
+from gr_mvdr.options import Positive, Seed, Size, part
 
 # Words at which no span begins (single letters are what is left of contractions).
 STOPWORDS = frozenset(
@@ -93,7 +93,9 @@ class SampledSpans:
     Lexical overlap leaks into the score this way (facts: reranking by a generative model).
     """
 
-    def __init__(self, n_spans: int = 3, length: int = 10, temperature: float = 1.0, seed: int = 0):
+    def __init__(
+        self, n_spans: Size = 3, length: Size = 10, temperature: Positive = 1.0, seed: Seed = 0
+    ):
         """
         Args:
             n_spans: spans a document.

@@ -66,7 +66,6 @@ model=dsi_pq model.identifiers.embeddings.otherwise.dimension=0 → model.identi
 model=rerank_pipeline model.stages=[{run:a,depth:0},{run:b}] → model.stages.0.depth=0: must be a
 analysis.questions.kernel.features=[0] → analysis.questions.kernel.features=[0]: must be a list
 study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: must be a list with
-trainer=fsdp trainer.strategy.tensor_parallel_size=0 → trainer.strategy.tensor_parallel_size=0:
 """
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
@@ -268,10 +267,19 @@ def undeclared_keys(config) -> list[str]:
         key
         for key, value in nodes.items()
         if not isinstance(value, dict)
+        and not is_taken_by_a_library(nodes, key)
         and not key.rpartition(".")[2].startswith("_")
         and not any(fnmatchcase(key, pattern) for pattern in RULES)
         and not any(map(says_its_values, find_types(nodes, key)))
     ]
+
+
+def is_taken_by_a_library(nodes: dict[str, Any], key: str) -> bool:
+    """Whether the class that takes a key is not of this project: it checks its values itself."""
+    while key := key.rpartition(".")[0]:
+        if target := isinstance(nodes[key], dict) and nodes[key].get("_target_"):
+            return target.partition(".")[0] not in ROOMS
+    return False
 
 
 def says_its_values(kind: Any) -> bool:

@@ -9,7 +9,7 @@ from analysis.analysis import Analysis, Findings, Subject
 from analysis.figures import COLOURS, COLUMN_WIDTH, PAGE_WIDTH, GalleryEntry, styled
 from analysis.statistics import spread_numbers
 from analysis.viewer.directed_alignment import directed_alignment, own_direction
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, part
 from models.results import draw_alignment
 
 NORMALISED = {
@@ -32,7 +32,7 @@ class Heatmaps(Analysis):
 
     name = "alignment_case"
 
-    def __init__(self, subject: Subject, cases: int):
+    def __init__(self, subject: Subject, cases: Count):
         self.store, self.texts = subject.store, subject.texts
         self.numbers = spread_numbers(len(self.store), cases)
 

@@ -188,7 +188,7 @@ def test_systems_without_alignment_and_single_pairs_say_nothing():
     assert deletion_rows(single, torch.tensor([2.0, 3.0])) == []
     assert deletion_rows(single, torch.tensor([2.0])) == []
     for options in (dict(removed=(0, 1)), dict(draws=0)):
-        with pytest.raises(ValueError, match="must be ≥ 1"):
+        with pytest.raises(ValueError, match="must be a"):
             asked(Deletion, Weighted(WEIGHTS), data, 9, **options)
 
 
