@@ -1,4 +1,4 @@
-"""What reaches wandb, read from the files of offline runs, and the pictures of docs/using.md."""
+"""What reaches wandb, read from the files of offline runs."""
 
 import re
 import sys
@@ -8,11 +8,9 @@ import pytest
 from conf.command import run_command
 from conf.wandb_logger import GROUP
 from tests.offline_run import read_offline_runs
-from tests.runs import ROOT, TINY
-from tests.wandb_pictures import draw_all
+from tests.runs import TINY
 
 wandb = pytest.importorskip("wandb")
-DOCUMENT = ROOT / "docs" / "using.md"
 # Two steps of training, a few alignments and one drawn case.
 KEYS = (
     *("data.n_documents=50", "data.max_test_queries=10", "data.max_rerank_queries=4"),
@@ -92,11 +90,3 @@ def test_wandb_warns_of_nothing_and_is_told_what_the_user_says(tmp_path, monkeyp
     assert (found.group, found.job_type, found.tags) == ("mine", "try", ["a", "b"])
     run(monkeypatch, "analysis.compare", f"runs=[{tmp_path}]", "logger=wandb")
     assert read_offline_runs(tmp_path)[-1].group == "mine"
-
-
-def test_the_pictures_are_drawn_of_what_was_logged(sweep, tmp_path):
-    files = draw_all(sweep, tmp_path)
-    text = DOCUMENT.read_text()
-    assert all(f"figures/{file.name}" in text for file in files)
-    kept = [ROOT / "docs" / "figures" / file.name for file in files]
-    assert all(file.stat().st_size < 80_000 for file in kept)
