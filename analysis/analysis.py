@@ -1,34 +1,35 @@
-"""An analysis: one question asked of a finished model, and the one way in which all are asked.
+"""An analysis: one question asked of a finished model, and its answer.
 
 `conf/analysis/full.yaml` lists them. A new one is a class in a file and a line in that list:
 
     @part("analysis")
-    class AlignedShare(Analysis):
+    class AlignedShare(PairAnalysis):
         name, title = "aligned_share", "Aligned tokens"
         reading = "How much of a document takes part in its relevance."
         metrics = (Metric("share", "The share of a document's tokens that are aligned at all."),)
 
-        def __init__(self, subject):
-            self.aligned = self.tokens = 0
-
-        def update(self, batch, first):
+        def measure(self, batch, first):
             pairs = batch.layers[-1]
-            self.aligned += int(pairs.alignment.amax((1, 3)).gt(0).sum())
-            self.tokens += int(pairs.document_mask.sum())
+            aligned = pairs.alignment.amax((1, 3)) > 0
+            tokens = pairs.document_mask.sum(1)
+            yield long_frame(first, {"aligned": aligned.sum(1), "tokens": tokens})
 
-        def finish(self):
-            return Findings(named(self.name, {"share": self.aligned / self.tokens}))
+        def summarise(self, frame):
+            share = frame["aligned"].sum() / frame["tokens"].sum()
+            return Findings(named(self.name, {"share": share}))
 
 Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pandas as pd
 from matplotlib.figure import Figure
+from pandas import DataFrame
 from torch import Tensor
 
 from analysis.figures import GalleryEntry
@@ -136,6 +137,33 @@ class Analysis:
 
     def finish(self) -> Findings:
         """What was found; nothing where the question does not apply to any pair or query."""
+        raise NotImplementedError
+
+
+class PairAnalysis(Analysis):
+    """A question about stored alignments: what is measured of every pair, and what that amounts to.
+
+    A subclass yields long tables of a batch (`analysis.statistics.long_frame`) from `measure`, and
+    gets them as one table in `summarise`.
+    """
+
+    def __init__(self, subject: Subject):
+        self.description, self.texts = subject.store.description, subject.texts
+        self.parts: list[DataFrame] = []
+
+    def update(self, batch: Explanation, first: int) -> None:
+        self.parts += self.measure(batch, first)
+
+    def finish(self) -> Findings:
+        parts = [part for part in self.parts if len(part)]
+        return self.summarise(pd.concat(parts, ignore_index=True)) if parts else Findings()
+
+    def measure(self, batch: Explanation, first: int) -> Iterable[DataFrame]:
+        """Tables of the pairs first, first + 1, …"""
+        raise NotImplementedError
+
+    def summarise(self, frame: DataFrame) -> Findings:
+        """The findings from all of these tables, which hold a row at least."""
         raise NotImplementedError
 
 

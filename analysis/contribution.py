@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 import torch
+from pandas import DataFrame
 from torch import Tensor
 
-from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.analysis import Findings, PairAnalysis, Subject, named
+from analysis.statistics import long_frame, mean_table
 from analysis.tables.metric_names import Metric
-from analysis.tables.rows import Row
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
@@ -15,14 +16,14 @@ from gr_mvdr.relevance import Explanation, PairAlignment, divide
 SIDES = ("document", "query")
 DEPTHS = (1, 5, 10)
 KINDS = ("special", "punctuation", "stopword", "content")
-# Name of a group of tokens and its values, as the table shows them.
+# Group of tokens → its values in the table.
 GROUPS = {"top": DEPTHS, "kind": KINDS, "idf": BIN_NAMES}
 
 
 def contributions(pairs: PairAlignment) -> tuple[Tensor, Tensor]:
     """Σ_hj S A / Z of every document token, Σ_hi S A / Z of every query token (gr_as_mvdr Eq. 1).
 
-    Both sum to the relevance. Of a generative system's last layer this is Eq. 14: what its
+    Both sum to the relevance. For a generative system's last layer this is Eq. 14: what its
     cross-attention adds to the logits.
 
     Args:
@@ -37,14 +38,7 @@ def contributions(pairs: PairAlignment) -> tuple[Tensor, Tensor]:
 
 
 def top_shares(contribution: Tensor, depths: Sequence[int]) -> Tensor:
-    """The share of Σ|c| that the k largest |c| carry.
-
-    Args:
-        contribution: (..., M) c, zero at padding; depths: values of k.
-
-    Returns:
-        (..., K) fp32; NaN where everything is zero.
-    """
+    """(B, K) the share of Σ|c| that the k largest |c| of (B, M) carry; NaN where all are zero."""
     ordered = contribution.abs().sort(-1, descending=True).values.cumsum(-1)
     places = torch.tensor([min(k, ordered.shape[-1]) - 1 for k in depths])
     return ordered[..., places] / ordered[..., -1:]
@@ -66,13 +60,13 @@ def group_shares(contribution: Tensor, groups: Tensor, count: int) -> Tensor:
 
 
 @part("analysis")
-class Contribution(Analysis):
+class Contribution(PairAnalysis):
     """How concentrated is the relevance, and which tokens carry it? (gr_as_mvdr Eq. 1, 14)
 
-    Shares of a pair's total absolute contribution in the last layer, means over pairs; with each,
-    what part of the text's tokens it is carried by: equal numbers mean that these tokens matter as
-    much as any others. All real tokens count, special ones too; they have a kind of their own and
-    are in no IDF bin, since no document's text holds them.
+    Shares of a pair's total absolute contribution in the last layer, means over pairs; beside each
+    the share of the text's tokens that carry it: equal numbers mean that these tokens matter as
+    much as any others. All real tokens count; special ones are a kind of their own and are in no
+    IDF bin, since no document's text holds them.
     """
 
     name, title = "contribution", "Relevance by token"
@@ -87,48 +81,36 @@ class Contribution(Analysis):
     )
 
     def __init__(self, subject: Subject):
-        texts = subject.texts
-        kinds = torch.stack([getattr(texts.kinds, name) for name in KINDS])
-        self.kind = kinds.int().argmax(0)  # (V,)
-        # (V,), special tokens in a bin behind the others, which is left out.
-        self.bin = idf_bin(texts.idf).masked_fill(texts.kinds.special, len(BIN_NAMES))
-        self.sums = {(side, group): 0.0 for side in SIDES for group in GROUPS}
-        self.n_pairs = dict.fromkeys(SIDES, 0)
+        super().__init__(subject)
+        kinds = subject.texts.kinds
+        kind = torch.stack([getattr(kinds, name) for name in KINDS]).int().argmax(0)
+        # Special tokens have a bin behind the others, which no row of the table shows.
+        bins = idf_bin(subject.texts.idf).masked_fill(kinds.special, len(BIN_NAMES))
+        self.groups = {"kind": kind, "idf": bins}  # (V,) each
 
-    def update(self, batch: Explanation, first: int) -> None:
+    def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         pairs = batch.layers[-1]
         for side, contribution in zip(SIDES, contributions(pairs), strict=True):
-            some = contribution.abs().sum(1) > 0  # a pair without a match has no shares
-            ids, mask = (getattr(pairs, f"{side}_{part}")[some] for part in ("ids", "mask"))
-            self._add(side, contribution[some], ids, mask)
+            ids, mask = (getattr(pairs, f"{side}_{part}") for part in ("ids", "mask"))
+            both = [self._shares(values, ids) for values in (contribution, mask.float())]
+            for group in GROUPS:
+                columns = {"share": both[0][group], "tokens": both[1][group]}
+                frame = long_frame(first, columns, "value", side=side, group=group, pairs=1)
+                yield frame.dropna()  # a pair without a match has no shares
 
-    def _add(self, side: str, contribution: Tensor, ids: Tensor, mask: Tensor) -> None:
-        self.n_pairs[side] += len(ids)
-        lengths = mask.sum(1, keepdim=True)
-        depths = torch.tensor(DEPTHS)
-        found = {"top": (top_shares(contribution, DEPTHS), depths.clamp(max=lengths) / lengths)}
-        for group, numbers in (("kind", self.kind[ids]), ("idf", self.bin[ids])):
+    def _shares(self, values: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        """Group → (B, K) shares of its values in Σ|v|, for (B, M) values of tokens."""
+        found = {"top": top_shares(values, DEPTHS)}
+        for group, numbers in self.groups.items():
             count = len(GROUPS[group])
-            shares = (group_shares(c, numbers, count + 1) for c in (contribution, mask.float()))
-            found[group] = tuple(share[:, :count] for share in shares)
-        for group, shares in found.items():
-            self.sums[side, group] += torch.stack(shares).double().sum(1)  # (2, values)
+            found[group] = group_shares(values, numbers[ids], count + 1)[:, :count]
+        return found
 
-    def finish(self) -> Findings:
-        """The table, and of documents the shares that matter most; nothing without relevance."""
-        rows = list(self._rows())
-        if not rows:
-            return Findings()
-        share = {(row["group"], row["value"]): row["share"] for row in reversed(rows)}
+    def summarise(self, frame: DataFrame) -> Findings:
+        """The table, and of documents the shares that matter most."""
+        table = mean_table(frame, ["side", "group", "value"], ["share", "tokens"], "pairs")
+        table["value"] = [GROUPS[g][n - 1] for g, n in zip(table.group, table.value, strict=True)]
+        share = table[table.side == "document"].set_index(["group", "value"]).share
         metrics = {f"top_{k}": share["top", k] for k in (1, 5)}
         metrics["content_share"] = share["kind", "content"]
-        return Findings(named(self.name, metrics), {"contribution": rows})
-
-    def _rows(self) -> Iterator[Row]:
-        for (side, group), sums in self.sums.items():
-            if not self.n_pairs[side]:
-                continue
-            shares, tokens = (sums / self.n_pairs[side]).tolist()
-            for value, share, count in zip(GROUPS[group], shares, tokens, strict=True):
-                row = {"side": side, "group": group, "value": value}
-                yield row | {"share": share, "tokens": count, "pairs": self.n_pairs[side]}
+        return Findings(named(self.name, metrics), {"contribution": table.to_dict("records")})

@@ -77,6 +77,8 @@ def page_panels(
     grid = figure.subplots(rows, max(1, -(-number // rows)), squeeze=False, **options).flat
     for axes in grid[number:]:
         axes.remove()
+    for axes in grid[:number]:
+        axes.grid(axis="y")
     return figure, list(grid[:number])
 
 

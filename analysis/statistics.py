@@ -1,11 +1,12 @@
-"""Intervals, significance, correlations, and samples that are the same every time."""
+"""Means with intervals, significance, correlations, and samples that are the same every time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
+from pandas import DataFrame
 from torch import Tensor
 
 from gr_mvdr.relevance import PairAlignment
@@ -15,59 +16,80 @@ LEVEL = 0.95
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
 CELLS = 2**22  # weights drawn at once: 32 MB as float64
 PERMUTATIONS = 10_000
-_SIGNS = 2**23  # drawn at once: 64 MB as float64
 MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 heads
+_SIGNS = 2**23  # drawn at once: 64 MB as float64
 
 
-def interval(
-    sums: Tensor, counts: Tensor, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The percentile bootstrap interval of K ratios Σ_p sums / Σ_p counts (Efron, 1979).
+def long_frame(first: int, values: Mapping[str, Tensor], axis: str = "", **place: Any) -> DataFrame:
+    """Measures of a batch of pairs as rows of a table.
+
+    Args:
+        first: the number of the batch's first pair.
+        values: measure → (B,), or (B, K) where the second axis counts `axis` from 1.
+        axis: "head" or another name of the second axis.
+        place: columns that are the same in every row, such as layer=1.
+
+    Returns:
+        A row for each pair, or each pair and head: `pair`, `axis`, the place, fp64 measures.
+    """
+    columns = {name: value.double().cpu().numpy() for name, value in values.items()}
+    shape = next(iter(columns.values())).shape
+    numbers = dict(zip(("pair", axis), np.indices(shape).reshape(len(shape), -1), strict=False))
+    numbers = {name: number + (1 if name == axis else first) for name, number in numbers.items()}
+    return DataFrame(numbers | place | {name: value.ravel() for name, value in columns.items()})
+
+
+def mean_table(
+    frame: DataFrame, by: Sequence[str], measures: Sequence[str], weight: str
+) -> DataFrame:
+    """Means of each group with 95 % intervals, which resample pairs as wholes.
+
+    Args:
+        frame: `pair`, the columns of `by`, the sums of `measures`, and over how many they are
+            summed (`weight`), such as tokens.
+        by: the columns that name a group; measures: the columns that are averaged.
+
+    Returns:
+        A row for each group: `by`, then each measure with `_low` and `_high`, and the total weight.
+    """
+    sums = frame.groupby(["pair", *by])[[*measures, weight]].sum().unstack(list(by), fill_value=0)
+    table = DataFrame(index=sums[weight].columns)
+    for name in measures:
+        low, high = interval(*(torch.tensor(sums[key].to_numpy()) for key in (name, weight)))
+        table[name] = sums[name].sum() / sums[weight].sum()
+        table[f"{name}_low"], table[f"{name}_high"] = low.numpy(), high.numpy()
+    return table.assign(**{weight: sums[weight].sum()}).reset_index()
+
+
+def interval(sums: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The 95 % percentile bootstrap interval of K ratios Σ_p sums / Σ_p counts (Efron, 1979).
 
     Units (such as pairs) are drawn as wholes, with replacement, so that tokens of one text stay
-    together; the same draw serves all K ratios. A draw that leaves a ratio without any count says
+    together; the same draws serve all K ratios. A draw that leaves a ratio without any count says
     nothing about it.
 
     Args:
         sums: (P, K) what each unit adds to the numerators.
-        counts: (P, K) what it adds to the denominators, ≥ 0.
-        resamples: draws. level: the share of draws within the interval. seed: of the draws.
+        counts: (P, K) what it adds to the denominators, ≥ 0; None = 1 each.
 
     Returns:
         (low, high), each (K,) float64; NaN where nothing was counted.
-
-    Raises:
-        ValueError: unequal shapes, a level not within (0, 1), or resamples below 1.
     """
-    if sums.shape != counts.shape or sums.dim() != 2:
-        raise ValueError(f"sums {tuple(sums.shape)}, counts {tuple(counts.shape)}: must be (P, K)")
-    if not 0 < level < 1:
-        raise ValueError(f"level={level}: must be between 0 and 1")
-    if resamples < 1:
-        raise ValueError(f"resamples={resamples}: must be ≥ 1")
-    if not sums.numel():
-        nothing = torch.full(sums.shape[1:], torch.nan, dtype=torch.float64)
-        return nothing, nothing.clone()
-    drawn = _drawn_ratios(sums.double(), counts.double(), resamples, seed)
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = drawn.nanquantile(tails, dim=0)
-    return low, high
-
-
-def _drawn_ratios(sums: Tensor, counts: Tensor, resamples: int, seed: int) -> Tensor:
-    """(resamples, K), NaN where a draw has no count."""
     units, ratios = sums.shape
-    both = torch.cat([sums, counts], 1)
-    generator = torch.Generator().manual_seed(seed)
+    if not sums.numel():
+        return torch.full((2, ratios), torch.nan, dtype=torch.float64).unbind()
+    both = torch.cat([sums, torch.ones_like(sums) if counts is None else counts], 1).double()
+    generator = torch.Generator().manual_seed(0)
     parts, at_once = [], max(1, CELLS // units)
-    for start in range(0, resamples, at_once):
-        draws = min(at_once, resamples - start)
+    for start in range(0, RESAMPLES, at_once):
+        draws = min(at_once, RESAMPLES - start)
         chosen = torch.randint(units, (draws, units), generator=generator)
         weights = torch.zeros(draws, units, dtype=torch.float64)
         weights.scatter_add_(1, chosen, torch.ones((), dtype=torch.float64).expand(draws, units))
         parts.append(weights @ both)
     drawn = torch.cat(parts)
-    return drawn[:, :ratios] / drawn[:, ratios:]
+    tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
+    return (drawn[:, :ratios] / drawn[:, ratios:]).nanquantile(tails, dim=0).unbind()
 
 
 def spearman(first: Tensor, second: Tensor) -> float:

@@ -150,7 +150,8 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
     """What docs/analysis.md asks of a new analysis: a class in a file of one's own, and a line."""
     text = EXAMPLE.read_text().split('"""')[1]
     body = textwrap.dedent(text[text.index("    @part") : text.index("Its metrics")])
-    imports = "from analysis.analysis import *\nfrom gr_mvdr.options import part\n"
+    imports = "from analysis.analysis import *\nfrom analysis.statistics import long_frame\n"
+    imports += "from gr_mvdr.options import part\n"
     (tmp_path / "my_module.py").write_text(imports + body)
     monkeypatch.syspath_prepend(tmp_path)
     store = stored(tmp_path, make_explanation(3, paradigm="multi_vector"), "multi_vector")

@@ -10,6 +10,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from pandas import DataFrame
 
 from analysis.alignment_curve import PANELS as CURVE_PANELS
 from analysis.alignment_curve import curve_figure
@@ -104,17 +105,15 @@ def gold():
 
 
 def shape():
-    keys = [("directed", "mean", d) for d in DIRECTIONS]
+    keys = [("directed", 1, d) for d in DIRECTIONS]
     keys += [("own", head, d) for head in range(1, 13) for d in DIRECTIONS]
     values = ("relative_entropy", "top_1", "top_2", "top_5")
-    return shape_figure(
-        [
-            {"alignment": a, "head": head, "direction": d, "layer": layer}
-            | {value: wave(layer) for value in values}
-            for (a, head, d), layer in product(keys, range(1, 25))
-        ],
-        TITLE,
-    )
+    rows = [
+        {"alignment": a, "head": head, "direction": d, "layer": layer}
+        | {value: wave(layer) for value in values}
+        for (a, head, d), layer in product(keys, range(1, 25))
+    ]
+    return shape_figure(DataFrame(rows), TITLE)
 
 
 def search(steps):

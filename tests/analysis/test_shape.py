@@ -3,19 +3,14 @@ import math
 import pytest
 import torch
 
-from analysis.analysis import Findings, Subject, Texts
 from analysis.exact_match import DIRECTIONS
 from analysis.shape import (
     Shape,
     agreement,
-    entropy,
-    largest_entropy,
     links_returned,
-    support,
-    top_mass,
+    measure_shape,
 )
 from analysis.tables.significance import measure_agreement
-from analysis.tokens import TokenKinds
 from analysis.viewer.directed_alignment import directed_alignment, directed_heads
 
 D2Q, Q2D = "document_to_query", "query_to_document"
@@ -27,26 +22,17 @@ def masks_of(matrix):
 
 
 def test_one_partner_and_an_even_spread_are_the_ends_of_the_scale():
-    rows = torch.tensor([[1.0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]])
-    assert entropy(rows, D2Q).tolist() == pytest.approx([0, math.log(4), math.log(2)])
-    assert support(rows, D2Q).tolist() == [1, 4, 2]
-    mass = top_mass(rows, (1, 2, 5), D2Q)
-    assert mass.tolist() == [[1, 1, 1], [0.25, 0.5, 1], [0.5, 1, 1]]
-    assert float(largest_entropy(*masks_of(rows), D2Q)) == pytest.approx(math.log(4))
-    assert float(largest_entropy(*masks_of(rows), Q2D)) == pytest.approx(math.log(3))
-
-
-def test_both_directions_are_each_others_transpose():
-    weights = torch.rand(2, 5, 7, generator=torch.Generator().manual_seed(0))
-    for function in (entropy, support):
-        torch.testing.assert_close(function(weights, Q2D), function(weights.mT, D2Q))
-    torch.testing.assert_close(top_mass(weights, (1, 3), Q2D), top_mass(weights.mT, (1, 3), D2Q))
-
-
-def test_support_counts_weights_above_a_threshold():
-    rows = torch.tensor([[1 - 2e-6, 2e-6, 5e-7]])
-    assert support(rows, D2Q).tolist() == [2]
-    assert support(rows, D2Q, threshold=1e-7).tolist() == [3]
+    rows = torch.tensor([[1.0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5 - 2e-6, 2e-6, 5e-7]])
+    found = measure_shape(rows, *masks_of(rows), D2Q)
+    assert found["entropy"].tolist() == pytest.approx([0, math.log(4), math.log(2)], abs=1e-4)
+    assert found["relative_entropy"].tolist() == pytest.approx([0, 1, 0.5], abs=1e-4)
+    assert found["support"].tolist() == [1, 4, 3]  # weights above 1e-6
+    assert torch.stack([found[f"top_{k}"] for k in (1, 2, 5)], 1)[:2].tolist() == [
+        [1, 1, 1],
+        [0.25, 0.5, 1],
+    ]
+    columns = measure_shape(rows.mT, *masks_of(rows.mT), Q2D)
+    assert all(torch.equal(columns[name], found[name]) for name in found)
 
 
 def test_links_returned_by_hand():
@@ -98,64 +84,35 @@ def test_the_report_equals_a_loop_over_tokens(make_explanation, store_of, measur
     assert 0 <= found.metrics["analysis/shape/directions_agree"] <= 1
 
 
-def test_a_hard_alignment_has_one_partner(make_explanation, store_of, measure):
-    found = measure(Shape, store_of(make_explanation(paradigm="multi_vector"), "multi_vector"))
-    metrics = {k.removeprefix("analysis/shape/own/"): v for k, v in found.metrics.items()}
-    assert (metrics["entropy"], metrics["top_1"], metrics["support"]) == (0, 1, 1)
-    own = [row for row in found.tables["shape"] if row["alignment"] == "own"]
-    assert [(row["direction"], row["aligned"]) for row in own] == [(Q2D, 1)]
-
-
 def test_tokens_aligned_to_nothing_have_no_shape(make_explanation, store_of, measure):
     explanation = make_explanation(paradigm="multi_vector")
-    explanation.layers[0].alignment[0] = 0  # salience took a whole pair out
-    row = measure(Shape, store_of(explanation, "multi_vector")).tables["shape"][-1]
+    explanation.layers[0].alignment[0] = 0  # salience removed a whole pair
+    found = measure(Shape, store_of(explanation, "multi_vector"))
+    (row,) = (row for row in found.tables["shape"] if row["alignment"] == "own")
     tokens = explanation.layers[0].query_mask.sum(1)
-    assert row["alignment"] == "own" and row["support"] == 1 and row["tokens"] == int(tokens.sum())
+    assert row["direction"] == Q2D and row["tokens"] == int(tokens.sum())
+    assert (row["entropy"], row["top_1"], row["support"]) == (0, 1, 1)
     assert row["aligned"] == pytest.approx(1 - float(tokens[0] / tokens.sum()))
+    assert found.metrics["analysis/shape/own/top_1"] == 1
 
 
 def test_every_head_of_every_layer_has_its_row(make_explanation, store_of, measure):
     explanation = make_explanation(layers=2, heads=3)
     second = explanation.layers[1]
     second.alignment = second.alignment.flip(1)  # the layers differ
-    rows = measure(Shape, store_of(explanation, "generative")).tables["shape"]
+    special = int(second.document_ids[0, 0])
+    rows = measure(Shape, store_of(explanation, "generative"), 2, [special]).tables["shape"]
     assert len(rows) == 2 * 2 + 2 * 2 * 3  # directed, and three heads; two layers and directions
     for layer, head in ((1, 1), (2, 1), (2, 2)):
-        names = ("own", layer, head, D2Q)
-        (row,) = [
-            row
-            for row in rows
-            if (row["alignment"], row["layer"], row["head"], row["direction"]) == names
-        ]
+        place = {"alignment": "own", "layer": layer, "head": head, "direction": D2Q}
+        (row,) = (row for row in rows if place.items() <= row.items())
         pairs = explanation.layers[layer - 1]
-        weights = directed_heads(pairs, D2Q)[:, head - 1][pairs.document_mask]
+        counted = pairs.document_mask & (pairs.document_ids != special)
+        weights = directed_heads(pairs, D2Q)[:, head - 1][counted]
         expected = float(torch.special.entr(weights).sum(-1).mean())
         assert row["entropy"] == pytest.approx(expected, rel=1e-5)
-        assert 0 < row["relative_entropy"] < 1
-
-
-@pytest.mark.parametrize("paradigm", ["multi_vector", "generative"])
-def test_batches_and_padding_change_nothing(make_explanation, store_of, measure, paradigm):
-    store = store_of(make_explanation(7, paradigm=paradigm), paradigm)
-    one, whole = (measure(Shape, store, size).metrics for size in (1, 7))
-    assert one == pytest.approx(whole, abs=1e-6)
-
-
-def test_special_tokens_do_not_align(make_explanation, store_of, measure):
-    explanation = make_explanation()
-    pairs = explanation.layers[0]
-    special = int(pairs.document_ids[0, 0])
-    rows = measure(Shape, store_of(explanation, "generative"), special=[special]).tables["shape"]
-    expected = int((pairs.document_mask & (pairs.document_ids != special)).sum())
-    assert rows[0]["direction"] == D2Q and rows[0]["tokens"] == expected
-
-
-def test_nothing_is_found_in_no_pairs(make_explanation, store_of):
-    store = store_of(make_explanation(), "generative")
-    no = torch.zeros(30, dtype=torch.bool)
-    texts = Texts(torch.zeros(30), TokenKinds(no, no, no), lambda ids: [])
-    assert Shape(Subject(store=store, texts=texts)).finish() == Findings()
+        assert row["entropy_low"] < row["entropy"] < row["entropy_high"]
+        assert row["tokens"] == int(counted.sum()) and 0 < row["relative_entropy"] < 1
 
 
 def test_a_system_agrees_with_itself(make_explanation, store_of):
