@@ -1,9 +1,7 @@
 """Collections on disk: written once as Arrow tables with a manifest, memory-mapped from then on."""
 
-import errno
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
@@ -14,15 +12,14 @@ import pyarrow as pa
 from datasets import Dataset, Features
 
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
-from data_modules.formats.files import PACKED, sha256
+from data_modules.formats.files import sha256
 from data_modules.formats.layout import Layout, LayoutChecks, NamedPair
-from data_modules.tables import cache_folder, open_table, write_once, write_table
+from data_modules.tables import cache_folder, open_table, short_hash, write_once, write_table
 from gr_mvdr.files import checksum, read_json, verify, write_json
 from gr_mvdr.progress import track
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables
 MANIFEST = "manifest.json"
-_UNPACKED = 5  # bytes of text in a byte of an archive, about
 
 
 def collect(
@@ -31,27 +28,21 @@ def collect(
     """The collection of a layout: read and checked the first time, opened from then on.
 
     Args:
-        layout: what a reader found.
         store: where collections are kept; None = next to the cache of ``datasets``.
         empty_documents: "refuse", or "keep" those that have neither title nor text.
 
     Raises:
         ValueError: a rule that every collection keeps is broken, named with ``file:line``; counts
             differ from those that were expected; nothing is left behind.
-        OSError: the disk has too little room.
+        OSError: the disk is full; nothing is left behind.
     """
     place = Path(store).expanduser() if store else cache_folder("collections")
-    sources = hash_sources(layout, place)
+    sources = {str(file): _hash(file) for file in track(layout.files, f"hashing {layout.name}")}
     options = {**layout.options, "empty_documents": empty_documents}
     key = _key(sources, options)
     folder = place / f"{layout.name}-{key[:12]}"
     with write_once(folder) as partial:
         if partial is not None:
-            needed = layout.needed_bytes or sum(
-                file.stat().st_size * (_UNPACKED if file.suffix in PACKED else 1)
-                for file in layout.files
-            )
-            check_room(f"data.store={place}: {layout.name}", place, needed)
             partial.mkdir()
             try:
                 counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
@@ -83,42 +74,14 @@ def _key(sources: Mapping[str, str], options: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(made_from, default=str).encode()).hexdigest()
 
 
-def hash_sources(layout: Layout, store: Path) -> dict[str, str]:
-    """The SHA-256 of each file by its path; of a file that did not change since, the known one."""
-    hashes = {}
-    for file in track(layout.files, f"hashing {layout.name}", total=len(layout.files)):
-        state = file.stat()
-        stamp = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
-        kept = store / ".hashes" / hashlib.sha256(stamp.encode()).hexdigest()[:32]
-        try:
-            with write_once(kept) as partial:
-                if partial is not None:
-                    partial.write_text(sha256(file))
-            hashes[str(file)] = kept.read_text()
-        except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EACCES):
-                raise
-            hashes[str(file)] = sha256(file)  # a store that only others fill
-    return hashes
-
-
-def check_room(what: str, folder: Path, needed: int) -> None:
-    """Raises OSError before it writes what the disk cannot hold.
-
-    Args:
-        what: takes the room, for the message: begins with the key that the user can change.
-        folder: where it is written; needed: bytes.
-
-    Raises:
-        OSError: fewer bytes are free.
-    """
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(f"{what} takes about {_amount(needed)}, {_amount(free)} are free")
-
-
-def _amount(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+def _hash(file: Path) -> str:
+    """The SHA-256 of a file, which is remembered as long as the file does not change."""
+    state = file.stat()
+    name = short_hash(str(file.resolve()), state.st_size, state.st_mtime_ns)
+    with write_once(cache_folder("hashes") / name) as partial:
+        if partial is not None:
+            partial.write_text(sha256(file))
+    return (cache_folder("hashes") / name).read_text()
 
 
 def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]:
@@ -131,8 +94,12 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
     counts = {"documents": write("documents", DOCUMENTS, checks.documents())}
     counts["queries"] = write("queries", QUERIES, checks.queries())
     (folder / "qrels").mkdir()
-    for split in checks.splits():
-        counts[split] = write(f"qrels/{split}", JUDGEMENTS, checks.judgements(split))
+    for split in layout.judgements:
+        if count := write(f"qrels/{split}", JUDGEMENTS, checks.judgements(split)):
+            counts[split] = count
+        else:
+            (folder / f"qrels/{split}.arrow").unlink()
+            print(f"{layout.name}: the split {split!r} is empty and is left out")
     for kind, runs in (("candidates", layout.candidates), ("negatives", layout.negatives)):
         for name, ranked in runs.items():
             (folder / kind).mkdir(exist_ok=True)

@@ -1,9 +1,11 @@
 """From text columns to token columns: cleaned, joined, tokenised; every step cached."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
-from itertools import chain
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,6 @@ from data_modules.tables import (
     write_batches,
     write_once,
 )
-from data_modules.words import WordReader
 from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
@@ -36,6 +37,7 @@ from gr_mvdr.tokenizers import (
 )
 
 _INTEGERS = List(Value("int32"))
+_WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")
 _LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns its pieces from
 
 
@@ -179,23 +181,64 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
 
 
 def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Adds `tokens`, the whole text's ids (not cut, no </s>), and `word_starts` (`WordReader`).
+    """Adds `tokens` and `word_starts`, see `encode_texts`.
 
-    A table with titles also gets `title_tokens`, the ids of the title alone; none for an empty
-    title.
+    A table with titles also gets `title_tokens`, the ids of the title alone.
     """
-    names = ["tokens", "word_starts", *(["title_tokens"] if "title" in table.column_names else [])]
+    titled = "title" in table.column_names
+    names = ["tokens", "word_starts", *(["title_tokens"] if titled else [])]
 
-    reader = WordReader(tokenizer)
-
-    def tokenise(rows: pa.Table) -> dict[str, pa.Array]:
-        columns = list(reader.read(rows["text"].to_pylist()))
-        if "title" in rows.column_names:
-            columns.append(reader.read(rows["title"].to_pylist())[0])
+    def tokenise(rows: pa.Table) -> dict[str, list]:
+        columns = [*encode_texts(rows["text"].to_pylist(), tokenizer)]
+        if titled:
+            columns.append(encode_texts(rows["title"].to_pylist(), tokenizer)[0])
         return dict(zip(names, columns, strict=True))
 
     key = short_hash("tokens/4", table._fingerprint, hash_vocabulary(tokenizer))
     return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
+
+
+def encode_texts(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[list[int]], list[list[int]]]:
+    """The token ids of each text, not cut and without special tokens, and where its words start.
+
+    A word is what stands between white space. Its start is the position of its first token, so
+    that the tokens of a span of words can be cut out of the text's tokens.
+    """
+    if tokenizer.is_fast:
+        tokenizer(texts[:1], add_special_tokens=False)  # sets options of the model within
+        encoded = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+        starts = [find_word_starts(t, one.offsets) for t, one in zip(texts, encoded, strict=True)]
+        return [one.ids for one in encoded], starts
+    ids, starts = [], []
+    for words in map(_SPACED_WORD.findall, texts):  # ByT5 reads bytes: a space is a token
+        read = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in words]
+        ends = accumulate(map(len, read), initial=0)
+        ids.append([*chain(*read)])
+        starts.append([n + len(w) - len(w.lstrip()) for n, w in zip(ends, words, strict=False)])
+    return ids, starts
+
+
+def find_word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
+    """The position of the first token of each word of a text.
+
+    Args:
+        text: W words separated by white space.
+        offsets: the characters [start, end) of each token; a token of white space alone belongs
+            to the word that follows it.
+
+    Returns:
+        W ascending token positions.
+    """
+    # The first token that reaches past the word's first character is the word's first token,
+    # unless the token before it is the space in front of the word.
+    ends, starts = [end for _, end in offsets], []
+    for word in _WORD.finditer(text):
+        place = bisect_right(ends, word.start())
+        after_space = place > 0 and not text[slice(*offsets[place - 1])].strip()
+        starts.append(place - after_space)
+    return starts
 
 
 def replace_titles(
@@ -227,10 +270,9 @@ def replace_titles(
             f"the first is {nameless[0]!r}"
         )
 
-    reader = WordReader(tokenizer)
-
-    def tokenise(rows: pa.Table) -> dict[str, pa.Array]:
-        return {"title_tokens": reader.read([texts[i] for i in rows["id"].to_pylist()])[0]}
+    def tokenise(rows: pa.Table) -> dict[str, list]:
+        named = [texts[identifier] for identifier in rows["id"].to_pylist()]
+        return {"title_tokens": encode_texts(named, tokenizer)[0]}
 
     made_from = documents._fingerprint, [texts[name] for name in ids], hash_vocabulary(tokenizer)
     return _map(documents, tokenise, short_hash("identifiers/1", *made_from), "tokenising")
@@ -271,7 +313,10 @@ def add_views(
     """
     for view, path in views.items():
         name, file = f"{view}_tokens", Path(path).expanduser()
-        read = cache(partial(read_view_texts, file, documents, tokenizer))  # if nothing is cached
+
+        @cache  # read only if the column is not cached yet
+        def read(file: Path = file, table: Dataset = documents) -> dict[str, list[list[int]]]:
+            return read_view_texts(file, table, tokenizer)
 
         def tokenise(rows: pa.Table, name: str = name, read: Callable = read) -> dict[str, list]:
             return {name: [read().get(i, []) for i in rows["id"].to_pylist()]}

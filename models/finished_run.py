@@ -252,13 +252,4 @@ def restore_run(path: str | Path, trust: bool = False) -> tuple[System, Any]:
 
 def _data_at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
     """The data's settings, so that everything built from them goes into the user's caches."""
-    if trust:
-        return settings
-    settings = {**settings, "store": None}
-    path = settings.get("path")
-    if isinstance(path, str) and Path(path).suffix == ".zip":  # it would be unpacked next to itself
-        folder = Path(path).expanduser().with_suffix("")
-        if not folder.is_dir():
-            raise ValueError(f"data.path={path}: must be unpacked first, as {folder}")
-        settings["path"] = str(folder)
-    return settings
+    return settings if trust else {**settings, "store": None}

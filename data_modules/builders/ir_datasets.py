@@ -14,16 +14,21 @@ OWN = "test"  # what the split of an id is called that has judgements itself
 
 
 def ir_dataset(
-    name: str, splits: Mapping[str, Iterable[str]], fields: Sequence[str] | None = None
+    name: str,
+    splits: Mapping[str, Iterable[str]] | None = None,
+    fields: Sequence[str] | None = None,
+    own: str = OWN,
 ) -> Layout:
     """The documents of an id, with the queries and judgements of those of its splits that are used.
 
     Args:
         name: the id.
         splits: the user's key → splits: "train" is the id NAME/train, "dev-small" is
-            NAME/dev/small; "test" is the id itself where there is no NAME/test.
+            NAME/dev/small; "test" is the id itself where there is no NAME/test. None =
+            those of train, dev and test that there are.
         fields: of a document, that make its text, in this order; "title" is its title. None = the
             title, and the default text of ir_datasets without it; all texts where it has none.
+        own: the name of the split that is the id itself.
 
     Raises:
         ValueError: an unknown id, split or field; an id without documents or judgements; (on
@@ -32,7 +37,7 @@ def ir_dataset(
     data = _load(name)
     if not data.has_docs():
         raise ValueError(f"data.name={name}: must be an id with documents, it has none")
-    wanted = _find_splits(name, splits)
+    wanted = _find_splits(name, splits, own)
     titled, texts = _choose_fields(name, data.docs_cls(), fields)
 
     def documents() -> Iterator[Document]:
@@ -69,7 +74,7 @@ def _load(name: str) -> Any:
         import ir_datasets
     except ImportError:
         raise ValueError(
-            "data=ir_datasets: needs ir_datasets: pip install 'gr-mvdr[ir_datasets]'"
+            f"data.name={name}: needs ir_datasets: pip install 'gr-mvdr[ir_datasets]'"
         ) from None
     try:
         return ir_datasets.load(name)
@@ -79,15 +84,17 @@ def _load(name: str) -> Any:
         ) from None
 
 
-def _find_splits(name: str, asked: Mapping[str, Iterable[str]]) -> dict[str, str]:
+def _find_splits(name: str, asked: Mapping[str, Iterable[str]] | None, own: str) -> dict[str, str]:
     """Split → id, of the splits that are asked for."""
     import ir_datasets
 
     below = [id for id in ir_datasets.registry if id.startswith(f"{name}/")]
     known = {id[len(name) + 1 :].replace("/", "-"): id for id in below}
-    known = {s: id for s, id in ({OWN: name} | known).items() if _is_judged(_load(id))}
+    known = {s: id for s, id in ({own: name} | known).items() if _is_judged(_load(id))}
     if not known:
         raise ValueError(f"data.name={name}: must be an id with judged queries, it has none")
+    if asked is None:
+        return {split: known[split] for split in ("train", "dev", "test") if split in known}
     found = {split: (key, known.get(split)) for key, names in asked.items() for split in names}
     for split, (key, id) in found.items():
         if id is None:

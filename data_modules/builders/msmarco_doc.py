@@ -21,8 +21,6 @@ from data_modules.formats.rows import (
 )
 
 SPLITS = ("train", "dev")
-_KEPT = 0.12  # of the documents' file, about; the collection has some 320,000 of 3,213,835
-_PACKED = 3  # bytes of text in a byte of the packed file, about
 
 
 def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
@@ -43,7 +41,6 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
     documents = needed(folder, "msmarco-docs.tsv")
     asked = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}
-    unpacked = documents.stat().st_size * (1 if documents.suffix == ".tsv" else _PACKED)
     others = [*asked.values(), *qrels.values(), *([ids] if ids else [])]
     kept = _Kept(documents, asked, qrels, ids)
     return Layout(
@@ -53,7 +50,6 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
         documents=kept.documents,
         queries=kept.queries,
         judgements={split: partial(kept.judgements, split) for split in SPLITS},
-        needed_bytes=int(unpacked * _KEPT + sum(file.stat().st_size for file in others)),
     )
 
 

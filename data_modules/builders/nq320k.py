@@ -19,7 +19,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from data_modules.formats.files import PACKED, find_all, given_path
+from data_modules.formats.files import find_all, given_path
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout
 from data_modules.formats.readers import json_lines, string, word
 from gr_mvdr.texts import check_characters
@@ -32,11 +32,10 @@ COUNTS = {
     "dev_unseen": 1_755,
 }
 FIELDS = ("abstract", "content")
-_PARTS = ("dev_seen", "dev_unseen")  # of a part of the files, one may be empty
+_PARTS = ("dev_seen", "dev_unseen")
 # The simplified release is one file a split, with or without the bucket's name before its own.
 _WHOLE = {"train": "*simplified-nq-train.jsonl", "dev": "*nq-dev-all.jsonl"}
 _SHARDS = {"train": 50, "dev": 5}  # of the original release
-_SHARE = {True: 1.0, False: 0.25}  # of a file (packed, plain) that its pages' texts take
 _TAG = re.compile(r"<[^<>\s]+>")  # a tag is a token of its own, such as <P> or <Td_colspan="2">
 _RELAX = "data.check_counts=false builds what is there"
 
@@ -82,8 +81,6 @@ def nq320k(
         documents=pages.documents,
         splits={split: partial(pages.questions, split) for split in _WHOLE},
         parts={split: partial(pages.questions, split) for split in _PARTS},
-        may_lack=frozenset(_PARTS),
-        needed_bytes=int(sum(f.stat().st_size * _SHARE[f.suffix in PACKED] for f in raw)),
     )
 
 

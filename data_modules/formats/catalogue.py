@@ -1,7 +1,7 @@
 """The formats of published collections as data: which files each has, and who reads them."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -54,8 +54,8 @@ class Judged(NamedTuple):
         judgements: patterns of the files of judgements, one a split that the name names.
         read_queries, read_judgements: read one of them.
         triples: pattern: negatives, and training pairs where nothing else has any.
-        runs: patterns: candidates of the split that the name names.
-        candidates: names of a file of candidates of every split but train.
+        runs: patterns: candidates of the split that the name names; of several the first.
+        candidates: names of a file of candidates for every split but train.
         known_only: see `Layout`.
     """
 
@@ -86,7 +86,8 @@ class Judged(NamedTuple):
         if triples and "train" not in qrels:
             judged = {"train": partial(_positive_pairs, triples[0]), **judged}
         asked = _query_files(folder, asking, *self.queries)
-        runs = _run_files(folder, judged, *self.runs)
+        ranked = find_all(folder, *self.runs)
+        runs = {split: run[0] for split in judged if (run := _of_split(split, ranked))}
         if given := files.find(folder, *self.candidates):
             runs = {split: given for split in judged if split != "train"}
         return Layout(
@@ -208,26 +209,6 @@ def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tu
                 f"{split!r}, which {splits[split].name} judges, are missing"
             )
     return tuple(dict.fromkeys(chain(*named.values())))
-
-
-def _run_files(folder: Path, splits: Iterable[str], *patterns: str) -> dict[str, Path]:
-    """The runs of the judged splits, whose names may say more; says which runs are of none.
-
-    Raises:
-        ValueError: two runs of one split.
-    """
-    found = find_all(folder, *patterns)
-    runs = {split: own for split in splits if (own := _of_split(split, found))}
-    for split, own in runs.items():
-        if len(own) > 1:
-            raise ValueError(
-                f"data.path={folder}: {own[0].name} and {own[1].name} are both runs of the "
-                f"split {split!r}: keep one (data.candidates_run=FILE takes any)"
-            )
-    for file in found:
-        if [file] not in runs.values():
-            print(f"{file}: is not read: its name names no split that is judged")
-    return {split: file for split, (file,) in runs.items()}
 
 
 def _positive_pairs(file: Path) -> Iterator[layout.Judgement]:

@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_modules.formats.files import (
     begins_with,
@@ -51,7 +50,10 @@ def read(path: Path, dataset: str = "") -> Layout:
         found = [file for file in found if dataset in re.split("[-_.]", plain_name(file))]
     if not found:
         raise missing(path, f'…{dataset}-train.json with [{{"question", "{POSITIVE}"}}, …]')
-    splits, table = group_by_split(found, split_of), find_all(path, _PASSAGES)
+    splits, table = (
+        group_by_split({file: split_of(file) for file in found}),
+        find_all(path, _PASSAGES),
+    )
     files = tuple(splits.values())
     train = [splits["train"]] if "train" in splits else []
     return asked_layout(
@@ -84,23 +86,14 @@ def items(file: Path) -> Iterator[tuple[str, str, dict]]:
     """
     split = split_of(file)
     for number, (where, record) in enumerate(array_items(file)):
-        if not isinstance(record, dict) or not isinstance(record.get(POSITIVE), list):
-            raise ValueError(
-                f'{where}: expected {{"question": …, "{POSITIVE}": […], …}}, got {record!r:.60}'
-            )
-        for kind in NEGATIVE_KINDS:
-            record.setdefault(kind, [])
+        row = {kind: [] for kind in NEGATIVE_KINDS}
+        row |= record if isinstance(record, dict) else {}
         for kind in (POSITIVE, *NEGATIVE_KINDS):
-            if not isinstance(record[kind], list) or not all(map(_is_object, record[kind])):
-                raise ValueError(
-                    f'{where}: expected "{kind}": [{{"title", "text", …}}, …], got '
-                    f"{record[kind]!r:.60}"
-                )
-        yield where, f"{split}-{number}", record
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
+            contexts = row.get(kind)
+            if not isinstance(contexts, list) or not all(isinstance(c, dict) for c in contexts):
+                rule = f'{{"question": …, "{kind}": [{{"title", "text", …}}, …], …}}'
+                raise ValueError(f"{where}: expected {rule}, got {contexts or record!r:.60}")
+        yield where, f"{split}-{number}", row
 
 
 def context_id(where: str, context: dict) -> str:

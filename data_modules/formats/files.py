@@ -5,7 +5,7 @@ import hashlib
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import BinaryIO
 from gr_mvdr.files import check_file
 
 PACKED = (".gz", ".zip")  # endings that any file may have after its own
-PAGE = ": it is an HTML page, not the download"
 # What a name says besides the split: msmarco-doctrain-qrels.tsv, nq_queries_dev.tsv.gz,
 # qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt, msmarco-docdev-top100.
 _OTHER_WORDS = re.compile(
@@ -44,14 +43,12 @@ def given_path(key: str, path: str | None, kind: str = "file") -> Path | None:
 
 def find(folder: Path, *names: str) -> Path | None:
     """The first of these names that is a file in the folder, as it is or packed (.gz, .zip)."""
-    candidates = (folder / f"{name}{ending}" for name in names for ending in ("", *PACKED))
-    return next((file for file in candidates if file.is_file()), None)
+    return next((file for name in names for file in find_all(folder, name)), None)
 
 
 def needed(folder: Path, *names: str) -> Path:
-    """The file that `find` finds; raises FileNotFoundError if nothing matches."""
-    file = find(folder, *names)
-    if file is None:
+    """The file that `find` finds; raises FileNotFoundError if there is none."""
+    if (file := find(folder, *names)) is None:
         raise missing(folder, *names)
     return file
 
@@ -94,18 +91,17 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
         for file in find_all(folder, re.sub(r"\{.*?\}", "*", pattern)):
             if match := re.fullmatch(regex, plain_name(file)):
                 matched.setdefault(file, "_".join(match.groups()) or split_of(file) or "test")
-    return group_by_split(matched, matched.__getitem__)
+    return group_by_split(matched)
 
 
-def group_by_split(files: Iterable[Path], split_of: Callable[[Path], str]) -> dict[str, Path]:
+def group_by_split(split_of: Mapping[Path, str]) -> dict[str, Path]:
     """Split → file; raises ValueError if two files are of one split."""
     splits: dict[str, Path] = {}
-    for file in files:
-        other = splits.setdefault(split_of(file), file)
-        if other != file:
+    for file, split in split_of.items():
+        if (other := splits.setdefault(split, file)) != file:
             raise ValueError(
                 f"data.path={file.parent}: {other.name} and {file.name} are both of the split "
-                f"{split_of(file)!r}: keep one"
+                f"{split!r}: keep one"
             )
     return splits
 
@@ -125,48 +121,21 @@ def opened(file: Path) -> Iterator[BinaryIO]:
     """The content of a file: plain, gzip, or a zip archive with one file in it.
 
     Raises:
-        ValueError: it is a pipe or a device; an archive is damaged, truncated, encrypted or holds
-            several files.
+        ValueError: it is a pipe or a device; an archive is damaged or holds several files.
     """
     check_file(file)
-    with unpacking(file):
+    try:
         if file.suffix == ".zip":
             with zipfile.ZipFile(file) as archive:
-                members = [name for name in archive.namelist() if not name.endswith("/")]
-                if len(members) != 1:
-                    message = f"{file}: expected one file in the archive, found {len(members)}"
-                    raise ValueError(message)
-                check_open(file, archive)
-                with archive.open(members[0]) as content:
+                if len(names := archive.namelist()) != 1:
+                    raise ValueError(f"{file}: must be an archive of one file, has {len(names)}")
+                with archive.open(names[0]) as content:
                     yield content
         else:
             with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
                 yield content
-
-
-@contextmanager
-def unpacking(file: Path) -> Iterator[None]:
-    """Names an archive that is damaged or truncated in a ValueError."""
-    try:
-        yield
-    except EOFError:
-        raise ValueError(f"{file}: the archive ends too early: fetch the file again") from None
-    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
-        with file.open("rb") as content:
-            page = PAGE if is_page(content.read(1024)) else ""
-        raise ValueError(f"{file}: a damaged archive ({error}){page}: fetch it again") from None
-
-
-def check_open(file: Path, archive: zipfile.ZipFile) -> None:
-    """Raises ValueError if a zip archive is encrypted."""
-    if any(member.flag_bits & 1 for member in archive.infolist()):
-        raise ValueError(f"{file}: the archive is encrypted: unpack it by other means")
-
-
-def is_page(start: bytes) -> bool:
-    """Whether a file begins like a web page, as a failed download does."""
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    return text.startswith((b"<!doctype html", b"<html"))
+    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{file}: a damaged archive ({error}): fetch the file again") from None
 
 
 def begins_with(file: Path, characters: str) -> bool:

@@ -6,7 +6,6 @@ words, no id twice, judgements of known documents) is checked once, while it is 
 """
 
 import math
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +16,6 @@ from gr_mvdr.texts import check_characters, check_id
 
 # So many of a split's judgements, or this share, may be of unknown documents (ArguAna's: 5, 0.4 %).
 _FEW, _SHARE = 10, 0.1
-_DOCUMENTS = 2**32  # more than a collection has: a query and a document make one number
 
 
 class Document(NamedTuple):
@@ -75,21 +73,19 @@ _Pair = TypeVar("_Pair", Judgement, NamedPair)
 
 @dataclass(frozen=True)
 class Layout:
-    """A collection that has been found and not yet been read.
+    """A collection whose files are known and not yet read.
 
-    A row that a download holds twice, word for word, counts once.
+    A row that a download repeats word for word counts once.
 
     Attributes:
         name: short, for reports.
         files: all that is read.
         options: the reader with its version ("reader": "wu/1") and whatever else changes the rows.
         documents, queries: called once, when the store lacks the collection.
-        judgements: by split.
+        judgements: by split; a split without judgements is left out.
         candidates: by split, documents to rerank.
         negatives: by name, hard negatives of training queries.
         known_only: leave out judgements of documents that the collection lacks; else they are kept.
-        may_lack: splits that are left out if they turn out to be empty.
-        needed_bytes: of disk; None = estimated from the files.
     """
 
     name: str
@@ -101,8 +97,6 @@ class Layout:
     candidates: Mapping[str, Callable[[], Iterator[NamedPair]]] = field(default_factory=dict)
     negatives: Mapping[str, Callable[[], Iterator[NamedPair]]] = field(default_factory=dict)
     known_only: bool = False
-    may_lack: frozenset[str] = frozenset()
-    needed_bytes: int | None = None
 
 
 def asked_layout(
@@ -114,7 +108,7 @@ def asked_layout(
 
     Args:
         splits: by name, their queries.
-        parts: further splits, of queries that are in `splits`, too.
+        parts: further splits, whose queries are in `splits`, too.
         others: the attributes of the layout that do not follow from these.
     """
 
@@ -161,10 +155,7 @@ def join_layouts(name: str, layouts: Mapping[str, Layout]) -> Layout:
 
 
 class LayoutChecks:
-    """The rows of a layout's tables, each checked as it passes.
-
-    Documents come first, then queries, then judgements, which name both.
-    """
+    """The rows of a layout's tables, each checked as it passes: documents, queries, judgements."""
 
     def __init__(self, layout: Layout, empty_documents: str = "refuse"):
         """
@@ -172,7 +163,7 @@ class LayoutChecks:
             empty_documents: "refuse", or "keep" those that have neither title nor text.
         """
         self.layout, self.keep_empty = layout, empty_documents == "keep"
-        self.document_ids: dict[str, int] = {}  # their rows
+        self.document_ids: dict[str, int] = {}  # id → hash of the row
         self.query_ids: dict[str, int] = {}
 
     def documents(self) -> Iterator[dict[str, str]]:
@@ -199,41 +190,27 @@ class LayoutChecks:
                 raise ValueError(f"{where}: query {id!r} is empty")
             yield {"id": id, "text": text}
 
-    def _rows(self, kind: str, numbers: dict[str, int]) -> Iterator[Any]:
-        """The documents or queries; gives each id its row number.
+    def _rows(self, kind: str, seen: dict[str, int]) -> Iterator[Any]:
+        """The documents or queries, each id once.
 
         Raises:
             ValueError: two rows of one id differ, or there is no row.
         """
         name = {"document": "documents", "query": "queries"}[kind]
-        read: Callable[[], Iterator[Any]] = getattr(self.layout, name)
-        contents, repeated = array("q"), _Count()
-        for row in read():
+        repeated = _Count()
+        for row in getattr(self.layout, name)():
             check_id(row.where, kind, row.id)
-            number, content = numbers.setdefault(row.id, len(numbers)), hash(row[1:])
-            if number == len(contents):
-                contents.append(content)
+            content = hash(row[1:])
+            if row.id not in seen:
+                seen[row.id] = content
                 yield row
-            elif contents[number] == content:
+            elif seen[row.id] == content:
                 repeated.add(row.where)
             else:
-                place = next(other.where for other in read() if other.id == row.id)
-                raise ValueError(f"{row.where}: the {kind} {row.id!r} is already at {place}")
+                raise ValueError(f"{row.where}: another {kind} has the id {row.id!r}, too")
         repeated.report(name)
-        if not numbers and self.layout.judgements:  # plain passages have no queries
-            raise ValueError(f"{self._files()}: hold no {name}")
-
-    def _files(self) -> str:
-        files = ", ".join(map(str, self.layout.files[:4]))
-        return files + (", …" if len(self.layout.files) > 4 else "")
-
-    def splits(self) -> Iterator[str]:
-        """The splits that become tables: all but the empty ones that the layout may lack."""
-        for split, rows in self.layout.judgements.items():
-            if split in self.layout.may_lack and next(iter(rows()), None) is None:
-                print(f"{self.layout.name}: the split {split!r} is empty and is left out")
-            else:
-                yield split
+        if not seen and self.layout.judgements:  # plain passages have no queries
+            raise ValueError(f"data.path: {self.layout.name} holds no {name}")
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:
         """Rows of a split's qrels.
@@ -242,8 +219,7 @@ class LayoutChecks:
         trec_eval, nothing finds them, and the mean is over all queries (BEIR's ArguAna and others
         name some).
         """
-        grades: dict[int, int] = {}
-        unknown: dict[str, int] = {}  # their ids and the numbers after the documents'
+        grades: dict[tuple[str, str], int] = {}
         repeated, outside, relevant = _Count(), _Count(), 0
         rows = self.layout.judgements[split]()
         if self.layout.known_only:
@@ -251,45 +227,37 @@ class LayoutChecks:
         for where, query, document, grade in rows:
             if query not in self.query_ids:
                 raise ValueError(f"{where}: query {query!r} of {split!r} is not in the collection")
-            number = self.document_ids.get(document)
-            if known := number is not None:
-                relevant += grade > 0
-            else:
+            if document not in self.document_ids:
                 check_id(where, "document", document)
-                number = len(self.document_ids) + unknown.setdefault(document, len(unknown))
-            pair = self.query_ids[query] * _DOCUMENTS + number
-            if pair in grades:
-                if grades[pair] != grade:
-                    raise ValueError(
-                        f"{where}: {query!r} {document!r} is judged {grade}, and {grades[pair]} "
-                        "before"
-                    )
+            if (before := grades.get((query, document))) is not None:
+                if before != grade:
+                    rule = f"is judged {grade}, and {before} before"
+                    raise ValueError(f"{where}: {query!r} {document!r} {rule}")
                 repeated.add(where)
                 continue
-            grades[pair] = grade
-            if not known:
+            grades[query, document] = grade
+            if document not in self.document_ids:
                 outside.add(f"{where}: document {document!r}")
+            elif grade > 0:
+                relevant += 1
             yield {"query_id": query, "document_id": document, "relevance": grade}
         repeated.report("judgements")
-        self._check_documents(split, len(grades), outside)
-        if not relevant:
-            raise ValueError(
-                f"{self._files()}: split {split!r} is empty: it names no relevant document"
-            )
+        if outside.number:
+            self._check_outside(split, len(grades), outside)
+        if grades and not relevant:
+            raise ValueError(f"data.path: the split {split!r} names no relevant document")
 
-    def _check_documents(self, split: str, judged: int, outside: "_Count") -> None:
+    def _check_outside(self, split: str, judged: int, outside: "_Count") -> None:
         """Raises ValueError if most judgements are of unknown documents; prints how many are."""
-        if not (number := outside.number):
-            return
+        number, of = outside.number, f"of the {judged:,} judgements of the split {split!r} are"
         if number == judged or number > max(_FEW, _SHARE * judged):
             raise ValueError(
-                f"{outside.first} is not in the collection: {number:,} of the {judged:,} "
-                f"judgements of the split {split!r} are of such documents, so it judges another "
-                "collection, or documents are missing"
+                f"{outside.first} is not in the collection: {number:,} {of} of such documents, so "
+                "it judges another collection, or documents are missing"
             )
         print(
-            f"{outside.first} is not in the collection; {number:,} of {judged:,} judgements of "
-            f"{split!r} are of such documents: they are kept, and count as not found"
+            f"{outside.first} is not in the collection: {number:,} {of} of such documents; no "
+            "search can find them, and they count as missed"
         )
 
     def ranked(self, kind: str, rows: Callable[[], Iterable[NamedPair]]) -> Iterator[NamedPair]:
@@ -311,22 +279,18 @@ class _Count:
         self.number, self.first = self.number + 1, self.first or where
 
     def report(self, what: str) -> None:
-        """Says how many rows are repeats."""
         if self.number:
-            print(
-                f"{self.first}: {self.number:,} {what}, from this line on, are there already, word "
-                "for word, and are left out"
-            )
+            print(f"{self.first}: {self.number:,} {what}, from this line on, repeat earlier ones")
 
 
 def keep_known(rows: Iterable[_Pair], known: Callable[[_Pair], bool], what: str) -> Iterator[_Pair]:
-    """The rows of queries and documents that the collection has; says how many others there are.
+    """The rows of queries and documents that the collection has; prints how many others there are.
 
     Args:
         what: the rows are, for the message.
 
     Raises:
-        ValueError: there are only others: the rows are of another collection.
+        ValueError: no row is of this collection.
     """
     kept, unknown = 0, _Count()
     for row in rows:
@@ -338,7 +302,7 @@ def keep_known(rows: Iterable[_Pair], known: Callable[[_Pair], bool], what: str)
     if unknown.number and not kept:
         raise ValueError(
             f"{unknown.first}: none of the {unknown.number:,} {what} is of a query and a document "
-            "of this collection: they are of another one"
+            "of this collection"
         )
     if unknown.number:
         print(

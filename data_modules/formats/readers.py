@@ -1,5 +1,6 @@
 """Readers of text files: lines, JSON lines, JSON arrays and tables, each row with its place."""
 
+import codecs
 import csv
 import json
 import re
@@ -8,12 +9,11 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from data_modules.formats.files import PAGE, is_page, opened
+from data_modules.formats.files import opened
 
 _INTEGER = re.compile(r" *[+-]?[0-9]{1,9} *")  # grades are stored in 64 bits
 _PIECE = 1 << 20  # characters of an array read at a time, more for longer items
-_LONGEST = 1 << 26  # characters of an item of an array
-_BLANKS = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"[\s,]*")  # items
 
 csv.field_size_limit(2**31 - 1)  # a document may be longer than csv's limit of 128 KiB
 
@@ -22,15 +22,13 @@ def numbered_lines(*files: Path) -> Iterator[tuple[str, str]]:
     """(``file:line``, text) of the lines that are not blank; only newlines end a line.
 
     Raises:
-        ValueError: a line is not UTF-8, the file is a web page, or its archive is damaged.
+        ValueError: a line is not UTF-8, or the file's archive is damaged.
     """
     for file in files:
         with opened(file) as lines:
             for number, line in enumerate(lines, start=1):
                 where = f"{file}:{number}"
-                if number == 1 and is_page(line[:1024]):
-                    raise ValueError(f"{where}: an HTML page, not the download: {line[:60]!r}")
-                text = _decode(where, line, first=number == 1).rstrip("\r\n")
+                text = _decode(where, line).rstrip("\r\n")
                 if text.strip():
                     yield where, text
 
@@ -40,11 +38,9 @@ def first_line(file: Path) -> str:
     return next(numbered_lines(file), ("", ""))[1]
 
 
-def _decode(where: str, content: bytes, first: bool) -> str:
-    if first and content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ValueError(f"{where}: expected UTF-8, this begins like UTF-16")
+def _decode(where: str, content: bytes) -> str:
     try:
-        return content.decode("utf-8-sig" if first else "utf-8")
+        return content.decode("utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{where}: expected UTF-8: {error.reason}") from None
 
@@ -65,81 +61,49 @@ def json_lines(*files: Path) -> Iterator[tuple[str, dict]]:
 def json_value(file: Path) -> Any:
     """The one JSON value that a file holds; ValueError names ``file:line`` otherwise."""
     with opened(file) as content:
-        text = _decode(str(file), content.read(), first=True)
+        text = _decode(str(file), content.read())
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        page = PAGE if is_page(text[:1024].encode()) else ""
         line, reason = getattr(error, "lineno", 1), getattr(error, "msg", error)
-        raise ValueError(f"{file}:{line}: expected JSON, but {reason}{page}") from None
+        raise ValueError(f"{file}:{line}: expected JSON, but {reason}: {text[:60]!r}") from None
 
 
 def array_items(file: Path) -> Iterator[tuple[str, Any]]:
-    """(``file:line, item number``, value) of each item of a JSON array; the first is number 0.
+    """(``file: item number``, value) of each item of a JSON array; the first is number 0.
 
-    Only a piece of the file is in memory. (ijson names no line of an error, and reads half a
-    surrogate pair as "?".)
+    Only a piece of the file is in memory. Items are not bare numbers, which a piece might cut.
+    (ijson reads half a surrogate pair as "?".)
 
     Raises:
-        ValueError: the file is not a JSON array, or not UTF-8; names ``file:line``.
+        ValueError: the file is not a JSON array, or not UTF-8; names the file and the item.
     """
-    piece, place, line, ended = "", 0, 1, False
-    decoder = json.JSONDecoder()
-
-    def error(expected: str) -> ValueError:
-        return ValueError(f"{file}:{line + piece.count(chr(10), 0, place)}: expected {expected}")
-
-    def read_on() -> bool:
-        """Forgets what was passed and doubles the rest; False at the end of the file."""
-        nonlocal piece, place, line, ended
-        line += piece.count("\n", 0, place)
-        rest = piece[place:]
-        more = text.read(max(_PIECE, len(rest)))
-        piece, place, ended = rest + more, 0, not more
-        return not ended
-
-    def next_sign() -> str:
-        """The next character that is not blank; "" at the end."""
-        nonlocal place
-        place = _BLANKS.match(piece, place).end()
-        while place == len(piece) and read_on():
-            place = _BLANKS.match(piece).end()
-        return piece[place : place + 1]
-
-    def next_value() -> Any:
-        nonlocal place
-        while True:
-            try:
-                value, end = decoder.raw_decode(piece, place)
-                if end < len(piece) or ended:  # a number at the end may go on
-                    place = end
-                    return value
-            except (ValueError, RecursionError) as fault:
-                if ended or len(piece) - place > _LONGEST:
-                    place = getattr(fault, "pos", place)
-                    raise error(f"JSON, but {getattr(fault, 'msg', fault)}") from None
-            read_on()
-
+    decode, number, place = json.JSONDecoder().raw_decode, 0, 0
     with opened(file) as content:
         text = TextIOWrapper(content, encoding="utf-8-sig")
         try:
-            if next_sign() != "[":
-                page = PAGE if is_page(piece[:999].encode()) else ""
-                raise error(f"a JSON array, got {piece[:60]!r}{page}")
-            place, number = place + 1, 0
-            sign = "]" if next_sign() == "]" else ","
-            while sign == ",":
-                next_sign()
-                where = f"{file}:{line + piece.count(chr(10), 0, place)}, item {number}"
-                yield where, next_value()
-                if (sign := next_sign()) not in (",", "]"):
-                    raise error(f"',' or ']' after item {number}, got {sign!r}")
-                place, number = place + 1, number + 1
-            place += number == 0
-            if rest := next_sign():
-                raise error(f"nothing after the array, got {rest!r}")
-        except UnicodeDecodeError as fault:
-            raise ValueError(f"{file}: expected UTF-8: {fault.reason}") from None
+            piece = text.read(_PIECE).lstrip()
+            if not piece.startswith("["):
+                raise ValueError(f"{file}: expected a JSON array, got {piece[:60]!r}")
+            place = 1
+            while True:
+                where = f"{file}: item {number}"
+                place = _BETWEEN.match(piece, place).end()  # type: ignore[union-attr]
+                if piece[place : place + 1] == "]":
+                    return
+                try:
+                    value, place = decode(piece, place)
+                except (ValueError, RecursionError) as fault:
+                    rest, more = piece[place:], text.read(max(_PIECE, len(piece) - place))
+                    if not more:
+                        reason = f"but {getattr(fault, 'msg', fault)}: {rest[:60]!r}"
+                        raise ValueError(f"{where}: expected JSON, {reason}") from None
+                    piece, place = rest + more, 0
+                else:
+                    yield where, value
+                    number += 1
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: expected UTF-8: {error.reason}") from None
         finally:
             text.detach()
 
@@ -189,26 +153,20 @@ def quoted_rows(file: Path, delimiter: str = "\t") -> Iterator[tuple[str, list[s
     Raises:
         ValueError: quotes are not as csv writes them; names ``file:line``.
     """
-    places: list[str] = []  # of the lines of the record that is being read
+    places: list[str] = []  # of the record's lines
 
     def lines() -> Iterator[str]:
         for where, line in numbered_lines(file):
             places.append(where)
             yield line + "\n"
 
-    records = csv.reader(lines(), delimiter=delimiter, strict=True)
-    while True:
-        places.clear()
-        try:
-            record = next(records, None)
-        except csv.Error as error:
-            raise ValueError(
-                f"{places[0]}: expected texts in quotes, quotes within them doubled, as csv "
-                f"writes them: {error}"
-            ) from None
-        if record is None:
-            return
-        yield places[0], record
+    try:
+        for record in csv.reader(lines(), delimiter=delimiter, strict=True):
+            yield places[0], record
+            places.clear()
+    except csv.Error as error:
+        rule = "expected texts in quotes, quotes within them doubled, as csv writes them"
+        raise ValueError(f"{places[0]}: {rule}: {error}") from None
 
 
 def string(where: str, key: str, record: dict, default: str | None = None) -> str:

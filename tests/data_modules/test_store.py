@@ -87,14 +87,16 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"documents": rows(Document, [*DOCUMENTS, ("a", "", "y")], "d")}, r"d:4: .*'a' .* d:1"),
+        (
+            {"documents": rows(Document, [*DOCUMENTS, ("a", "", "y")], "d")},
+            r"d:4: another document has",
+        ),
         ({"documents": rows(Document, [("a", " ", "\n")], "d")}, r"d:1: document 'a' is empty"),
         ({"documents": rows(Document, [("b c", "", "y")], "d")}, r"d:1: .*'b c': must be a word"),
-        ({"documents": rows(Document, [])}, r"source.txt: hold no documents"),
+        ({"documents": rows(Document, [])}, r"three holds no documents"),
         ({"queries": rows(Query, [("1", "")], "q")}, r"q:1: query '1' is empty"),
-        ({"queries": rows(Query, [])}, r"source.txt: hold no queries"),
-        ({"judgements": {"dev": rows(Judgement, [])}}, r"'dev' is empty"),
-        ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' is empty"),
+        ({"queries": rows(Query, [])}, r"three holds no queries"),
+        ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' names no relevant doc"),
         (
             {"judgements": {"dev": rows(Judgement, [*JUDGED, ("9", "a", 1)], "j")}},
             r"j:4: query '9'",
@@ -105,7 +107,7 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
         ),
         (
             {"judgements": {"dev": rows(Judgement, [("1", "z", 1), ("2", "a", 0)], "j")}},
-            r"'dev' is empty: it names no relevant document",
+            r"'dev' names no relevant document",
         ),
         (
             {"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "y z", 1)], "j")}},
@@ -119,9 +121,6 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
             {"documents": rows(Document, [("a", "\ud800", "")], "d")},
             r"d:1: document 'a' .*surrogate",
         ),
-        ({"documents": rows(Document, [("\ud800", "", "x")], "d")}, r"d:1: .*id .*surrogate"),
-        ({"queries": rows(Query, [("1", "x\udc00")], "q")}, r"q:1: query '1' .*surrogate"),
-        ({"judgements": {"dev": rows(Judgement, [("1", "\ud800", 1)], "j")}}, r"j:1: .*surrogate"),
         (
             {"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "a", 2)], "j")}},
             r"j:4: .* 1 before",
@@ -147,7 +146,7 @@ def test_judgements_of_unknown_documents_are_kept_and_counted(layout, tmp_path, 
         "2": {"b": 2, "a": 0, "z": 1, "y": 1},
     }
     said = [line for line in capsys.readouterr().out.splitlines() if "not in the" in line]
-    assert len(said) == 1 and said[0].startswith("j:4: document 'z'") and "3 of 6 judg" in said[0]
+    assert len(said) == 1 and said[0].startswith("j:4: document 'z'") and "3 of the 6 j" in said[0]
 
 
 def test_what_is_there_twice_word_for_word_counts_once(layout, tmp_path, capsys):
@@ -163,37 +162,16 @@ def test_what_is_there_twice_word_for_word_counts_once(layout, tmp_path, capsys)
     assert [tuple(row.values()) for row in found.qrels["train"]] == JUDGED
     said = capsys.readouterr().out
     for repeated in ("d:4: 3 documents", "q:3: 1 queries", "j:4: 3 judgements"):
-        assert f"{repeated}, from this line on, are there already, word for word" in said
+        assert f"{repeated}, from this line on, repeat earlier ones" in said
 
 
-def test_many_judgements_of_unknown_documents_are_refused(layout, tmp_path):
-    """A corpus of which a part is missing looks like this, and would halve every metric."""
-    judged = [*JUDGED, *(("1", f"gone{number}", 1) for number in range(11))]
-    with pytest.raises(ValueError, match=r"j:4: document 'gone0' .*11 of the 14 .*are missing"):
-        collect(replace(layout, judgements={"train": rows(Judgement, judged, "j")}), tmp_path)
-
-
-def test_an_empty_split_that_may_lack_is_left_out(layout, tmp_path, capsys):
+def test_an_empty_split_is_left_out(layout, tmp_path, capsys):
     splits = {"part": rows(Judgement, []), **layout.judgements}
-    lacking = replace(layout, judgements=splits, may_lack=frozenset(["part"]))
+    lacking = replace(layout, judgements=splits)
     found = collect(lacking, tmp_path)
     assert list(found.qrels) == ["train"]
     assert "three: the split 'part' is empty and is left out" in capsys.readouterr().out
     assert list(collect(lacking, tmp_path).qrels) == ["train"], "opened as it was written"
-
-
-def test_empty_documents_are_kept_on_request(layout, tmp_path, capsys):
-    empty = replace(layout, documents=rows(Document, [*DOCUMENTS, ("e", "", "")]))
-    assert len(collect(empty, tmp_path, empty_documents="keep").documents) == 4
-    said = capsys.readouterr().out
-    assert said.count("three: 1 documents without title and text are kept") == 1
-
-
-def test_too_little_room_is_said_before_anything_is_written(layout, tmp_path):
-    place = tmp_path / "store"
-    with pytest.raises(OSError, match=r"three takes about 1000000000.0 GB, .* GB are free"):
-        collect(replace(layout, needed_bytes=10**18), place)
-    assert folders(place) == []
 
 
 def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):
@@ -205,7 +183,7 @@ def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):
     assert Ranking.read(found.negatives["given"]) == expected
     assert "f:4: 1 of 4 candidates, from this line on" in capsys.readouterr().out
     others = rows(NamedPair, [("8", "x", 1.0), ("9", "a", 1.0)])
-    with pytest.raises(ValueError, match=r"^f:1: none of the 2 negatives .* of another one"):
+    with pytest.raises(ValueError, match=r"^f:1: none of the 2 negatives "):
         collect(replace(layout, negatives={"given": others}), tmp_path / "other")
 
 

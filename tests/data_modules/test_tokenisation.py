@@ -8,9 +8,9 @@ from data_modules.tokenisation import (
     add_tokens,
     choose_tokenizer,
     encode_special_tokens,
+    find_word_starts,
     join_fields,
 )
-from data_modules.words import find_word_starts
 from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -34,7 +34,6 @@ from analysis.tables.significance import JudgedQueries
 from analysis.token_retrieval import read_token_contexts
 from analysis.viewer.cases import embed_json
 from conf.command import report_errors
-from data_modules.builders.public import public
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import read_checkpoint, read_json, read_provenance, read_tensors, read_yaml
 from gr_mvdr.options import admitting, build, find_part
@@ -329,23 +328,6 @@ def test_nothing_is_written_where_a_folder_says(foreign, tmp_path):
     before = sorted(run.rglob("*"))
     assert len(restore_run(run)[1].documents) == 12
     assert not place.exists() and sorted(run.rglob("*")) == before
-
-
-def test_an_archive_is_not_unpacked_where_a_folder_says(foreign, tmp_path):
-    run, archive = foreign("t5_colbert"), tmp_path / "precious" / "scifact.zip"
-    archive.parent.mkdir()
-    shutil.make_archive(str(archive.with_suffix("")), "zip", beir(tmp_path / "beir"))
-    source = {"name": "beir/scifact", "path": str(archive)}
-    settings = {"_target_": "data_modules.sources.PublicDataModule", **source, "test_split": "test",
-                "tokenizer_options": {"unit": "word"}}  # fmt: skip
-    for written in (str(archive), f"{archive}/"):
-        settings["path"] = written
-        change_yaml(run / "config.yaml", "data", value=settings)
-        with pytest.raises(ValueError, match=r"data.path=.*scifact.zip/?: must be unpacked first"):
-            restore_run(run)
-    assert [file.name for file in archive.parent.iterdir()] == ["scifact.zip"]
-    public(**source)  # the old way
-    assert (archive.parent / "scifact").is_dir()
 
 
 @pytest.mark.parametrize("hard", [False, True])

@@ -57,12 +57,8 @@ def test_triples_with_scores(forms, tmp_path):
     ("lines", "forms", "message"),
     [
         ([RUN_LINE, "q1 Q0 d1 1 2.5"], (RUN,), ":2: expected 'query Q0 document rank score tag'"),
-        ([RUN_LINE, "", "1 2 q d e"], (RUN, SCORED_TRIPLE), ":3: expected 'query Q0 .* tag', got"),
-        (["q d e", RUN_LINE], (TRIPLE, SCORED_TRIPLE), ":2: expected 'query positive negative', g"),
-        (["what is it", "d"], (RUN,), ":1: expected .*got 'what is it'"),
         (["q d"], (TRIPLE, SCORED_TRIPLE), ":1: expected 'query positive negative' or 'positive_s"),
         (["q Q0 d 1 high x"], (RUN,), ":1: expected a number as score, got 'high'"),
-        (["q Q0 d 1 nan x"], (RUN,), ":1: expected a number as score, got 'nan'"),
         (["1 inf q d e"], (SCORED_TRIPLE,), ":1: expected a number as negative_score, got 'inf'"),
         (["", " "], (RUN, TRIPLE), "file.tsv: the file is empty; expected lines of 'query Q0.* or"),
     ],
@@ -162,17 +158,14 @@ def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"qid": 7, "neg": [1]}', r':1: expected {"query": .*lines {"qid".*got null'),
         ('{"qid": 7, "pos": [1], "neg": 3}', r':1: expected .* lines {"qid".*got 3'),
-        ('{"qid": null, "pos": [], "neg": []}', r':1: expected a string "qid", got null'),
         ('{"qid": 1, "pos": [], "neg": [{"ce-score": 1}]}', r':1: expected a string "pid", got nu'),
         (
             '{"qid": 1, "pos": [], "neg": [{"pid": 1, "ce-score": "x"}]}',
             r':1: expected a number "ce-',
         ),
-        ('{"qid": 1, "pos": [], "neg": [[2]]}', r':1: expected a string "pid", got \[2\]'),
         ('{"7": 3}', r'"7": expected \{"query": \["document", …\], …\}, or lines .*got 3'),
-        ("[1]", r":1, item 0: expected \{\"question\""),
+        ("[1]", r": item 0: expected \{\"question\""),
         ("{oops", r":1: expected JSON, but"),
     ],
 )
@@ -201,7 +194,7 @@ def test_every_formats_generated_queries_are_read(format):
     where, document, queries = found[3]
     assert document == {"ultron": "D103"}.get(format, "3")
     assert queries == [f"what is {TITLES[3]}", f"who has been to {TITLES[3]}"], "together"
-    first = {"genret": "1, item 3", "glen": "5"}.get(format, "4")
+    first = {"genret": " item 3", "glen": "5"}.get(format, "4")
     assert where == f"{MINIATURES / format / GENERATED[format]}:{first}"
 
 
@@ -218,14 +211,10 @@ def test_brackets_around_other_ids_and_lines_of_one_document(tmp_path):
     ("content", "message"),
     [
         ("who?\t3\n", r":1: expected \{\"document_id\".* or the columns '\[document\] query'"),
-        ("[d1]\twho?\tx\n", r":1: expected .*columns"),
-        ("who?\t1\tx\t2\n", r":1: expected .*'query queryid oldid"),
-        (json.dumps([["who?", 1], ["who?"]]), r":1, item 1: expected \[query, place\]"),
+        (json.dumps([["who?", 1], ["who?"]]), r": item 1: expected \[query, place\]"),
         ('{"text_id": 1, "text": "a"}\n{"text_id": 1}\n', r':2: expected a string "text"'),
         ('{"text_id": 5, "text": "a\\ud800"}\n', r":1: document '5' .*surrogate"),
-        ('[["a", 0], ["a\\ud800", 1]]', r":1, item 1: document '1' .*surrogate"),
         ('{"document_id": "a", "queries": ["b", "\\ud800"]}\n', r":1: document 'a' .*surrogate"),
-        ("oldid\tquestion\n", r":1: expected a header .*query is missing"),
     ],
 )
 def test_a_broken_line_of_generated_queries_is_named(content, message, tmp_path):
