@@ -81,7 +81,8 @@ class BestDocuments(Analysis):
         table = data.test_queries(split)
         table = table.select([n for n, q in enumerate(table["id"][:]) if q in self.queries])
         self.model.eval()
-        found, shares = self.model.retrieve_with_shares(table, DEPTH + data.drop_identical)
+        depth = DEPTH + data.drop_identical
+        found = self.model.retrieve(table, depth, with_shares=True)
         ranking, grades = drop_own_hits(found, data, DEPTH), data.judgements(split, table)
         row = {name: number for number, name in enumerate(data.documents["id"][:])}
         kept = {}
@@ -92,7 +93,7 @@ class BestDocuments(Analysis):
                 [
                     self._keep(text, data.documents[row[name]], rank, score, grade, added)
                     for rank, (name, score) in hits
-                    for grade, added in [(grades[query].get(name, 0), shares[query][name])]
+                    for grade, added in [(grades[query].get(name, 0), found.shares[query][name])]
                     if rank <= BEST or grade > 0
                 ],
             )

@@ -45,8 +45,7 @@ from models.docid import Docid
 from models.export.folder import check_exportable, write_system
 from models.export.sentence_transformers import import_library
 from models.finished_run import FinishedRun, restore_run
-from models.multi_vector import MultiVector
-from models.token_search import EncodedQueries
+from models.multi_vector import EncodedQueries, MultiVector
 
 # Pairs of the first test split, and how far scores may lie apart.
 PAIRS, TOLERANCE = 64, 1e-4

@@ -46,10 +46,6 @@ class Share(NamedTuple):
     text: str = ""
 
 
-# Query id → document id → the parts of the document's score.
-Shares = dict[str, dict[str, list[Share]]]
-
-
 class System(pl.LightningModule):
     """A retrieval system: a LightningModule with the verbs of the house.
 
@@ -61,7 +57,7 @@ class System(pl.LightningModule):
     trainable: ClassVar[bool] = True
     # Whether its relevance is Eq. 1, so that it has an alignment.
     alignable: ClassVar[bool] = True
-    # The parts of a search's score (`retrieve_with_shares`), and what `score` measures.
+    # What the parts of a search's score are, and what `score` measures.
     share_of: ClassVar[str] = "query token"
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
     # What a search's scores need of the whole collection; "" = shards can be searched separately.
@@ -192,26 +188,21 @@ class System(pl.LightningModule):
         """Replaces the indexed documents; some of the new ones may be indexed already."""
         self.index(documents)
 
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+    def retrieve(
+        self,
+        queries: Table,
+        k: int = 100,
+        among: Sequence[str] | None = None,
+        with_shares: bool = False,
+    ) -> Ranking:
         """The k best documents of each query, end to end.
 
         Args:
             queries: a column table with `id`, `text` and `tokens`.
             k: documents a query.
-        """
-        return self.retrieve_with_shares(queries, k)[0]
-
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and the parts of each retrieved document's score.
-
-        Args:
-            queries, k: see `retrieve`.
             among: ids of the documents that can be retrieved; None = all indexed documents.
-
-        Returns:
-            The ranking, and for each of its documents the shares, which sum to its score.
+            with_shares: whether the ranking's `shares` hold the parts of each score, which sum to
+                it: query id → document id → shares.
         """
         raise NotImplementedError
 

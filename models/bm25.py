@@ -14,7 +14,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Fraction, NonNegative, part
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.tokenizers import UNK_ID
-from models.base import Share, Shares, System, Table, hash_documents
+from models.base import Share, System, Table, hash_documents
 
 
 class LexicalSystem(System):
@@ -31,23 +31,25 @@ class LexicalSystem(System):
         """Query id → its terms."""
         raise NotImplementedError
 
-    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
-        """Adds up the lists of each query's terms and returns the k best documents."""
-        return self.searcher.search(self.query_terms(queries), k, among)
-
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what each query term adds to a score."""
-        asked, ranking = self.query_terms(queries), self.retrieve(queries, k, among)
-        shares: Shares = {}
-        for query, terms in asked.items():
-            parts = self.searcher.shares(terms, ranking.documents(query))
-            shares[query] = {
-                name: [Share(t if isinstance(t, str) else (t,), value) for t, value in own]
-                for name, own in parts.items()
+    def retrieve(
+        self,
+        queries: Table,
+        k: int = 100,
+        among: Sequence[str] | None = None,
+        with_shares: bool = False,
+    ) -> Ranking:
+        """Adds up the lists of each query's terms; a share is what one of them adds."""
+        asked = self.query_terms(queries)
+        ranking = self.searcher.search(asked, k, among)
+        if with_shares:
+            ranking.shares = {
+                query: {
+                    name: [Share(t if isinstance(t, str) else (t,), value) for t, value in parts]
+                    for name, parts in self.searcher.shares(terms, ranking.documents(query)).items()
+                }
+                for query, terms in asked.items()
             }
-        return ranking, shares
+        return ranking
 
     def propose(
         self, queries: Table, depth: int, among: Sequence[str] | None = None

@@ -15,7 +15,7 @@ from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
-from models.base import Share, Shares, System, Table, cut_candidates, pad_pairs, token_shares
+from models.base import Share, System, Table, cut_candidates, pad_pairs, token_shares
 from models.bm25 import WordBM25
 from models.training import OptimizerOptions
 
@@ -181,24 +181,29 @@ class CrossEncoder(System):
         self.bm25.open_index(documents, Path(directory) / "bm25")
         return self.bm25
 
-    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
-        """Reranks the `depth` best BM25 documents of each query and keeps k of them."""
-        candidates = self.bm25.propose(queries, self.hparams.depth, among)
-        return self.rerank(queries, self.documents, candidates).top(k)
+    def retrieve(
+        self,
+        queries: Table,
+        k: int = 100,
+        among: Sequence[str] | None = None,
+        with_shares: bool = False,
+    ) -> Ranking:
+        """Reranks the `depth` best BM25 documents of each query and keeps k of them.
 
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and the contribution of each token; the retrieved pairs are encoded again."""
-        ranking = self.retrieve(queries, k, among)
-        names = {query: ranking.documents(query) for query in ranking.query_ids}
-        asked, texts = cut_candidates(self, queries, self.documents, names)
-        shares: Shares = {query: {} for query in names}
-        for query, own in names.items():
-            if own:
-                batch = pad_pairs(self, [asked[query]] * len(own), [texts[name] for name in own])
-                shares[query] = dict(zip(own, self.shares(batch), strict=True))
-        return ranking, shares
+        For shares, the contributions of tokens, the retrieved pairs are encoded again.
+        """
+        candidates = self.bm25.propose(queries, self.hparams.depth, among)
+        ranking = self.rerank(queries, self.documents, candidates).top(k)
+        if with_shares:
+            names = {query: ranking.documents(query) for query in ranking.query_ids}
+            asked, texts = cut_candidates(self, queries, self.documents, names)
+            ranking.shares = {query: {} for query in names}
+            for query, own in names.items():
+                if own:
+                    pairs = [asked[query]] * len(own), [texts[name] for name in own]
+                    shares = self.shares(pad_pairs(self, *pairs))
+                    ranking.shares[query] = dict(zip(own, shares, strict=True))
+        return ranking
 
 
 def choose_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:

@@ -5,8 +5,7 @@ query from the document (`models.beyond.query_generator`).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -35,7 +34,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.ranks import mean_over_ranks
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from gr_mvdr.texts import TextTable
-from models.base import Share, Shares, System, Table, token_shares
+from models.base import Share, System, Table, token_shares
 from models.training import OptimizerOptions
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
@@ -231,32 +230,40 @@ class GenerativeSystem(System):
         """The step function of a search for queries (B, N)."""
         return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
 
-    def retrieve(self, queries: Table, k: int = 100, **options: Any) -> Ranking:
-        """Constrained beam search, then from names to documents.
+    @torch.inference_mode()
+    def retrieve(
+        self,
+        queries: Table,
+        k: int = 100,
+        among: Sequence[str] | None = None,
+        with_shares: bool = False,
+        **options: Any,
+    ) -> Ranking:
+        """Constrained beam search, then from names to documents; see `System.retrieve`.
 
         Args:
-            queries, k: see `System.retrieve`.
             options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
-        """
-        found = search_all(self, queries, k, narrow(self), **options)
-        return Ranking({query: scores for query, scores, _ in found})
-
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what made each score in that very search; see `System`.
 
         Raises:
-            ValueError: an id of `among` is not an indexed document's.
+            ValueError: no documents are indexed, or an id of `among` is not one of theirs.
         """
-        results, shares = {query: {} for query in queries["id"][:]}, {}
-        if (names := narrow(self, among)) is None:  # none of them can be generated
-            return Ranking(results), results
-        for query, scores, find_shares in search_all(self, queries, k, names):
-            parts = zip(scores, find_shares().values(), strict=True)
-            results[query] = scores
-            shares[query] = {name: [Share(*part) for part in own] for name, own in parts}
-        return Ranking(results), shares
+        results: dict[str, dict[str, float]] = {query: {} for query in queries["id"][:]}
+        shares: dict[str, dict[str, list[Share]]] = {query: {} for query in results}
+        if (names := narrow(self, among)) is None:
+            return Ranking(results, shares)
+        self.eval()
+        for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
+            rows = queries[start : start + _QUERY_BATCH]
+            result = self.search(rows["tokens"], names, texts=rows["text"], **options)
+            for number, query in enumerate(rows["id"]):
+                scores = names.scores(result, number).items()
+                best = sorted(((s, self.document_ids[d], d) for d, s in scores), reverse=True)[:k]
+                results[query] = {name: score for score, name, _ in best}
+                if with_shares:
+                    parts = names.shares(result, number, [document for *_, document in best])
+                    own = zip(results[query], parts.values(), strict=True)
+                    shares[query] = {name: [Share(*one) for one in part] for name, part in own}
+        return Ranking(results, shares if with_shares else None)
 
     def search(
         self,
@@ -359,23 +366,6 @@ def target_states(
 
 
 # A search and what it did -------------------------------------------------------------------------
-
-
-@torch.inference_mode()
-def search_all(
-    system: GenerativeSystem, queries: Table, k: int, names: Names, **options: Any
-) -> Iterator[tuple[str, dict[str, float], Callable[[], dict[int, list[tuple]]]]]:
-    """Of each query its id, the k best documents' scores, and what finds their shares in order."""
-    system.eval()
-    for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
-        rows = queries[start : start + _QUERY_BATCH]
-        result = system.search(rows["tokens"], names, texts=rows["text"], **options)
-        for number, query in enumerate(rows["id"]):
-            scores = names.scores(result, number).items()
-            best = sorted(((s, system.document_ids[d], d) for d, s in scores), reverse=True)[:k]
-            documents = [document for *_, document in best]
-            found = {name: score for score, name, _ in best}
-            yield query, found, partial(names.shares, result, number, documents)
 
 
 def narrow(system: GenerativeSystem, among: Sequence[str] | None = None) -> Names | None:

@@ -2,170 +2,61 @@
 
 DPR, Sentence-T5, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/`
 names the choices of each. From a text to the loss: `TokenEncoder` (D and Q), `Scoring` (all pairs
-of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py; `TokenSearch` searches.
+of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py. A search reads a `TokenIndex`
+of the documents' vectors, or encodes BM25's candidates when it scores them (`EncodedDocuments`).
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from gr_mvdr.backbones import check_length, encoder_mask, load_encoder
-from gr_mvdr.batch import PairBatch
+from gr_mvdr.alignment import Alignment
+from gr_mvdr.backbones import check_length, hash_weights
+from gr_mvdr.batch import PairBatch, batch_by_length, batch_by_size, pad
+from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
+from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.options import AtLeast, Size, build, part
-from gr_mvdr.pooling import AllTokens, ClusteredTokens, Grouped, merge_tokens
-from gr_mvdr.ranks import encode_share, gather_batch
-from gr_mvdr.relevance import (
-    Explanation,
-    Factors,
-    Normaliser,
-    PairAlignment,
-    at_least_float32,
-    similarity,
-)
-from gr_mvdr.salience import FrequencySalience, IdfSalience
+from gr_mvdr.pooling import Grouped, group_tokens, merge_tokens, n_groups
+from gr_mvdr.progress import track
+from gr_mvdr.ranks import encode_share, gather_batch, rank
+from gr_mvdr.relevance import Explanation, Factors, Normaliser, PairAlignment, divide, similarity
+from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
-from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
-from gr_mvdr.token_index.search import SearchOptions
-from gr_mvdr.token_vectors import SIDES, Side, TokenVectors, concatenate
-from models.token_search import TokenSearch
+from gr_mvdr.token_index.costs import SearchCosts
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import OPEN_KEYS, SearchOptions
+from gr_mvdr.token_vectors import PackedTokens, Side, TokenVectors, concatenate
+from models.base import Share, System, Table, hash_documents, query_shares
+from models.bm25 import WordBM25
+from models.token_encoder import Projections, TokenEncoder
 from models.training import OptimizerOptions
 
-Projections = Literal["shared", "attention"]
-# The description of a part for each side; None = no part.
-Sides = dict[Side, dict[str, Any] | None]
+_QUERY_BATCH = 32  # queries encoded at once
+_FIDELITY_QUERIES = 100  # on which an approximate search is compared with the exact one
+_PROPOSED = 2000  # documents that BM25 proposes under model.search.neighbours=auto
 
-
-class TokenEncoder(nn.Module):
-    """Texts to token vectors: encoder, pooling, projection, salience (gr_as_mvdr §3, aligner §3.2).
-
-    projections "shared": one matrix for both sides, unit vectors (ColBERT). "attention": one matrix
-    for the keys and one for the values of each side, vectors of any length (mva §2.1).
-    """
-
-    def __init__(
-        self,
-        backbone: dict[str, Any],
-        dimension: int,
-        projections: Projections = "shared",
-        pooling: Sides | None = None,
-        salience: Sides | None = None,
-        heads: int = 1,
-    ):
-        """
-        Args:
-            backbone: arguments of `load_encoder`.
-            dimension: d, the size of a token vector (of a key too, where there are keys).
-            heads: H parts of a vector, each with its own alignment (mva Table 4).
-            pooling: each side's part of `gr_mvdr.pooling`; None = every token.
-            salience: each side's part of `gr_mvdr.salience`; None = all tokens weigh the same.
-
-        Raises:
-            ValueError: a pooled shared projection, clustered queries, or heads that do not divide d
-                or have a salience.
-        """
-        super().__init__()
-        salience = {side: part for side, part in (salience or {}).items() if part}
-        if dimension % heads:
-            raise ValueError(f"model.heads={heads}: must divide model.dimension={dimension}")
-        if heads > 1 and salience:
-            raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
-        self.heads, self.dimension = heads, dimension
-        self.backbone = load_encoder(**backbone)
-        self.template, self.vocabulary_size = (
-            self.backbone.template,
-            self.backbone.config.vocab_size,
-        )
-        size = self.backbone.get_input_embeddings().embedding_dim, self.vocabulary_size
-        chosen = {"_target_": "gr_mvdr.pooling.AllTokens"}
-        parts = {side: (pooling or {}).get(side) or chosen for side in SIDES}
-        self.pooling = nn.ModuleDict({s: build("pooling", parts[s], *size) for s in SIDES})
-        if isinstance(self.pooling["query"], ClusteredTokens):
-            raise ValueError("model.pooling.query=ClusteredTokens: must be of documents alone")
-        # The learned tokens of a pooling have ids beyond the vocabulary.
-        learned = max(getattr(part, "k", 0) for part in self.pooling.values())
-        self.n_tokens = self.vocabulary_size + learned
-        widths = {s: self.backbone.config.hidden_size * self.pooling[s].width for s in SIDES}
-        if projections == "attention":
-            matrices = [nn.Linear(widths[s], dimension, bias=False) for s in SIDES * 2]
-            self.values = nn.ModuleDict(zip(SIDES, matrices[:2], strict=True))
-            self.keys = nn.ModuleDict(zip(SIDES, matrices[2:], strict=True))
-        elif widths["query"] == widths["document"]:
-            one = nn.Linear(widths["query"], dimension, bias=False)
-            self.values, self.keys = nn.ModuleDict(dict.fromkeys(SIDES, one)), None
-        else:
-            rule = "needs projections=attention, the sides' states have other widths"
-            raise ValueError(f"model.pooling=Temporal: {rule}")
-        self.salience = nn.ModuleDict(
-            {s: build("salience", salience[s], dimension) for s in SIDES if s in salience}
-        )
-        if self.template.expansion is not None and _has(self.salience, IdfSalience):
-            rule = "must be null with an IDF salience, which would rate it highest"
-            raise ValueError(f"tokenizer.expansion: {rule}")
-        for side, salient in self.salience.items():
-            counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
-            if _has(salient, FrequencySalience) and not counts:
-                rule = f"needs model.pooling.{side}=all_tokens: it counts tokens"
-                raise ValueError(f"model.salience.{side}=FrequencySalience: {rule}")
-
-    def forward(
-        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
-    ) -> TokenVectors:
-        """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors.
-
-        Args:
-            attended: (B, L) bool, the tokens that others attend to; None = all real tokens.
-        """
-        return merge_tokens(*self.grouped(ids, mask, side, attended))
-
-    def grouped(
-        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
-    ) -> Grouped:
-        """`forward` before a pooling merges vectors, and the groups that it merges."""
-        pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
-        embeddings, read = pooling.enter(table(ids), mask)
-        seen = read if attended is None else pooling.enter(embeddings, attended)[1]
-        seen = encoder_mask(self.backbone, seen)
-        states = self.backbone(inputs_embeds=embeddings, attention_mask=seen)
-        states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
-        if side == "document" and self.template.skip:
-            skipped = torch.tensor(self.template.skip, device=ids.device)
-            mask = mask & ~torch.isin(ids, skipped)
-        real = mask.unsqueeze(-1)
-        vectors = at_least_float32(self.values[side](states))
-        if self.keys is None:
-            vectors, keys = pooling.unit(vectors, mask) * real, None
-        else:
-            vectors, keys = vectors * real, at_least_float32(self.keys[side](states)) * real
-            if side == "query":
-                keys = keys / math.sqrt(keys.shape[-1] / self.heads)
-        salience = None
-        if side in self.salience:
-            salience = at_least_float32(self.salience[side](vectors, ids, mask))
-        tokens = TokenVectors(vectors, mask, ids, salience, keys)
-        return tokens, pooling.group(tokens)
-
-    def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
-        """Operations of Eq. 1 for one pair, from its numbers of vectors."""
-        if self.keys is None:
-            return multi_vector_joint_flops(query_vectors, document_vectors, self.dimension)
-        return mva_joint_flops(query_vectors, document_vectors, self.dimension, self.heads)
-
-    def floats(self, vectors: int) -> int:
-        """The floats of a text with this number of vectors, keys included (mva Table 5)."""
-        return vectors * self.dimension * (1 if self.keys is None else 2)
+EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors without padding
 
 
 @part("model")
-class MultiVector(TokenSearch):
-    """Token vectors of a shared encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
+class MultiVector(System):
+    """Token vectors of a shared encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2).
+
+    Attributes:
+        searcher: the source of the documents' vectors, after `index`.
+        mean_floats: the mean number of floats of a document, after `index`.
+    """
 
     paradigm = "multi_vector"
     needs_negatives = True
+    searcher: "TokenIndex | EncodedDocuments | None" = None
+    mean_floats: float | None = None
 
     def __init__(
         self,
@@ -216,6 +107,13 @@ class MultiVector(TokenSearch):
         # Tokens that a query has at least.
         self.filled_to = 0 if self.template.expansion is None else expansion_length or query_length
         self.search.check(self.scoring, salience or {})
+
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """Lets a salience count the collection's tokens (IDF); see `System.prepare`."""
+        if self.encoder.salience:
+            texts = [self.cut_document(documents["tokens"][row]) for row in known]
+            for salience in self.encoder.salience.values():
+                salience.fit(texts, self.encoder.vocabulary_size, self.template.special)
 
     # Training ---------------------------------------------------------------------------------
 
@@ -280,17 +178,268 @@ class MultiVector(TokenSearch):
         return self.explain(batch).layers[0]
 
     def explain(self, batch: PairBatch) -> Explanation:
-        """The alignment, and Ã before salience where the system has one.
+        """The alignment of B pairs, and Ã before salience where a side has one.
 
-        Where token vectors are merged, of the tokens: see `_explain`.
+        Where tokens are merged, A of a group is spread evenly over its tokens. The relevance stays
+        the same, since a group's similarity is the mean of its tokens' (`merge_tokens`).
         """
-        return _explain(*self._tokens(batch), self.scoring)
+        sides, groups = zip(*self._tokens(batch), strict=True)
+        merged, pairwise = [merge_tokens(*one) for one in zip(sides, groups, strict=True)], None
+        pairs = self.scoring.align(*merged)
+        if any(side.salience is not None for side in sides):
+            pairwise = _spread(self.scoring.matrices(*merged)[1], *groups)
+        if any(group is not None for group in groups):
+            heads = self.scoring.heads
+            pairs = replace(
+                pairs,
+                similarity=similarity(*(side.by_head(heads).vectors for side in sides)),
+                alignment=_spread(pairs.alignment, *groups),
+                document_ids=sides[0].ids,
+                document_mask=sides[0].mask,
+                query_ids=sides[1].ids,
+                query_mask=sides[1].mask,
+            )
+        return Explanation([pairs], pairwise=pairwise)
 
     def factors(self, batch: PairBatch) -> Factors:
         """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
         return self.scoring.factors(*self._sides(batch))
 
+    # Index ------------------------------------------------------------------------------------
+
+    @property
+    def indexes_in_shards(self) -> bool:
+        return self.search.mode != "rerank"
+
+    @torch.inference_mode()
+    def index(
+        self, documents: Table, directory: str | Path | None = None
+    ) -> "TokenIndex | EncodedDocuments":
+        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
+
+        In mode "rerank" no vectors are kept: `EncodedDocuments`.
+        """
+        lengths = [len(self.cut_document(tokens)) for tokens in documents["tokens"]]
+        self.mean_floats = fmean(self.encoder.floats(self._document_vectors(n)) for n in lengths)
+        if self.search.mode == "rerank":
+            bm25 = WordBM25()
+            bm25.index(documents, directory and Path(directory) / "bm25")
+            self.searcher = EncodedDocuments(self, documents, bm25)
+            return self.searcher
+        names, storage = documents["id"][:], self.search.storage
+        self.searcher = TokenIndex.build(
+            place := directory or temporary_folder("token-index"),
+            [names[row] for row in storage.sample_first(lengths)],
+            self._encoder(documents),
+            storage,
+            self.fingerprint(documents),
+        )
+        if directory is None:
+            remove_with(self.searcher, place)
+        if rank() == 0:
+            self.searcher.proposer(self.search)
+        return self.searcher
+
+    def open_index(
+        self, documents: Table, directory: str | Path
+    ) -> "TokenIndex | EncodedDocuments":
+        """Opens an index that this very model made of these documents.
+
+        Raises:
+            ValueError: another model, dimension or collection made it, or it is damaged.
+        """
+        if self.search.mode == "rerank":
+            bm25 = WordBM25()
+            bm25.open_index(documents, Path(directory) / "bm25")
+            self.searcher = EncodedDocuments(self, documents, bm25)
+            return self.searcher
+        self.searcher = TokenIndex(directory, self.fingerprint(documents))
+        self.searcher.proposer(self.search)
+        return self.searcher
+
+    def update_index(self, documents: Table) -> None:
+        """Encodes the missing documents into a copy of the index; see `System.update_index`."""
+        if self.search.mode == "rerank":
+            self.index(documents)
+            return
+        self.searcher = self.searcher.updated(documents["id"][:], self._encoder(documents))
+        self.searcher.proposer(self.search)
+
+    def _encoder(self, documents: Table) -> Callable[[Sequence[str]], Iterator[PackedTokens]]:
+        """Encodes the documents of a table, by their ids."""
+        rows = {name: row for row, name in enumerate(documents["id"][:])}
+
+        def encode(names: Sequence[str]) -> Iterator[PackedTokens]:
+            tokens = documents.select([rows[name] for name in names])["tokens"]
+            texts = [*map(self.cut_document, tokens)]
+            for batch in batch_by_size([*map(len, texts)]):
+                yield self.encode_texts([texts[place] for place in batch]).pack()
+
+        return encode
+
+    def fingerprint(self, documents: Table) -> dict[str, str]:
+        """The hashes of the model's weights, with the pooling, and of the documents."""
+        pool = self.search.pool
+        pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
+        return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
+
+    @torch.inference_mode()
+    def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
+        """Documents' tokens as they are read → their vectors (B, M, …) as they are stored, fp32."""
+        sides = (part.to(self.device) for part in pad(documents))
+        tokens = self.eval().encode_documents(*sides).float()
+        return merge_tokens(tokens, group_tokens(tokens, self.search.pool, self.search.pool_by))
+
+    # Search -----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def encoded_queries(self, queries: Table) -> EncodedQueries:
+        """The queries' ids and token vectors; searches encode queries nowhere else."""
+        self.eval()
+        encoded = []
+        for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
+            rows = queries[start : start + _QUERY_BATCH]
+            ids, mask = (x.to(self.device) for x in pad([*map(self.cut_query, rows["tokens"])]))
+            vectors = self.encode_queries(ids, mask).to("cpu").float()
+            encoded += [(name, vectors.unpad(row)) for row, name in enumerate(rows["id"])]
+        return encoded
+
+    def retrieve(
+        self,
+        queries: Table,
+        k: int = 100,
+        among: Sequence[str] | None = None,
+        with_shares: bool = False,
+        **search: Any,
+    ) -> Ranking:
+        """End-to-end search (gr_as_mvdr §6.3); a share is what a query token adds (xtr Eq. 4).
+
+        Args:
+            queries, k, with_shares: see `System.retrieve`.
+            among: these documents are all scored with all their tokens, in every mode.
+            search: options of `SearchOptions` in place of the system's own.
+        """
+        encoded, options = self.encoded_queries(queries), None
+        candidates = None if among is None else dict.fromkeys(queries["id"][:], among)
+        if isinstance(self.searcher, EncodedDocuments) and not search:
+            candidates = self.searcher.propose(queries, among)
+        if candidates is not None:
+            ranking = self._rerank(encoded, candidates, self.scoring).top(k)
+        else:
+            ranking = self.retrieve_encoded(encoded, k, **search)
+            options = self._searched(k, search)[1] if with_shares else None
+        if with_shares:
+            ranking.shares = {q: self._shares(v, ranking.documents(q), options) for q, v in encoded}
+        return ranking
+
+    @torch.inference_mode()
+    def retrieve_encoded(
+        self,
+        encoded: EncodedQueries,
+        k: int = 100,
+        scoring: Scoring | None = None,
+        **search: Any,
+    ) -> Ranking:
+        """`retrieve` for encoded queries.
+
+        Args:
+            scoring: scores the candidates in place of the system's own, under which "auto" options
+                are still chosen (aligner §3.1).
+        """
+        index, options = self._searched(k, search)
+        ids, results = index.store.document_ids, {}
+        starts = range(0, len(encoded), _QUERY_BATCH)
+        for start in track(starts, "searching"):
+            names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
+            asked = [query.to(self.device) for query in vectors]  # where the scores are computed
+            scored = index.search(asked, scoring or self.scoring, options)
+            for name, (numbers, scores) in zip(names, scored, strict=True):
+                best = scores >= scores.topk(min(k, len(scores))).values[-1:]  # ties enter
+                named = [ids[number] for number in numbers[best].tolist()]
+                results[name] = best_documents(named, scores[best].numpy(), k)
+        return Ranking(results)
+
+    def _searched(self, k: int, search: dict[str, Any]) -> tuple[TokenIndex, SearchOptions]:
+        """The index that a search with other options reads, and all its options."""
+        options, index = self.search.changed(**search), self.searcher
+        assert isinstance(index, TokenIndex), "index the documents first"
+        if options.stored != self.search.stored:
+            if self.search.pool > 1:
+                rule = "must be 1 for an index that is stored in other ways"
+                raise ValueError(f"model.search.pool={self.search.pool}: {rule}")
+            index = index.stored_as(options)
+        return index, index.planned(options, self.scoring, k)
+
+    def storage_costs(self, k: int, **search: Any) -> dict[str, float]:
+        """Metrics of the bytes that `retrieve` reads under these options."""
+        index, options = self._searched(k, search)
+        return index.storage_costs(options)
+
+    def rerank(
+        self,
+        queries: Table,
+        documents: Table,
+        candidates: dict[str, Sequence[str]],
+        alignment: Alignment | None = None,
+    ) -> Ranking:
+        """Scores candidates from their indexed vectors under `alignment` (default: the system's).
+
+        A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
+        """
+        scoring = replace(self.scoring, alignment=alignment or self.scoring.alignment)
+        return self._rerank(self.encoded_queries(queries), candidates, scoring)
+
+    @torch.inference_mode()
+    def _rerank(
+        self, encoded: EncodedQueries, candidates: dict[str, Sequence[str]], scoring: Scoring
+    ) -> Ranking:
+        assert self.searcher is not None, "index the documents first"
+        results = {}
+        for name, query in track(encoded, "reranking"):
+            numbers = self.searcher.numbers(candidates[name])
+            scores = self.searcher.score(query.to(self.device), numbers, scoring)
+            results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
+        return Ranking(results)
+
+    @torch.inference_mode()
+    def _shares(
+        self, query: TokenVectors, documents: list[str], options: SearchOptions | None
+    ) -> dict[str, list[Share]]:
+        """Each query token's share of the scores of documents.
+
+        Args:
+            options: of the search that scored them; None = from all their tokens.
+        """
+        if not documents:
+            return {}
+        numbers = self.searcher.numbers(documents)
+        if options is None or not options.scores_are_estimates:
+            repeated = query[None][torch.zeros_like(numbers)]
+            pairs = self.scoring.align(self.searcher.vectors(numbers), repeated)
+            return dict(zip(documents, query_shares(pairs), strict=True))
+        proposed, terms, z = self.searcher.proposer(options).terms(query, options)
+        places = torch.searchsorted(proposed, numbers)
+        tokens = keep_salient(query, options.keep_query).ids.tolist()
+        rows = divide(terms[places], z[places, None]).tolist()
+        shares = ([Share((t,), v) for t, v in zip(tokens, row, strict=True)] for row in rows)
+        return dict(zip(documents, shares, strict=True))
+
+    @property
+    def plans_search(self) -> bool:
+        """Whether an option of `model.search` is "auto"."""
+        return bool(self.search.open_keys)
+
+    @torch.inference_mode()
+    def plan_search(self, queries: Table, depth: int) -> None:
+        """Chooses the "auto" options of `model.search`; see `TokenIndex.planned`."""
+        self.searcher.keep_sample([query for _, query in self.encoded_queries(queries)])
+        self.searcher.planned(self.search, self.scoring, depth)
+
     # Costs ------------------------------------------------------------------------------------
+
+    def _document_vectors(self, tokens: int) -> int:
+        read = min(tokens, self.hparams.document_length)
+        return n_groups(self.encoder.pooling["document"].count(read), self.search.pool)
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
@@ -298,29 +447,70 @@ class MultiVector(TokenSearch):
         n = self.encoder.pooling["query"].count(read)
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
+        """Costs, and the recall of an approximate search against the exact one."""
+        metrics = self.searcher.costs.metrics()
+        metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
+        if self.mean_floats is not None:
+            metrics["cost/document_floats"] = self.mean_floats
+        if OPEN_KEYS[self.search.mode]:  # it approximates the exact search
+            sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
+            depth = max(10, depth)
+            exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
+            for k in (10, depth):
+                metrics[f"retrieve/recall_of_exact@{k}"] = recall_of_exact(exact, ranking, k)
+        return metrics
 
-def _explain(documents: Grouped, queries: Grouped, scoring: Scoring) -> Explanation:
-    """The alignment of B pairs, and Ã before salience where a side has one.
 
-    Where tokens are merged, A of a group is spread evenly over its tokens. The relevance stays the
-    same, since a group's similarity is the mean of its tokens' (`merge_tokens`).
+class EncodedDocuments:
+    """Documents that are encoded when they are scored (mva §5), in place of a `TokenIndex`.
+
+    Stores no vector. To encode 1,000 candidates of each of 7,000 queries takes as long as to encode
+    7,000,000 documents, once for `retrieve` and once for `rerank`.
     """
-    sides, groups = zip(documents, queries, strict=True)
-    merged, pairwise = [merge_tokens(*side) for side in (documents, queries)], None
-    pairs = scoring.align(*merged)
-    if any(side.salience is not None for side in sides):
-        pairwise = _spread(scoring.matrices(*merged)[1], *groups)
-    if any(group is not None for group in groups):
-        pairs = replace(
-            pairs,
-            similarity=similarity(*(side.by_head(scoring.heads).vectors for side in sides)),
-            alignment=_spread(pairs.alignment, *groups),
-            document_ids=sides[0].ids,
-            document_mask=sides[0].mask,
-            query_ids=sides[1].ids,
-            query_mask=sides[1].mask,
-        )
-    return Explanation([pairs], pairwise=pairwise)
+
+    bytes_per_token = 0.0
+
+    def __init__(self, system: MultiVector, documents: Table, bm25: WordBM25):
+        """
+        Args:
+            documents: with `id`, `text` and `tokens`.
+            bm25: proposes some of them.
+        """
+        self.system, self.documents, self.bm25 = system, documents, bm25
+        self.rows = {name: row for row, name in enumerate(documents["id"][:])}
+        self.costs = SearchCosts()
+
+    def propose(self, queries: Table, among: Sequence[str] | None) -> dict[str, list[str]]:
+        """Query id → BM25's best `neighbours` documents."""
+        count = self.system.search.neighbours
+        return self.bm25.propose(queries, _PROPOSED if isinstance(count, str) else count, among)
+
+    def numbers(self, ids: Sequence[str]) -> Tensor:
+        """(C,) int64 numbers of documents by id; KeyError for an unknown one."""
+        return torch.tensor([self.rows[name] for name in ids], dtype=torch.int64)
+
+    def vectors(self, documents: Tensor) -> TokenVectors:
+        """The vectors (C, M, …) of documents (C,), encoded now."""
+        return self.system.encode_texts(self._texts(documents)).to("cpu")
+
+    def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
+        """(C,) fp32 relevance of documents (C,) to a query (N, …); see `TokenIndex.score`."""
+        texts, scores = self._texts(documents), torch.empty(len(documents))
+        counts = []
+        with self.costs.timed():
+            for places in batch_by_length([*map(len, texts)]):
+                vectors = self.system.encode_texts([texts[place] for place in places])
+                scores[places] = scoring(vectors, query[None]).to(scores)
+                counts += vectors.mask.sum(1).tolist()
+        flops = sum(self.system.encoder.pair_flops(len(query), count) for count in counts)
+        self.costs.add(len(texts), sum(counts), flops)
+        return scores
+
+    def _texts(self, documents: Tensor) -> list[list[int]]:
+        rows = documents.tolist()
+        tokens = self.documents[rows]["tokens"] if rows else []
+        return [self.system.cut_document(text) for text in tokens]
 
 
 def _spread(alignment: Tensor, documents: Tensor | None, queries: Tensor | None) -> Tensor:
@@ -328,7 +518,3 @@ def _spread(alignment: Tensor, documents: Tensor | None, queries: Tensor | None)
     if documents is not None:
         alignment = documents.mT.unsqueeze(1).to(alignment) @ alignment
     return alignment if queries is None else alignment @ queries.unsqueeze(1).to(alignment)
-
-
-def _has(salience: nn.Module, kind: type[nn.Module]) -> bool:
-    return any(isinstance(module, kind) for module in salience.modules())

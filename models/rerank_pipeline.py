@@ -29,7 +29,7 @@ from gr_mvdr.options import (
 )
 from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import build_word_tokenizer
-from models.base import Share, Shares, System, Table
+from models.base import Share, System, Table
 from models.finished_run import FinishedRun
 
 
@@ -79,9 +79,7 @@ class Stage:
 
     def retrieve(self, queries: Table, k: int, among: Sequence[str] | None = None) -> Ranking:
         """See `System.retrieve`."""
-        if among is not None:
-            return self.model.retrieve_with_shares(self._table(queries), k, among)[0]
-        return self.model.retrieve(self._table(queries), k)
+        return self.model.retrieve(self._table(queries), k, among)
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
@@ -167,34 +165,41 @@ class RerankPipeline(System):
         return self.index(documents, temporary_folder("pipeline"))
 
     @torch.inference_mode()
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
+    def retrieve(
+        self,
+        queries: Table,
+        k: int = 100,
+        among: Sequence[str] | None = None,
+        with_shares: bool = False,
+    ) -> Ranking:
         """The first stage's `depth` best documents, reranked stage by stage; sums up the costs.
 
         The first stage counts as if it scored every document, which an approximate search does not.
         The last stage that scored a document has its whole score as its share.
         """
-        lengths, first = _lengths(queries, self.template.read_query), self.stages[0]
-        start = time.perf_counter()
+        first, start = self.stages[0], time.perf_counter()
         ranking = first.retrieve(queries, first.depth or k, among)
         seconds = time.perf_counter() - start
+        lengths = _lengths(queries, self.template.read_query)
         counts = product(*(Counter(sizes.values()).items() for sizes in (lengths, self.lengths)))
         self._count(0, len(queries), seconds, {(n, m): a * b for (n, a), (m, b) in counts})
-        scored: dict[tuple[str, str], str] = {}
-        steps = list(self._refine(queries, self.documents, ranking))
-        for number, (_, pairs, seconds) in enumerate(steps, start=1):
-            scored |= dict.fromkeys(pairs, self.stages[number].name)
+        scored_by: dict[tuple[str, str], str] = {}
+        steps = self._refine(queries, self.documents, ranking)
+        for number, (refined, pairs, seconds) in enumerate(steps, start=1):
+            ranking = refined
+            scored_by |= dict.fromkeys(pairs, self.stages[number].name)
             sizes = Counter((lengths[query], self.lengths[name]) for query, name in pairs)
             self._count(number, len(queries), seconds, sizes)
-        ranking = [ranking, *(step[0] for step in steps)][-1].top(k)
-        return ranking, {
-            query: {
-                name: [Share(scored.get((query, name), first.name), score)]
-                for name, score in ranking.scores(query).items()
+        ranking = ranking.top(k)
+        if with_shares:
+            ranking.shares = {
+                query: {
+                    name: [Share(scored_by.get((query, name), first.name), score)]
+                    for name, score in ranking.scores(query).items()
+                }
+                for query in ranking.query_ids
             }
-            for query in ranking.query_ids
-        }
+        return ranking
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]

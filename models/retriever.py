@@ -223,9 +223,9 @@ class Retriever:
             among = list(among)
             for name in among:
                 self._row(name)
-        ranking, shares = self.system.retrieve_with_shares(self.reader.queries(texts), k, among)
+        ranking = self.system.retrieve(self.reader.queries(texts), k, among, with_shares=True)
         every = [
-            self._hits(text, ranking.scores(str(number)), shares[str(number)])
+            self._hits(text, ranking.scores(str(number)), ranking.shares[str(number)])
             for number, text in enumerate(texts)
         ]
         return every[0] if isinstance(query, str) else every

@@ -139,8 +139,8 @@ def test_every_verb_runs_on_the_systems_device(made):
         check_pairs(made)
         found = system.retrieve(queries, 5)
         assert set(found.query_ids) == set(queries["id"])
-        assert system.retrieve_with_shares(queries, 5)[0].query_ids == found.query_ids
-        system.retrieve_with_shares(queries, 5, documents["id"][:4])
+        assert system.retrieve(queries, 5).query_ids == found.query_ids
+        system.retrieve(queries, 5, documents["id"][:4], with_shares=True)
         for form in made.forms.values():
             system.rerank(queries, documents, candidates, **form)
         system.statistics()
@@ -186,7 +186,7 @@ def test_every_choice_runs_on_the_systems_device(name):
         system.eval().index(documents)
         system.score(make_batch().to(DEVICE))
         system.retrieve(queries, 5)
-        system.retrieve_with_shares(queries, 5)
+        system.retrieve(queries, 5, with_shares=True)
         system.rerank(queries, documents, candidates)
 
 

@@ -54,7 +54,8 @@ def test_a_finished_runs_index_finds_what_the_run_found(
     system.open_index(data.documents, index)
     assert {p: p.stat().st_mtime_ns for p in index.rglob("*")} == before
     written = Ranking.read(folder / "retrieve.trec")
-    found, shares = system.retrieve_with_shares(data.test_queries("test"), config.retrieval_depth)
+    found = system.retrieve(data.test_queries("test"), config.retrieval_depth, with_shares=True)
+    shares = found.shares
     assert found.query_ids
     for query in found.query_ids:
         assert found.scores(query) == pytest.approx(written.scores(query), abs=1e-4)

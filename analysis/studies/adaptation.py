@@ -29,8 +29,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from models.base import System
-from models.multi_vector import MultiVector
-from models.token_search import EncodedQueries
+from models.multi_vector import EncodedQueries, MultiVector
 
 CHOSEN_BY = "ndcg@10"
 # The rows of the system's own alignment, and of the best one for the collection (Figure 4).

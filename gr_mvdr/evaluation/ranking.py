@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,17 @@ class Ranking:
 
     Args:
         results: query id → {document id: score}; scores may be numpy or torch scalars.
+        shares: query id → {document id: the parts of its score}, from a search that was asked for
+            them (`models.base.Share`).
 
     Raises:
         ValueError: a score is nan or inf; −inf is the score of an excluded document.
     """
 
-    def __init__(self, results: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(
+        self, results: Mapping[str, Mapping[str, float]], shares: Mapping[str, Any] | None = None
+    ) -> None:
+        self.shares = shares
         self._results = {query: _ordered(query, scores) for query, scores in results.items()}
 
     @property

@@ -128,6 +128,7 @@ class NearestTokens:
         vectors = query.vectors if query.keys is None else query.keys
         k: Any = options.neighbours
         probes: Any = options.probes
+        k = min(k, len(self.rows))
         similarities, tokens = self.search(vectors, k, probes, options.mode == "impute")
         salience = self.store.salience(tokens.flatten().clamp(min=0))
         if salience is not None:

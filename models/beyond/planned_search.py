@@ -151,9 +151,8 @@ class RunPlan(SearchPlan):
         self.stage.model.to(first.device)
         names = [self.names[row] for row in rows.tolist()]
         asked = min(self.candidates or len(names), len(names))
-        ranking = self.stage.retrieve(
-            queries, asked, names if len(names) < len(self.names) else None
-        )
+        among = names if len(names) < len(self.names) else None
+        ranking = self.stage.retrieve(queries, asked, among)
         columns = []
         for query in queries["id"]:
             retrieved = ranking.scores(query)

@@ -5,7 +5,7 @@ appended. Its file of pseudo-queries can be the indexing inputs of any other sys
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import load_tokenizer
-from models.base import Shares, Table
+from models.base import Table
 from models.bm25 import WordBM25
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
@@ -143,19 +143,9 @@ class QueryGenerator(GenerativeSystem):
             for first in range(0, len(texts), self.hparams.n_queries):
                 yield texts[first : first + self.hparams.n_queries]
 
-    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
-        """BM25 over the documents and their pseudo-queries (doc2query).
-
-        Args:
-            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
-        """
-        return self.bm25.retrieve(queries, k, among)
-
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what each of the query's words adds to a score."""
-        return self.bm25.retrieve_with_shares(queries, k, among)
+    def retrieve(self, queries: Table, *arguments: Any, **options: Any) -> Ranking:
+        """BM25 over the documents and their pseudo-queries (doc2query); see `System.retrieve`."""
+        return self.bm25.retrieve(queries, *arguments, **options)
 
 
 def _turned(pairs: PairAlignment, batch: PairBatch) -> PairAlignment:

@@ -56,10 +56,11 @@ class Search(BM25):
         super().__init__()
         self.given = shares
 
-    def retrieve_with_shares(self, queries, k=100, among=None):
-        ranking = self.retrieve(queries, k)
+    def retrieve(self, queries, k=100, among=None, with_shares=False):
+        ranking = super().retrieve(queries, k, among)
         names = {query: ranking.documents(query) for query in ranking.query_ids}
-        return ranking, {q: dict.fromkeys(found, self.given) for q, found in names.items()}
+        ranking.shares = {q: dict.fromkeys(found, self.given) for q, found in names.items()}
+        return ranking
 
 
 def test_shares_are_few_and_read_as_people_do(tmp_path, tiny_data):

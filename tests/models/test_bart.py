@@ -182,7 +182,8 @@ def test_seals_keys_and_windows_have_nothing_before_them(backbones, tools):
     for values in (pairs.score, pairs.similarity, decoder.contributions, decoder.log_probs):
         assert values.isfinite().all()
     queries = tools.Texts([[10, 12, 14], [20]], "q")
-    found, shares = seal.retrieve_with_shares(queries, 3)
+    found = seal.retrieve(queries, 3, with_shares=True)
+    shares = found.shares
     again = seal.rerank(tools.Texts([[7, 8]], "q"), documents, {"q0": documents["id"]})
     found_again = [again.scores("q0")[name] for name in documents["id"]]
     assert found_again == pytest.approx(pairs.score.tolist(), abs=1e-5), "the same windows"

@@ -3,7 +3,7 @@
 import pytest
 
 from models.bm25 import WordBM25
-from models.token_search import EncodedDocuments
+from models.multi_vector import EncodedDocuments
 from tests.models.conftest import make_multi_vector
 
 

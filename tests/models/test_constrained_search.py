@@ -49,6 +49,12 @@ def indexed(system, documents, directory=None):
     return system
 
 
+def answers(system, *asked):
+    """The ranking of a search and the shares of its scores, to be compared as a whole."""
+    ranking = system.retrieve(*asked, with_shares=True)
+    return ranking, ranking.shares
+
+
 def make_all_else_rare(documents):
     """n-grams that the corpus makes improbable weigh something, whatever the query makes them."""
     documents["tokens"][0] = [44] * 20_000
@@ -56,7 +62,8 @@ def make_all_else_rare(documents):
 
 def test_shares_sum_to_the_scores_of_the_search(make, kind, documents, queries):
     system = indexed(make(kind), documents)
-    ranking, shares = system.retrieve_with_shares(queries, 4)
+    ranking = system.retrieve(queries, 4, with_shares=True)
+    shares = ranking.shares
     assert ranking == system.retrieve(queries, 4)
     assert list(shares) == queries["id"]
     for query in queries["id"]:
@@ -71,7 +78,7 @@ def test_a_docids_shares_are_its_tokens_log_probabilities(make, kind, documents,
     if kind.startswith("seal"):
         return
     system = indexed(make(kind), documents)
-    _, shares = system.retrieve_with_shares(queries, 8)
+    shares = system.retrieve(queries, 8, with_shares=True).shares
     for query, tokens in zip(queries["id"], queries["tokens"], strict=True):
         for document, parts in shares[query].items():
             identifier = system.identifiers.sequences[documents["id"].index(document)]
@@ -98,7 +105,7 @@ def log_prob(system, query, prefix):
 def test_seals_shares_are_keys_that_occur_in_the_document(make, documents, queries):
     make_all_else_rare(documents)
     system = indexed(make("seal-minder"), documents)
-    _, shares = system.retrieve_with_shares(queries, 8)
+    shares = system.retrieve(queries, 8, with_shares=True).shares
     whole, views = (
         {"title": documents["title_tokens"], "query": [q for own in QUERIES for q in own]},
         set(),
@@ -125,10 +132,8 @@ def test_an_opened_index_searches_as_the_built_one(make, kind, documents, querie
     index = opened.open_index(documents, tmp_path / "index")
     names = opened.names
     assert index is names.constraint and type(names) is type(built.names)
-    assert opened.retrieve_with_shares(queries, 5) == built.retrieve_with_shares(queries, 5)
-    assert opened.retrieve_with_shares(queries, 5, ["d1", "d4"]) == built.retrieve_with_shares(
-        queries, 5, ["d1", "d4"]
-    )
+    assert answers(opened, queries, 5) == answers(built, queries, 5)
+    assert answers(opened, queries, 5, ["d1", "d4"]) == answers(built, queries, 5, ["d1", "d4"])
 
 
 def test_documents_that_came_after_training_are_in_the_opened_index(
@@ -178,8 +183,8 @@ def test_no_index_and_a_damaged_one_are_refused(make, kind, documents, tmp_path)
 
 def test_among_all_documents_is_a_search_for_all(make, kind, documents, queries):
     system = indexed(make(kind), documents)
-    plain = system.retrieve_with_shares(queries, 8)
-    assert system.retrieve_with_shares(queries, 8, documents["id"][::-1]) == plain
+    plain = answers(system, queries, 8)
+    assert answers(system, queries, 8, documents["id"][::-1]) == plain
 
 
 def test_among_one_document_finds_it_with_its_score(make, kind, documents, queries):
@@ -188,7 +193,7 @@ def test_among_one_document_finds_it_with_its_score(make, kind, documents, queri
     system = indexed(make(kind), documents)
     everything = indexed(make(kind, beam_size=60), documents).retrieve(queries, 8)
     for name in documents["id"][1:]:
-        ranking, _ = system.retrieve_with_shares(queries, 8, [name])
+        ranking = system.retrieve(queries, 8, [name])
         for query in queries["id"]:
             assert ranking.documents(query) == [name]
             if not kind.startswith("seal"):  # SEAL generates other keys
@@ -198,11 +203,12 @@ def test_among_one_document_finds_it_with_its_score(make, kind, documents, queri
 
 def test_among_none_and_among_the_unknown(make, kind, documents, queries):
     system = indexed(make(kind), documents)
-    ranking, shares = system.retrieve_with_shares(queries, 8, [])
+    ranking = system.retrieve(queries, 8, [], with_shares=True)
+    shares = ranking.shares
     assert ranking.query_ids == queries["id"] and not any(map(ranking.documents, queries["id"]))
     assert shares == {query: {} for query in queries["id"]}
     with pytest.raises(ValueError, match="among: 'd99' must be the id of an indexed document"):
-        system.retrieve_with_shares(queries, 8, ["d1", "d99"])
+        answers(system, queries, 8, ["d1", "d99"])
     with pytest.raises(ValueError, match="index the documents first"):
         make(kind).retrieve(queries, 8)
 
@@ -212,9 +218,9 @@ def test_threads_do_not_disturb_one_another(make, kind, documents, queries):
     rows = [queries.select([number % 3]) for number in range(24)]
     some = [None, ["d1", "d3"]]
     asked = [(row, 8, some[number % 2]) for number, row in enumerate(rows)]
-    expected = [system.retrieve_with_shares(*one) for one in asked]
+    expected = [answers(system, *one) for one in asked]
     with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(lambda one: system.retrieve_with_shares(*one), asked)) == expected
+        assert list(threads.map(lambda one: answers(system, *one), asked)) == expected
 
 
 # The shares of given pairs ----------------------------------------------------------------------

@@ -57,7 +57,8 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
         lost = [n for n, name in enumerate(documents["id"]) if name not in free.scores(query)]
         wanted[lost[-1], number] = 1e3
     system.plan = Given(wanted.tolist())
-    found, shares = system.retrieve_with_shares(queries)
+    found = system.retrieve(queries, with_shares=True)
+    shares = found.shares
     for number, query in enumerate(queries["id"]):
         gold = documents["id"][int(wanted[:, number].argmax())]
         assert gold in found.scores(query) and gold not in free.scores(query)
@@ -66,7 +67,7 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
             assert sum(s.value for s in shares[query][name]) == pytest.approx(score, abs=1e-5)
     row = int(wanted[:, 0].argmax())
     assert trace_search(system, queries["tokens"][0], row, "").lost is None
-    among = system.retrieve_with_shares(queries, 100, documents["id"][:3])[0]
+    among = system.retrieve(queries, 100, documents["id"][:3])
     assert all(set(among.scores(query)) <= set(documents["id"][:3]) for query in queries["id"])
     # Without weight the search is today's, to the bit; a beam of all loses nothing to a plan.
     assert system.retrieve(queries, plan_weight=0) == free

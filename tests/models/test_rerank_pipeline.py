@@ -45,7 +45,7 @@ class Scripted(System):
         directory.mkdir()
         self.documents = documents["id"][:]
 
-    def retrieve(self, queries, k=100):
+    def retrieve(self, queries, k=100, among=None, with_shares=False):
         return self.rerank(queries, None, dict.fromkeys(queries["id"], self.documents)).top(k)
 
     def rerank(self, queries, documents, candidates, sign=1):
@@ -177,11 +177,11 @@ def test_a_query_that_the_first_stage_cannot_answer_is_left_out(tmp_path, texts,
     runs = [scripted_run(tmp_path / "A"), scripted_run(tmp_path / "B", SECOND)]
     model = pipeline((runs[0], 2), (runs[1], None), documents=texts, directory=tmp_path)
     first, second = (stage.model for stage in model.stages)
-    first.retrieve = lambda queries, k: Ranking({"q0": {}, "q1": {"d2": 1.0, "d0": 2.0}})
+    first.retrieve = lambda queries, k, among: Ranking({"q0": {}, "q1": {"d2": 1.0, "d0": 2.0}})
     found = model.retrieve(asked)
     assert second.asked == [{"q1": ["d0", "d2"]}]
     assert (found.documents("q0"), found.documents("q1")) == ([], ["d0", "d2"])
-    first.retrieve = lambda queries, k: Ranking({"q0": {}, "q1": {}})
+    first.retrieve = lambda queries, k, among: Ranking({"q0": {}, "q1": {}})
     assert len(second.asked) == 1 and model.retrieve(asked).documents("q1") == []
     assert len(second.asked) == 1
 

@@ -52,14 +52,16 @@ def check_sums(ranking, shares):
 
 def test_shares_sum_to_the_scores_of_the_search(system, documents, queries):
     system.index(documents)
-    ranking, shares = system.retrieve_with_shares(queries, 4)
+    ranking = system.retrieve(queries, 4, with_shares=True)
+    shares = ranking.shares
     assert ranking == system.retrieve(queries, 4)
     check_sums(ranking, shares)
 
 
 def test_among_given_documents_no_other_is_found(system, documents, queries):
     system.index(documents)
-    ranking, shares = system.retrieve_with_shares(queries, 4, ["d1", "d5"])
+    ranking = system.retrieve(queries, 4, ["d1", "d5"], with_shares=True)
+    shares = ranking.shares
     check_sums(ranking, shares)
     assert all(set(ranking.documents(query)) <= {"d1", "d5"} for query in queries["id"])
 

@@ -145,8 +145,10 @@ def test_an_opened_index_gives_the_same_words_and_shares(
     opened.open_index(written, tmp_path)
     table = tools.Texts([[4], [5]], "q")
     table["text"] = ["W44 w42?", f"w43 nothing {written['text'][1]}"]
-    ranking, shares = opened.retrieve_with_shares(table, 10)
-    assert (ranking, shares) == generator.retrieve_with_shares(table, 10)
+    ranking = opened.retrieve(table, 10, with_shares=True)
+    shares = ranking.shares
+    again = generator.retrieve(table, 10, with_shares=True)
+    assert (ranking, shares) == (again, again.shares)
     assert ranking == generator.retrieve(table, 10) and ranking.documents("q1")
     for query in table["id"]:
         for document, score in ranking.scores(query).items():
@@ -154,7 +156,8 @@ def test_an_opened_index_gives_the_same_words_and_shares(
             assert sum(values) == pytest.approx(score, abs=1e-4)
     assert [share.tokens for share in shares["q0"]["d0"]] == ["w44", "w42"]
     assert shares["q0"]["d0"][1].value == 0 < shares["q0"]["d0"][0].value
-    narrow, few = opened.retrieve_with_shares(table, 10, ["d1"])
+    narrow = opened.retrieve(table, 10, ["d1"], with_shares=True)
+    few = narrow.shares
     assert narrow.documents("q0") == list(few["q0"]) == ["d1"]
     written["tokens"][0] = [7]
     with pytest.raises(ValueError, match="was made from another collection"):

@@ -117,7 +117,8 @@ def test_search_is_the_product_of_all_kept_weights(tools, documents, queries):
 def test_texts_without_a_term_are_found_by_nothing(tools, documents, queries):
     model = tools.make_splade(initial_bias=-99.0)
     model.index(documents)
-    ranking, shares = model.retrieve_with_shares(queries, 3)
+    ranking = model.retrieve(queries, 3, with_shares=True)
+    shares = ranking.shares
     assert not any(ranking.documents(query) or shares[query] for query in queries["id"])
     pairs = model.align(tools.make_batch())
     assert pairs.score.tolist() == [0, 0, 0] and pairs.document_mask.sum(1).tolist() == [1, 1, 1]

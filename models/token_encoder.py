@@ -1,0 +1,141 @@
+"""Texts to token vectors: an encoder, a pooling, a projection, a salience."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gr_mvdr.backbones import encoder_mask, load_encoder
+from gr_mvdr.options import build
+from gr_mvdr.pooling import AllTokens, ClusteredTokens, Grouped, merge_tokens
+from gr_mvdr.relevance import at_least_float32
+from gr_mvdr.salience import FrequencySalience, IdfSalience
+from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
+from gr_mvdr.token_vectors import SIDES, Side, TokenVectors
+
+Projections = Literal["shared", "attention"]
+# The description of a part for each side; None = no part.
+Sides = dict[Side, dict[str, Any] | None]
+
+
+class TokenEncoder(nn.Module):
+    """Texts to token vectors: encoder, pooling, projection, salience (gr_as_mvdr §3, aligner §3.2).
+
+    projections "shared": one matrix for both sides, unit vectors (ColBERT). "attention": one matrix
+    for the keys and one for the values of each side, vectors of any length (mva §2.1).
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        dimension: int,
+        projections: Projections = "shared",
+        pooling: Sides | None = None,
+        salience: Sides | None = None,
+        heads: int = 1,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder`.
+            dimension: d, the size of a token vector (of a key too, where there are keys).
+            heads: H parts of a vector, each with its own alignment (mva Table 4).
+            pooling: each side's part of `gr_mvdr.pooling`; None = every token.
+            salience: each side's part of `gr_mvdr.salience`; None = all tokens weigh the same.
+
+        Raises:
+            ValueError: a pooled shared projection, clustered queries, or heads that do not divide d
+                or have a salience.
+        """
+        super().__init__()
+        salience = {side: part for side, part in (salience or {}).items() if part}
+        if dimension % heads:
+            raise ValueError(f"model.heads={heads}: must divide model.dimension={dimension}")
+        if heads > 1 and salience:
+            raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
+        self.heads, self.dimension = heads, dimension
+        self.backbone = load_encoder(**backbone)
+        self.template = self.backbone.template
+        self.vocabulary_size = self.backbone.config.vocab_size
+        size = self.backbone.get_input_embeddings().embedding_dim, self.vocabulary_size
+        chosen = {"_target_": "gr_mvdr.pooling.AllTokens"}
+        parts = {side: (pooling or {}).get(side) or chosen for side in SIDES}
+        self.pooling = nn.ModuleDict({s: build("pooling", parts[s], *size) for s in SIDES})
+        if isinstance(self.pooling["query"], ClusteredTokens):
+            raise ValueError("model.pooling.query=ClusteredTokens: must be of documents alone")
+        # The learned tokens of a pooling have ids beyond the vocabulary.
+        learned = max(getattr(part, "k", 0) for part in self.pooling.values())
+        self.n_tokens = self.vocabulary_size + learned
+        widths = {s: self.backbone.config.hidden_size * self.pooling[s].width for s in SIDES}
+        if projections == "attention":
+            matrices = [nn.Linear(widths[s], dimension, bias=False) for s in SIDES * 2]
+            self.values = nn.ModuleDict(zip(SIDES, matrices[:2], strict=True))
+            self.keys = nn.ModuleDict(zip(SIDES, matrices[2:], strict=True))
+        elif widths["query"] == widths["document"]:
+            one = nn.Linear(widths["query"], dimension, bias=False)
+            self.values, self.keys = nn.ModuleDict(dict.fromkeys(SIDES, one)), None
+        else:
+            rule = "needs projections=attention, the sides' states have other widths"
+            raise ValueError(f"model.pooling=Temporal: {rule}")
+        self.salience = nn.ModuleDict(
+            {s: build("salience", salience[s], dimension) for s in SIDES if s in salience}
+        )
+        if self.template.expansion is not None and _has(self.salience, IdfSalience):
+            rule = "must be null with an IDF salience, which would rate it highest"
+            raise ValueError(f"tokenizer.expansion: {rule}")
+        for side, salient in self.salience.items():
+            counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
+            if _has(salient, FrequencySalience) and not counts:
+                rule = f"needs model.pooling.{side}=all_tokens: it counts tokens"
+                raise ValueError(f"model.salience.{side}=FrequencySalience: {rule}")
+
+    def forward(
+        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
+    ) -> TokenVectors:
+        """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors.
+
+        Args:
+            attended: (B, L) bool, the tokens that others attend to; None = all real tokens.
+        """
+        return merge_tokens(*self.grouped(ids, mask, side, attended))
+
+    def grouped(
+        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
+    ) -> Grouped:
+        """`forward` before a pooling merges vectors, and the groups that it merges."""
+        pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
+        embeddings, read = pooling.enter(table(ids), mask)
+        seen = read if attended is None else pooling.enter(embeddings, attended)[1]
+        seen = encoder_mask(self.backbone, seen)
+        states = self.backbone(inputs_embeds=embeddings, attention_mask=seen)
+        states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
+        if side == "document" and self.template.skip:
+            skipped = torch.tensor(self.template.skip, device=ids.device)
+            mask = mask & ~torch.isin(ids, skipped)
+        real = mask.unsqueeze(-1)
+        vectors = at_least_float32(self.values[side](states))
+        if self.keys is None:
+            vectors, keys = pooling.unit(vectors, mask) * real, None
+        else:
+            vectors, keys = vectors * real, at_least_float32(self.keys[side](states)) * real
+            if side == "query":
+                keys = keys / math.sqrt(keys.shape[-1] / self.heads)
+        salience = None
+        if side in self.salience:
+            salience = at_least_float32(self.salience[side](vectors, ids, mask))
+        tokens = TokenVectors(vectors, mask, ids, salience, keys)
+        return tokens, pooling.group(tokens)
+
+    def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
+        """Operations of Eq. 1 for one pair, from its numbers of vectors."""
+        if self.keys is None:
+            return multi_vector_joint_flops(query_vectors, document_vectors, self.dimension)
+        return mva_joint_flops(query_vectors, document_vectors, self.dimension, self.heads)
+
+    def floats(self, vectors: int) -> int:
+        """The floats of a text with this number of vectors, keys included (mva Table 5)."""
+        return vectors * self.dimension * (1 if self.keys is None else 2)
+
+
+def _has(salience: nn.Module, kind: type[nn.Module]) -> bool:
+    return any(isinstance(module, kind) for module in salience.modules())
