@@ -34,15 +34,3 @@ def test_token_vectors_start_as_what_tokens_mean_in_the_documents():
     meanings = (table * 2 - before * 3**0.5)[[1, 2, 3, 4]] / table.shape[1] ** 0.5
     similar = torch.tensor([[1.0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
     assert torch.allclose(meanings @ meanings.T, similar, atol=1e-2)
-
-
-def test_few_documents_have_few_meanings():
-    model = load_encoder(None, shape=SHAPE, latent=0.25)
-    before = model.get_input_embeddings().weight.detach().clone()
-    take_latent_meanings(model, [[1, 2]])  # its tokens are in all documents
-    assert torch.equal(model.get_input_embeddings().weight, before)
-    for nothing in ([], [[]]):
-        take_latent_meanings(model, nothing)
-    assert torch.equal(model.get_input_embeddings().weight, before)
-    with pytest.raises(ValueError, match=r"latent=1: must be a number ≥ 0 and < 1"):
-        load_encoder(None, shape=SHAPE, latent=1)

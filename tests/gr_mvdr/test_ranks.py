@@ -1,6 +1,5 @@
 """Processes that train together: what they gather, and that losses and gradients are one's."""
 
-import os
 import time
 
 import pytest
@@ -69,7 +68,7 @@ def found(tmp_path_factory):
     return in_two_processes(of_each_rank, tmp_path_factory.mktemp("ranks"))
 
 
-def test_one_process_is_alone_and_shares_with_nobody():
+def test_one_process_needs_no_connection():
     assert (rank(), world_size(), slice_for_rank(7)) == (0, 1, slice(0, 7))
     tensor = torch.ones(2, requires_grad=True)
     assert gather(tensor)[0] is tensor and mean_over_ranks(torch.tensor(6.0), 3) == 2
@@ -79,16 +78,6 @@ def test_one_process_is_alone_and_shares_with_nobody():
     leave()
     with rank_zero_first():
         assert not distributed.is_initialized()
-
-
-def test_without_a_connection_the_environment_says_who_this_is(monkeypatch):
-    monkeypatch.setitem(os.environ, "RANK", "3")
-    monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")
-    assert (rank(), world_size(), slice_for_rank(6)) == (3, 4, slice(4, 6))
-
-
-def test_ranks_know_themselves_and_share_everything_once(found):
-    assert [(one["rank"], one["ranks"], one["share"]) for one in found] == [(0, 2, 0), (1, 2, 2)]
 
 
 def test_gathered_tensors_are_padded_to_the_longest_and_cut_to_each_ranks_own(found):
@@ -114,16 +103,14 @@ def test_loss_and_gradients_are_those_of_one_process(found):
     assert whole.grad.abs().min() > 1e-4
 
 
-def test_a_mean_over_items_weighs_every_item_alike(found):
+def test_ranks_share_items_and_a_mean_weighs_every_item_alike(found):
+    assert [(one["rank"], one["ranks"], one["share"]) for one in found] == [(0, 2, 0), (1, 2, 2)]
+    assert all(torch.equal(one["first"], torch.arange(3).double()) for one in found)
     assert all(one["sum"] == 3 for one in found)
     assert [one["mean"].item() for one in found] == [4.0, 8.0], "mean 6 = (10 + 20) / 5, twice"
     assert [one["empty"].item() for one in found] == [0.0, 4.0], "one rank without items"
 
 
-def test_rank_0_goes_first_and_in_the_end_everyone_is_alone(found):
+def test_rank_0_goes_first_and_the_connection_ends(found):
     assert found[1]["entered"] > found[0]["done"]
     assert all(one["after"] == [0, 1] and not one["connected"] for one in found)
-
-
-def test_rank_0_tells_the_others_its_tensor(found):
-    assert all(torch.equal(one["first"], torch.arange(3).double()) for one in found)

@@ -77,25 +77,20 @@ def test_the_exact_solution_has_its_form(k, epsilon):
         assert (row[~below] + a.max() >= -1e-9).all()
 
 
-def test_a_hand_worked_row():
-    """exp(s/ε) = 8, 2, 1, 1 and k = 2: the first is cut at 1, the rest share 1 as 2 : 1 : 1."""
-    scores = torch.tensor([8.0, 2.0, 1.0, 1.0]).double().log() * 0.5
-    assert relaxed_top_k(scores, 2, 0.5).tolist() == pytest.approx([1, 0.5, 0.25, 0.25])
-    # k = 1: nothing is cut.
-    assert relaxed_top_k(scores, 1, 0.5).tolist() == pytest.approx([8 / 12, 2 / 12, 1 / 12, 1 / 12])
-
-
-@pytest.mark.parametrize("solver", [("exact", 1), ("iterative", 300)], ids=str)
 @pytest.mark.parametrize("shift", [0.0, 3e4, -3e4])
-def test_large_scores_do_not_overflow(shift, solver):
-    """exp(30,000 / 0.002) is far beyond any float."""
-    scores = torch.tensor([0.004, 0.001, 0.0, 0.002], dtype=torch.double) + shift
-    scores.requires_grad_()
-    weights = relaxed_top_k(scores, 2, 0.002, None, *solver)
-    expected = relaxed_top_k(scores.detach() - shift, 2, 0.002)
-    assert torch.allclose(weights, expected, atol=1e-6)
-    weights[0].backward()
-    assert scores.grad.isfinite().all()
+def test_a_hand_worked_row(shift):
+    """exp(s/ε) = 8, 2, 1, 1 and k = 2: the first is cut at 1, the rest share 1 as 2 : 1 : 1.
+
+    A shift changes nothing, and exp(30,000 / 0.5) does not overflow.
+    """
+    scores = (torch.tensor([8.0, 2.0, 1.0, 1.0]).double().log() * 0.5 + shift).requires_grad_()
+    for solver in SOLVERS:
+        weights = relaxed_top_k(scores, 2, 0.5, None, *solver)
+        assert weights.tolist() == pytest.approx([1, 0.5, 0.25, 0.25], abs=1e-6)
+        assert torch.autograd.grad(weights[1], scores)[0].isfinite().all()
+    # k = 1: nothing is cut.
+    weights = relaxed_top_k(scores, 1, 0.5).tolist()
+    assert weights == pytest.approx([8 / 12, 2 / 12, 1 / 12, 1 / 12])
 
 
 @pytest.mark.parametrize("solver", ["exact", "iterative"])
@@ -128,15 +123,6 @@ def test_gradients(k, solver):
     assert torch.autograd.gradcheck(lambda s: relaxed_top_k(s, k, 0.4, mask, *solver), scores)
 
 
-def test_ties_share_and_have_gradients():
-    scores = torch.zeros(2, 4, dtype=torch.double, requires_grad=True)
-    weights = relaxed_top_k(scores, 2, 0.5)
-    assert weights.tolist() == [[0.5] * 4] * 2
-    # λ/ε (g − mean g) = ½ / ½ · (1 − ¼) for the token itself, −¼ for the others.
-    weights[0, 0].backward()
-    assert scores.grad.tolist() == [pytest.approx([0.75, -0.25, -0.25, -0.25]), [0] * 4]
-
-
 def test_equal_scores_that_just_fit_have_no_gradient():
     """Both get 1 whichever of them moves; a softmax of the two alone would pull them apart."""
     scores = torch.tensor([5.0, 5.0, 0.0, -1.0]).requires_grad_()
@@ -153,13 +139,3 @@ def test_blocks_change_nothing(monkeypatch):
     for block in (1, 25):
         monkeypatch.setattr(module, "_BLOCK", block)
         assert torch.equal(relaxed_top_k(scores, k, 0.1), whole)
-
-
-def test_the_iterations_of_the_paper_at_a_small_epsilon():
-    """Facts, "The solver": a few are not enough; the sum of λ crawls from 1 to k = 80."""
-    scores = random_scores(200, seed=1).relu()
-    sums = [
-        relaxed_top_k(scores, 80, 0.002, None, "iterative", n).sum().item() for n in (20, 100, 2000)
-    ]
-    assert sums[0] < 3 and sums[1] < 10
-    assert 70 < sums[2] < 80

@@ -40,15 +40,13 @@ def token_scores(vectors):
     return (vectors[..., 0] - 2 * vectors[..., 1] + 0.25).clamp(min=0)
 
 
-@pytest.mark.parametrize(("solver", "iterations"), [("exact", 1), ("iterative", 500)])
-def test_the_lp_gate_is_the_relaxed_top_k_of_its_share(solver, iterations):
-    options = {"sparsity": 0.4, "epsilon": 0.5, "solver": solver, "iterations": iterations}
+def test_the_lp_gate_is_the_relaxed_top_k_of_its_share():
+    options = {"sparsity": 0.4, "epsilon": 0.5}
     vectors = random_vectors()
     found, scores = learned("lp", **options)(vectors, IDS, MASK), token_scores(vectors)
     for row, m, result in zip(scores, (6, 4, 1), found, strict=False):
         gates = relaxed_top_k(row[:m], math.ceil(0.4 * m), 0.5)
         assert torch.allclose(result[:m], gates * row[:m], atol=1e-6)
-    assert not found[~MASK].any()
 
 
 @pytest.mark.parametrize("gate", GATES)
@@ -121,12 +119,6 @@ def test_idf_by_hand():
     assert found[1].tolist() == pytest.approx([idf(1) / mean] * 7 + [1])
 
 
-def test_idf_of_nothing_is_finite():
-    salience = IdfSalience(3)
-    salience.fit([[1], []], 5, SPECIAL)
-    assert salience.idf.isfinite().all()
-
-
 def test_idf_is_in_the_checkpoint(tmp_path):
     """A new module loads a table of any size, inside other modules too."""
     torch.save(torch.nn.ModuleDict({"query": fitted()}).state_dict(), tmp_path / "x.ckpt")
@@ -146,12 +138,6 @@ def test_the_best_share_of_each_text_is_kept(share):
     for row, m, result in zip(salience, (6, 4, 1, 0), kept, strict=True):
         best = row[:m].argsort(descending=True)[: math.ceil(share * m)]
         assert sorted(result.nonzero().flatten().tolist()) == sorted(best.tolist())
-
-
-def test_of_equal_tokens_the_first_are_kept():
-    salience = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0])
-    kept = top_share(salience, torch.tensor([True, True, True, True, False]), 0.5)
-    assert kept.tolist() == [True, True, False, False, False]
 
 
 # Term frequency --------------------------------------------------------------------------------

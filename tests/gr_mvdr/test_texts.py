@@ -2,22 +2,10 @@
 
 import pytest
 
-from gr_mvdr.texts import TextReader, TextTable, clean_text
+from gr_mvdr.texts import TextReader, clean_text
 from gr_mvdr.tokenizers import build_word_tokenizer
 
 PAGE = "<p class='x'>Don&#39;t  <b>stop</b>ped &amp; cafÃ© 3 < 4<script>x<y</script>,\n“yes”</p>"
-
-
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        ([], PAGE),
-        (["html", "unicode"], 'Don\'t stopped & café 3 < 4, "yes"'),
-        (["unicode", "html", "punctuation"], "Dont stopped café 3 4 yes"),
-    ],
-)
-def test_steps_in_their_order(steps, expected):
-    assert clean_text(PAGE, steps) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,12 +25,6 @@ def test_one_step(text, step, expected):
     assert clean_text(text, [step]) == expected
 
 
-def test_an_unknown_step_is_named():
-    message = r"^data\.cleaning=\[stem\]: must be of html, unicode, punctuation$"
-    with pytest.raises(ValueError, match=message):
-        clean_text("x", ["html", "stem"])
-
-
 def test_a_reader_joins_the_fields_and_leaves_empty_ones_out():
     reader = TextReader(build_word_tokenizer(["amber marsh bird"]))
     rows = [
@@ -53,18 +35,3 @@ def test_a_reader_joins_the_fields_and_leaves_empty_ones_out():
     assert table["text"] == ["Amber | bird", "marsh"] and table["id"] == ["a", "b"]
     assert table["tokens"] == [[4, 6], [5]] and table["title_tokens"] == [[4], []]
     assert reader.queries(["bird"])["tokens"] == [[6]]
-
-
-def test_queries_and_documents_are_cleaned_alike():
-    reader = TextReader(build_word_tokenizer(["amber"]), ["text"], ["html"])
-    assert reader.queries(["<b>amber</b>"])["text"] == ["amber"]
-    found = reader.documents([{"id": "a", "title": "no", "text": "<i>amber</i>"}])
-    assert found["text"] == ["amber"] and found["title"] == ["no"]
-
-
-def test_a_table_gives_columns_rows_and_slices():
-    table = TextTable({"id": ["a", "b", "c"], "tokens": [[1], [2], [3]]})
-    assert len(table) == 3 and table["id"] == ["a", "b", "c"]
-    assert table[1] == {"id": "b", "tokens": [2]} == list(table)[1]
-    assert table[1:] == {"id": ["b", "c"], "tokens": [[2], [3]]} == table[[1, 2]]
-    assert table.select([2, 0])["id"] == ["c", "a"] and len(TextTable({})) == 0

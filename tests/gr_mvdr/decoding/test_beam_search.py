@@ -108,22 +108,3 @@ def test_batch_mates_change_nothing():
         alone = beam_search(PathModel(10, [query]), index, 1, 4, 6, END)
         assert alone.candidates.of(0) == together.candidates.of(query)
         assert alone.final.of(0) == together.final.of(query)
-
-
-def test_known_numbers():
-    # Corpus "3 4 1" and "3 5"; the model halves its belief with every larger token.
-    index = NgramIndex.build([[3, 4, 1], [3, 5]])
-    log_probs = torch.tensor([0.1, 0.2, 0.05, 0.3, 0.25, 0.1]).log()
-    found = beam_search(lambda tokens, _: log_probs.expand(len(tokens), -1), index, 1, 1, 3, END)
-    scores = dict((tuple(tokens), score) for tokens, score in found.candidates.of(0))
-    expected = {(3,): 0.3, (4,): 0.25, (3, 4): 0.075, (3, 5): 0.03, (3, 4, 1): 0.015}
-    assert {k: round(float(torch.tensor(v).exp()), 6) for k, v in scores.items()} == expected
-    assert [tokens for tokens, _ in found.final.of(0)] == [[3, 4, 1]]
-
-
-def test_an_impossible_token_is_never_chosen():
-    index = NgramIndex.build([[3, 4, 5]])
-    log_probs = torch.full((6,), -torch.inf)
-    log_probs[4] = 0.0
-    found = beam_search(lambda tokens, _: log_probs.expand(len(tokens), -1), index, 1, 4, 3, END)
-    assert [tokens for tokens, _ in found.candidates.of(0)] == [[4]]

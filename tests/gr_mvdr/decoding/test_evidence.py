@@ -129,29 +129,6 @@ def test_equals_the_plain_reference(seed):
 
 # By hand ------------------------------------------------------------------------------------------
 
-PLAIN = {"alpha": 1.0, "smoothing": 0.0}
-
-
-def logit(x):
-    return math.log(x / (1 - x))
-
-
-def test_a_single_key_scores_its_log_odds():
-    index = NgramIndex.build([[3, 4, 5, 1], [6, 7, 8, 1]])
-    scores = score_documents(index, [([3, 4], math.log(0.5))], **PLAIN)
-    assert scores == pytest.approx({0: logit(0.5) - logit(1 / 8)})
-    squared = score_documents(index, [([3, 4], math.log(0.5))], alpha=2.0, smoothing=0.0)
-    assert squared == pytest.approx({0: scores[0] ** 2})
-
-
-def test_a_key_that_overlaps_itself_takes_places_from_the_left():
-    # 3 3 takes the first two of three places; the third is left to the unigram, already covered.
-    index = NgramIndex.build([[3, 3, 3, 1], [7, 7, 7, 1]])
-    unigrams = np.log(np.array([0.1, 0.1, 0.1, 0.5, 0.2]))
-    scores = score_documents(index, [([3, 3], math.log(0.6))], unigrams, beta=0.5, **PLAIN)
-    expected = logit(0.6) - logit(2 / 8) + 0.5 * (logit(0.5) - logit(3 / 8))
-    assert scores == pytest.approx({0: expected})
-
 
 def test_special_ids_are_cut_off_and_equal_keys_merged():
     index = NgramIndex.build([[3, 4, 1], [5, 6, 1]])
@@ -160,20 +137,6 @@ def test_special_ids_are_cut_off_and_equal_keys_merged():
     merged = score_documents(index, [([3, 4], -0.1), ([0, 3, 4, 1], -0.2), ([1], -0.01)])
     assert merged == plain
     assert score_documents(index, [([1], -0.1), ([], -0.1)], np.full(7, -0.1)) == {}
-
-
-def test_shares_are_what_each_key_and_unigram_added():
-    # In 0, 3 4 5 takes its places from 4 5; 6 is free, 3 is free again but covered.
-    index = NgramIndex.build([[3, 4, 5, 6, 3, 1], [4, 5, 7, 7, 7, 1]])
-    keys = [([4, 5], math.log(0.3)), ([3, 4, 5], math.log(0.5))]
-    unigrams = np.log(np.array([0.1, 0.1, 0.1, 0.3, 0.01, 0.01, 0.2, 0.01]))
-    found = share_scores(index, keys, unigrams, [1, 0], beta=0.5, **PLAIN)
-    three, six = logit(0.3) - logit(2 / 12), logit(0.2) - logit(1 / 12)
-    expected = {(3, 4, 5): logit(0.5) - logit(1 / 12), (6,): six, (3,): 0.5 * three}
-    assert list(found) == [1, 0] and [ngram for ngram, _ in found[0]] == [(3, 4, 5), (6,), (3,)]
-    assert dict(found[0]) == pytest.approx(expected)
-    assert found[1] == [((4, 5), pytest.approx(logit(0.3) - logit(2 / 12)))]
-    assert share_scores(index, [], None, [0], **PLAIN) == {0: []}
 
 
 def test_among_some_documents_the_best_of_them_are_scored_as_ever():

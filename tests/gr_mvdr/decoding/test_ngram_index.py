@@ -69,30 +69,12 @@ def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
         table = {n: p for n, p in table.items() if len(n) <= length or n[:length] in prefixes}
 
 
-def test_known_numbers():
-    index = NgramIndex.build([[3, 3, 3, 4, 1], [4, 3, 3, 1]])
-    assert index.count([3, 3]) == 3
-    assert index.successors([3, 3]).tolist() == [1, 3, 4]
-    assert index.successors([]).tolist() == index.tokens.tolist() == [1, 3, 4]
-    assert index.token_counts.tolist() == [2, 5, 2]
-    low, high = index.intervals([[3], [3, 3], [9], [], [4, 3, 3, 1]])
-    assert (high - low).tolist() == [5, 3, 0, 9, 1]
-
-
 @pytest.mark.parametrize("absent", [[9], [3, 9], [-1], [65_535], [10**12], [3, 65_535]])
 def test_tokens_that_occur_nowhere_count_zero(absent):
     index = NgramIndex.build([[3, 4], [3]])
     assert index.count(absent) == 0
     assert index.successors(absent).tolist() == []
     assert index.documents(absent).tolist() == []
-
-
-def test_a_prefix_at_the_index_depth_cannot_be_extended():
-    index = NgramIndex.build([[3, 4, 5, 6]], depth=2)
-    state = index.expand(index.expand(index.root(1, "cpu")).state).state
-    with pytest.raises(ValueError, match="length=3: an index of depth 2"):
-        index.expand(state)
-    assert index.successors([3, 4, 5]).tolist() == [6]  # a single n-gram may be longer
 
 
 def test_what_is_loaded_equals_what_was_saved(tmp_path):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gr_mvdr.decoding.beam_search import beam_search
-from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchTrace, continue_prefix
 from gr_mvdr.decoding.trie import Trie
 
@@ -55,17 +54,6 @@ def test_a_lost_gold_worked_out_by_hand():
     assert (second.alive, second.rank, second.best) == (False, None, None)
     assert second.kept == (hypothesis((2, 4), 0.3),) and second.limit == second.kept[0]
     assert path.generated == (hypothesis((2, 4), 0.3, 0),)
-
-
-def test_a_gold_that_is_lost_at_the_end_and_one_that_is_found():
-    lost, _ = path_to(1, DOCIDS, GARDEN.__getitem__, beam_size=1)
-    assert [step.alive for step in lost.steps] == [True, False] and lost.lost == 2
-    assert lost.lost_step.best == hypothesis((2, 5), 0.24)
-    found, _ = path_to(1, DOCIDS, GARDEN.__getitem__, beam_size=4)
-    assert found.lost is None and found.lost_step is None
-    assert [step.rank for step in found.steps] == [1, 3]
-    assert [one.tokens for one in found.generated] == [(3, 4), (2, 4), (2, 5), (3, 5)]
-    assert found.steps[1].kept[2] == hypothesis((2, 5), 0.24)
 
 
 def test_what_ends_is_kept_and_takes_no_place_of_the_beam():
@@ -145,17 +133,3 @@ def test_what_follows_a_prefix_of_a_trie():
     for prefix in ([4], [2, 6], [2, 4, 4]):
         with pytest.raises(ValueError, match=r"prefix=\[.*\]: must be one that a search can"):
             after(prefix, trie, 9, table | {(2, 4): {}, (2, 4, 4): {}})
-
-
-def test_what_follows_a_prefix_of_an_ngram_index():
-    index = NgramIndex.build([[3, 4, 5, END], [4, 5, 4, 6, END]] + [[7, END]] * 30)
-    found = after([4], index, 9, {(): {}, (4,): {3: 0.4, 6: 0.3, 5: 0.2}})
-    assert [(one.token, one.documents) for one in found if one.probability > 1e-6] == [
-        (3, ()),
-        (6, (1,)),
-        (5, (0, 1)),
-    ]
-    seven = next(one for one in after([], index, 9, {(): {7: 1.0}}) if one.token == 7)
-    assert seven.n_documents == 30 and seven.documents == tuple(range(2, 12))
-    with pytest.raises(ValueError, match="must be one that a search can generate"):
-        after([4, 7], index, 9, {(): {}, (4,): {}})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ir_measures import AP, RR, P, R, Success, nDCG
 
-from gr_mvdr.evaluation.metrics import METRICS, name_metric, rank_of
+from gr_mvdr.evaluation.metrics import METRICS, name_metric
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, evaluate_queries
 
 # torchmetrics takes differences of fp32 sums over all ranks. A document more or less is worth more.
@@ -62,24 +62,6 @@ def test_every_metric_of_every_query_equals_trec_eval(ties):
         assert values[reference.query_id][name] == pytest.approx(value, abs=FP32), reference
         compared += 1
     assert compared == 200 * len(references)
-
-
-def test_means_equal_ir_measures_when_queries_have_no_results_or_no_judgements():
-    run, qrels = random_run_and_qrels(seed=2, queries=100, ties=False)
-    run["unjudged"] = {"d1": 1.0}
-    run["q1"] = {}
-    for query in ("q2", "q3"):
-        del run[query]
-    measures = {**REFERENCES, "mrr@10": RR @ 10, "ndcg@10": nDCG @ 10}
-    expected = ir_measures.calc_aggregate(list(measures.values()), qrels, run)
-    wanted = {name: expected[measure] for name, measure in measures.items()}
-    assert evaluate(Ranking(run), qrels) == pytest.approx(wanted, abs=FP32)
-
-
-@pytest.mark.parametrize("name", ["recall", "recall@0", "R@ten", "bpref@10"])
-def test_an_unknown_metric_is_named(name):
-    with pytest.raises(ValueError, match=rf"{name}: must be recall \(R\), .* map \(AP\) @ a rank"):
-        rank_of(name)
 
 
 def test_the_names_of_ir_measures_and_ranx_mean_ours():

@@ -15,13 +15,6 @@ def test_documents_come_by_score_and_ties_by_id_last_first():
         assert list(found.items()) == list(ranking.top(k).scores("q").items())
 
 
-def test_rankings_are_equal_when_their_results_are():
-    first = Ranking({"q": {"a": 1, "b": 2}, "r": {"a": 1}})
-    assert first == Ranking({"r": {"a": np.float32(1)}, "q": {"b": 2, "a": 1}, "empty": {}})
-    assert first != Ranking({"q": {"a": 1, "b": 2}})
-    assert first != Ranking({"q": {"a": 1, "b": 3}, "r": {"a": 1}})
-
-
 def test_a_score_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="query 'q', document 'b': the score is nan"):
         Ranking({"q": {"a": 1.0, "b": float("nan")}})

@@ -80,14 +80,6 @@ def test_what_a_document_does_not_have_is_the_first_row_of_its_token(backbone):
     assert head.labels(torch.tensor([[33]]), torch.tensor([0])).item() == 0  # no row at all
 
 
-def test_a_target_ends_with_its_document(backbone):
-    head = NonParametricHead(backbone)
-    head.build([[9, 7], [7, 8], [9, 7]], random(6, 16))
-    assert head.row_tokens.tolist() == [7, 7, 7, 8, 9, 9, 1]
-    targets = torch.tensor([[8, 9, 7], [8, 9, 9]])  # 9 comes next, and first of all
-    assert head.labels(targets, torch.tensor([1, 1])).tolist() == [[3, 4, 0], [3, 4, 4]]
-
-
 def test_clustered_occurrences_are_labelled_with_their_cluster(backbone):
     head = built(backbone, clusters=2)
     assert head.row_tokens.tolist() == [7, 7, 8, 8, 9, 9, 1]
@@ -129,20 +121,6 @@ def test_separate_groups_are_found_within_each_token():
     assert (rows[row] - centres[tokens, place]).abs().max() < 0.02
 
 
-def test_the_same_seed_gives_the_same_rows():
-    vectors, tokens = random(600, 6), torch.arange(600) % 2
-    first, second = (cluster_rows(vectors, tokens, k=5, seed=4) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert not torch.equal(first[0], cluster_rows(vectors, tokens, k=5, seed=5)[0])
-
-
-def test_copies_of_one_vector_are_one_row(recwarn):
-    vectors = torch.tensor([[1.0, 2.0], [5.0, 6.0]]).repeat(10, 1)
-    rows, row_tokens, _ = cluster_rows(vectors, torch.full((20,), 3), k=5, seed=0)
-    assert sorted(rows.tolist()) == [[1.0, 2.0], [5.0, 6.0]] and row_tokens.tolist() == [3, 3]
-    assert not recwarn.list
-
-
 # The batch's own table
 
 
@@ -163,14 +141,6 @@ def test_the_live_table_has_one_row_an_occurrence_and_gradients(backbone):
     after = head.table_state()
     assert all(torch.equal(after[n], v) for n, v in before.items() if n != "collection")
     assert after["collection"] == "abc" and not head.table.requires_grad
-
-
-def test_the_live_table_goes_when_the_loss_fails(backbone):
-    head = built(backbone)
-    table = head.table
-    with pytest.raises(ZeroDivisionError), head.live([[7]], random(1, 16), torch.tensor([3])):
-        raise ZeroDivisionError
-    assert head.table is table
 
 
 # Schedule and checkpoints

@@ -86,18 +86,6 @@ def test_context_looks_back_only_and_at_all_of_it(backbone):
         assert differs.tolist() == [position >= changed for position in range(5)]
 
 
-@pytest.mark.parametrize("form", ["paper", "nci"])
-def test_logits_start_at_order_one(form):
-    torch.manual_seed(0)
-    backbone = load_encoder_decoder(None, shape=SHAPE | dict(d_model=64))
-    head = PawaHead(backbone, LONG, form)
-    rows = torch.randint(0, 40, (20, 4))
-    context = head.context(head.inputs(rows))
-    assert context.pow(2).mean().sqrt().item() == pytest.approx(1, abs=0.1)
-    logits = head.logits(torch.randn(80, 64), context.flatten(0, 1), torch.zeros(80).long())
-    assert 0.5 < logits.std().item() < 2
-
-
 def test_only_a_positions_own_tokens_and_the_end_may_stand_there(backbone):
     head = make(backbone, POSITIONED)
     position = torch.tensor([0, 1, 2, 3])
@@ -152,11 +140,3 @@ def test_saved_parameters_are_those_of_the_same_tokens(backbone):
     other = make(backbone, Vocabulary(torch.tensor([1, 5, 9, 21])))
     with pytest.raises(ValueError, match="checkpoint: its PAWA head was trained for 4 tokens"):
         other.load_state_dict(state)
-
-
-@pytest.mark.parametrize(("vocabulary", "numbers"), [(SHORT, 4 * 16 + 8), (LONG, 16 * 16 + 94)])
-def test_the_memory_of_a_batch_is_stated(backbone, vocabulary, numbers):
-    """d² numbers a row, the decoder and its memory; products in the smaller order, and logits."""
-    head = make(backbone, vocabulary)
-    own = sum(p.numel() for p in head.decoder.parameters()) + 16 + len(vocabulary.tokens) * 16**2
-    assert head.memory_bytes(100) == 4 * (own + 100 * numbers)

@@ -106,25 +106,3 @@ def test_nothing_is_larger_than_a_block_or_the_table(task):
     tables = [tensor.numel() for tensor in head.table_parameters]
     assert largest.numbers <= max(4 * head.numbers_per_position, 330 * 16, *tables)
     assert largest.numbers < 330 * head.numbers_per_position
-
-
-def test_products_in_bf16_are_as_accurate_as_before(monkeypatch):
-    """Against fp32, the loss and its gradients are as near as those of the whole logits."""
-    torch.manual_seed(0)
-    head = Head(load_encoder_decoder(None, shape=SHAPE | dict(d_model=64, vocab_size=500)))
-    monkeypatch.setattr(heads, "_CPU_BLOCK", 4 * 500 * 20)
-    hidden, labels = draw(100, 64).requires_grad_(), torch.randint(0, 500, (100,))
-    sources, states = [hidden, head.output_table], (hidden, None, torch.zeros(100).long())
-
-    def whole():
-        return target_cross_entropy(head.logits(*states).float(), labels)
-
-    exact = [loss := whole(), *torch.autograd.grad(loss, sources)]
-    errors = []
-    for made in (whole, lambda: table_cross_entropy(head, states, labels)):
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = made()
-        found = [loss, *torch.autograd.grad(loss, sources)]
-        pairs = zip(found, exact, strict=True)
-        errors.append([((a - b).norm() / b.norm()).item() for a, b in pairs])
-    assert errors[1] == pytest.approx(errors[0], rel=0.2, abs=1e-5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.identifiers.cluster_tree import SemanticDocids, balance_labels, split
+from gr_mvdr.identifiers.cluster_tree import SemanticDocids, split
 
 pytest.importorskip("sklearn")
 
@@ -59,22 +59,6 @@ def test_every_point_has_a_place_of_its_own_in_a_leaf_of_bounded_size(
         assert [
             (*scheme.descend(p), place[-1]) for p, place in zip(points, places, strict=True)
         ] == places
-
-
-def test_groups_of_unequal_sizes_are_found_unless_balance_is_asked_for():
-    generator = np.random.default_rng(0)
-    labels = generator.permutation(np.repeat(range(3), [30, 5, 12]))
-    points = (10 * np.eye(3)[labels] + 0.05 * generator.normal(size=(47, 3))).astype(np.float32)
-    found = split(points, 3, False, seed=0)[0]
-    assert len(set(zip(found, labels, strict=True))) == len(set(found)) == 3
-    assert sorted(np.bincount(split(points, 3, True, seed=0)[0])) == [15, 16, 16]
-
-
-def test_the_point_that_would_lose_most_gets_the_seat():
-    # Both want cluster 0; elsewhere the second loses 9 and the first 1.
-    assert balance_labels(np.array([[0.0, 1.0], [0.5, 9.5]])).tolist() == [1, 0]
-    # Equal losses: the nearer one.
-    assert balance_labels(np.array([[2.0, 3.0], [1.0, 2.0]])).tolist() == [1, 0]
 
 
 def test_equal_points_are_split_evenly_in_their_order():

@@ -48,30 +48,12 @@ def test_naive_docids_are_decimal_digits_and_the_end_token():
     assert (scheme.n_tokens, scheme.width) == (10, None)
 
 
-def test_the_tokens_of_a_tree_worked_out_by_hand():
-    """Points 0 1 and 100 101 and 130 on a line, split in two and the larger part again."""
-    scheme = fitted(SemanticDocids(k=2, leaf_size=2), 5, [[0], [100], [1], [101], [130]])
-    zero, hundred, one, hundred_one, far = assigned(scheme, documents(5))
-    assert scheme.width == 2 and scheme.n_tokens == 3 * 2
-    # Position 0 has tokens 100 and 101, position 1 102 and 103, position 2 104 and 105.
-    assert zero[0] == one[0] != hundred[0] == hundred_one[0] == far[0]
-    assert {zero[0], far[0]} == {100, 101}
-    assert (zero[1:], one[1:]) == ([102], [103])
-    assert hundred[1] == hundred_one[1] != far[1]
-    assert (hundred[2], hundred_one[2], far[2:]) == (104, 105, [104])
-
-
 def test_new_documents_are_numbered_until_the_leaf_is_full():
     """One leaf for all: 3 documents known, 5 numbers; then the nearest known document's."""
     points = [[0], [10], [20], [99], [1], [11], [16], [3]]
     for choice, new in (("number", [3, 4, 1, 2, 0]), ("nearest", [2, 0, 1, 2, 0])):
         scheme = fitted(SemanticDocids(2, 5, new_documents=choice), 3, points)
         assert assigned(scheme, documents(8)) == [[100 + n] for n in [0, 1, 2, *new]]
-
-
-def test_documents_of_a_topic_share_their_prefix():
-    first = [docid[0] for docid in assigned(fitted(SemanticDocids(4, 3), 40), documents(40))]
-    assert first == first[:4] * 10 and len(set(first)) == 4
 
 
 @pytest.mark.parametrize("balanced", [False, True])

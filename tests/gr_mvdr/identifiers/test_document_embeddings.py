@@ -40,18 +40,6 @@ def test_all_dimensions_keep_tf_idfs_cosines():
     assert np.allclose(found @ found.T, expected, atol=1e-5)
 
 
-def test_the_dimension_is_what_the_data_allow():
-    for texts, expected in ((["one two", "three"], 2), (["one", "one"], 1), (["one two"], 1)):
-        assert fitted(texts, 64).transform(table(texts)).shape == (len(texts), expected)
-    with pytest.raises(ValueError, match="embeddings=TfidfSvd: no document has a word"):
-        fitted(["...", "!"])
-
-
-def test_unknown_words_alone_give_a_zero_vector():
-    vectors = fitted().transform(table([*TEXTS, "a dog and cheese", "zebra", "!?"]))
-    assert vectors[:-2].any(1).all() and not vectors[-2:].any()
-
-
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
 
 

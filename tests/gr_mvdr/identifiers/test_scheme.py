@@ -22,17 +22,6 @@ def test_statistics_of_five_documents_counted_by_hand():
     assert found.pop("documents") == 1 and set(found.values()) == {0}
 
 
-def test_collisions_above_five_percent_are_a_warning():
-    names = [f"d{number}" for number in range(100)]
-    own = [[number + 3] for number in range(100)]
-    few = Identifiers(names, own[:95] + [[3]] * 4 + own[99:])
-    assert few.describe_collisions() == "", "the first and four more: five of a hundred"
-    said = Identifiers(names, own[:94] + [[3]] * 5 + own[99:]).describe_collisions()
-    assert said.startswith("6% of the documents share their identifier with another, such as d0, d")
-    said = Identifiers(names[:2], [[3], [3]]).describe_collisions()
-    assert said.startswith("100% of the documents") and "such as d0, d1, and a search" in said
-
-
 def test_identifiers_come_back_from_their_folder_for_the_same_documents(tmp_path):
     SHARED.save(tmp_path / "identifiers")
     loaded = Identifiers.load(tmp_path / "identifiers", IDS)

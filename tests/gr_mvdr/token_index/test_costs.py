@@ -49,11 +49,6 @@ def test_mvas_cross_encoder_reads_128_tokens():
     assert mega(found) * 10 / 1000 == pytest.approx(110_000, rel=0.02), "Table 6, K = 10"
 
 
-def test_attention_by_hand():
-    # n = 2, m = 3, h = 4: two products of 2·3·8, 5·6 softmax, 2·6 weighted sum, 2 mean
-    assert mva_joint_flops(2, 3, 4) == 2 * 48 + 30 + 12 + 2
-
-
 def test_a_layer_by_hand():
     # L = 3, d_model = 4, d_attention = 6, d_ff = 5
     projections = 4 * (3 * 4 * 6) * 2

@@ -56,18 +56,6 @@ def test_saliences_weight_the_query_tokens():
     assert silent == pytest.approx({4: 0.0, 7: 0.7}), "no weight is left: 0, not 0/0"
 
 
-def test_a_query_token_that_retrieved_nothing_counts_with_zero():
-    nothing = Retrieved(torch.tensor([[0.9, 0.8], [NONE, NONE]]), torch.tensor([[4, 7], [-1, -1]]))
-    assert relevance(nothing, "last") == pytest.approx({4: 0.45, 7: 0.4})
-    assert relevance(nothing, "mean") == pytest.approx({4: 0.45, 7: 0.425}), "the mean is 0.85"
-    assert relevance(nothing, "none") == pytest.approx({4: 0.9, 7: 0.8})
-
-
-def test_nothing_retrieved_at_all_is_no_candidate():
-    nothing = Retrieved(torch.full((2, 3), NONE), torch.full((2, 3), -1))
-    assert relevance(nothing, "last") == relevance(nothing, "none") == {}
-
-
 @pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens"])
 def test_expected_relevance_by_hand(normaliser):
     """Missed similarities are the lowest of their row, their saliences the row's mean."""

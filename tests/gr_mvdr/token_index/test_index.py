@@ -1,7 +1,7 @@
-"""The three searches of a token index against Eq. 1 and xtr Eq. 4 over all documents."""
+"""The searches of a token index against Eq. 1 and xtr Eq. 4 over all documents."""
 
-from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from gr_mvdr.alignment import (
     TopK,
     TopP,
 )
+from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import scorers
 from gr_mvdr.token_index.codec import Storage
@@ -23,7 +24,6 @@ from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.search import SearchOptions
-from tests.gr_mvdr.token_index.test_max_sim import pair_by_pair
 from tests.gr_mvdr.token_index.test_store import (
     as_text,
     encoder,
@@ -31,6 +31,7 @@ from tests.gr_mvdr.token_index.test_store import (
     part_of,
     random_tokens,
 )
+from tests.pairwise import pairwise
 
 ALIGNMENTS = [
     MaxSim(),
@@ -66,6 +67,12 @@ def impute(index, query, neighbours, probes=None, **options):
     return index.search([query], COLBERT, options)[0]
 
 
+def pair_by_pair(documents, queries, scoring):
+    """(D, Q) from Eq. 1 with A written down, one pair after the other."""
+    texts = [[as_text(side, n) for n in range(len(side.counts))] for side in (documents, queries)]
+    return torch.stack([torch.stack([scoring(d, q) for q in texts[1]]) for d in texts[0]])
+
+
 def some_queries(**parts):
     return random_tokens(QUERY_LENGTHS, seed=9, **parts)
 
@@ -82,31 +89,40 @@ def exact_scores(tokens, query, scoring=COLBERT):
 # Exact search -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parts", [{}, {"salience": True}, {"keys": 5}], ids=str)
-@pytest.mark.parametrize("alignment", ALIGNMENTS, ids=str)
-def test_exact_search_equals_eq_1_of_every_pair(tmp_path, alignment, parts):
-    tokens, queries = random_tokens(**parts), some_queries(**parts)
-    scoring = Scoring(alignment, "alignment")
-    scores = build(tmp_path / "index", tokens).exact(queries.pad(), scoring)
-    assert scores.dtype == torch.float32
-    assert torch.allclose(scores, pair_by_pair(tokens, queries, scoring), atol=1e-5)
+PARTS = [{}, {"salience": True}, {"keys": 5}, {"keys": 5, "salience": True}]
 
 
-@pytest.mark.parametrize("alignment", [MaxSim(), LexicalMaxSim(), TopK(2), Softmax()], ids=str)
-@pytest.mark.parametrize("block", [1, 90, 100_000])
-def test_blocks_and_batches_change_nothing(tmp_path, monkeypatch, block, alignment):
-    tokens, queries = random_tokens(salience=True), some_queries()
-    scoring = Scoring(alignment)
-    expected = pair_by_pair(tokens, queries, scoring)
+@pytest.mark.parametrize(
+    ("alignment", "parts", "normaliser", "block"),
+    pairwise(ALIGNMENTS, PARTS, get_args(Normaliser), [1, 90, 100_000]),
+    ids=str,
+)
+def test_exact_search_equals_eq_1_of_every_pair_whatever_the_blocks(
+    tmp_path, monkeypatch, alignment, parts, normaliser, block
+):
     monkeypatch.setattr(scorers, "_BLOCK_SIMILARITIES", block)
-    for batch in (1, 8):
-        index = build(tmp_path / "index", tokens, batch)
-        assert torch.allclose(index.exact(queries.pad(), scoring), expected, atol=1e-5)
-        single = [index.exact(as_text(queries, n)[None], scoring) for n in range(3)]
-        assert torch.allclose(torch.cat(single, 1), expected, atol=1e-5)
-        numbers = torch.tensor([7, 0, 3, 2])
-        scores = index.score(as_text(queries, 0), numbers, scoring)
-        assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
+    tokens, queries = random_tokens(**parts), some_queries(**parts)
+    scoring, index = Scoring(alignment, normaliser), build(tmp_path / "index", tokens)
+    expected = pair_by_pair(tokens, queries, scoring)
+    scores = index.exact(queries.pad(), scoring)
+    assert scores.dtype == torch.float32 and torch.allclose(scores, expected, atol=1e-5)
+    numbers = torch.tensor([7, 0, 3, 2])
+    scores = index.score(as_text(queries, 0), numbers, scoring)
+    assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_segment_maxima_and_their_first_columns(device, monkeypatch):
+    counts = torch.tensor([2, 2, 3, 1, 2])
+    values = torch.randint(-3, 3, (50, 10), generator=torch.Generator().manual_seed(0)).float()
+    if device != "cpu":  # the form of other devices, on this one
+        monkeypatch.setattr(scorers, "_HOST", device)
+    best, chosen = scorers.segment_max(values, counts, True)
+    assert torch.equal(best, scorers.segment_max(values, counts, False)[0])
+    for number, segment in enumerate(values.split(counts.tolist(), 1)):
+        assert torch.equal(best[:, number], segment.amax(1))
+        begin = int(counts[:number].sum())
+        assert torch.equal(chosen[:, number], begin + segment.argmax(1))
 
 
 # Gather -------------------------------------------------------------------------------------------
@@ -157,21 +173,6 @@ def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
     assert index.costs.scored_tokens == sum(MANY[n] for n in few.documents.tolist())
     all_of_them = gather(index, query, scoring, 180, probes, lists=3, refine=60)
     assert by_document(all_of_them) == pytest.approx(everything, abs=1e-5)
-
-
-def test_a_pruned_query_retrieves_and_the_whole_query_scores(tmp_path):
-    tokens, queries = random_tokens(MANY), some_queries()
-    index = build(tmp_path / "index", tokens)
-    query = replace(as_text(queries, 0), salience=torch.tensor([0.1, 0.9, 0.3, 0.2]))
-    pruned = query[torch.tensor([False, True, False, False])]
-    found = gather(index, query, COLBERT, 6, keep_query=0.25)
-    alone = gather(index, pruned, COLBERT, 6)
-    assert found.documents.tolist() == alone.documents.tolist()
-    queries = queries._replace(salience=torch.cat([query.salience, torch.ones(3)]))
-    expected = exact_scores(tokens, part_of(queries, [0]))
-    assert by_document(found) == pytest.approx(
-        {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
-    )
 
 
 # Impute -------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens
 from models.beyond import muvera
 from models.beyond.muvera import FILE, Encoding
-from tests.gr_mvdr.token_index.test_index import COLBERT, build, some_queries
-from tests.gr_mvdr.token_index.test_max_sim import pair_by_pair
+from tests.gr_mvdr.token_index.test_index import COLBERT, build, pair_by_pair, some_queries
 from tests.gr_mvdr.token_index.test_store import as_text, names, part_of, random_tokens
 
 AXES = torch.eye(2).double()[None]  # one repetition whose two planes are the axes
@@ -50,22 +49,6 @@ def test_an_encoding_by_hand():
     # (−, −) differs from (1, −1) in one sign, (−, +) from (1, 2) and (3, 4): the first wins.
     assert means[0] == [[1, -1], [1, -1], [1, 2], [1.25, 2]]
     assert means[1] == [[-2, -4]] * 4
-
-
-def test_the_nearest_block_is_that_of_least_hamming_distance():
-    tokens, encoding = double(random_tokens([7, 1, 12, 3])), None
-    options = SearchOptions("exact", fde_repetitions=3, fde_planes=4, fde_projection=None)
-    encoding = Encoding.draw(8, options)
-    found = encoding.documents(tokens).view(4, 3, 16, 8)
-    for text, rows in enumerate(tokens.vectors.split(tokens.counts.tolist())):
-        for r in range(3):
-            signs = rows @ encoding.planes[r].T > 0  # (m, k)
-            for block in range(16):
-                other = torch.tensor([bool(block >> bit & 1) for bit in range(4)])
-                distance = (signs != other).sum(1)
-                own = rows[distance == 0]
-                expected = own.mean(0) if len(own) else rows[distance.argmin()]
-                assert torch.allclose(found[text, r, block], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("planes", [1, 4])
@@ -137,17 +120,6 @@ def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     assert sum(encoded) == 5 + 8
     index.proposer(ESTIMATE.changed(seed=1))
     assert sum(encoded) == 5 + 8 + 8, "other settings"
-
-
-def test_damaged_rows_and_settings_are_refused(tmp_path):
-    index = build(tmp_path / "index", random_tokens())
-    index.proposer(ESTIMATE)
-    file = tmp_path / "index" / FILE
-    good = file.read_bytes()
-    for damaged in (good[:-4], good[:-1] + bytes([good[-1] ^ 1])):
-        file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=FILE):
-            TokenIndex(tmp_path / "index").proposer(ESTIMATE)
 
 
 def test_what_cannot_be_estimated_or_stored_is_refused(tmp_path):

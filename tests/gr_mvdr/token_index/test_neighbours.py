@@ -8,7 +8,7 @@ from gr_mvdr.token_index import neighbours as token_neighbours
 from gr_mvdr.token_index import store as token_store
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.store import TokenStore
-from tests.gr_mvdr.token_index.test_store import contents, create, random_tokens
+from tests.gr_mvdr.token_index.test_store import create, random_tokens
 
 MANY = [1 + n % 5 for n in range(60)]  # 180 tokens
 
@@ -34,18 +34,6 @@ def nearest(vectors, queries, k, rows=None):
         similarities = similarities.masked_fill(hidden, -torch.inf)
     best = similarities.topk(k, dim=1)
     return best.values, best.indices
-
-
-@pytest.mark.parametrize("block", [1, 13, 1000])
-def test_exact_retrieval_whatever_the_blocks(tmp_path, queries, monkeypatch, block):
-    monkeypatch.setattr(token_neighbours, "_BLOCK", block)
-    tokens = random_tokens(MANY)
-    search = NearestTokens(create(tmp_path / "index", tokens)).search
-    for k in (1, 5, 180):
-        similarities, rows = search(queries, k, None)
-        expected = nearest(tokens.vectors, queries, k)
-        assert torch.allclose(similarities, expected[0], atol=1e-6)
-        assert torch.equal(rows, expected[1])
 
 
 @pytest.mark.parametrize("size", [6, 7])
@@ -103,14 +91,6 @@ def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, monkeypatch,
     assert set(rows.flatten().tolist()) == set(kept)
 
 
-def test_lists_are_the_same_for_the_same_seed(tmp_path):
-    for name, seed in (("one", 5), ("two", 5), ("other", 6)):
-        store = create(tmp_path / name, random_tokens(MANY), fingerprint={"model": "m"})
-        NearestTokens(store).build_lists(3, seed)
-    one, two, other = (contents(tmp_path / n)["lists.safetensors"] for n in ("one", "two", "other"))
-    assert one == two != other
-
-
 def test_saved_lists_are_opened_unless_something_changed(tmp_path, monkeypatch):
     store = create(tmp_path / "index", random_tokens(MANY, salience=True))
     built, save = [], NearestTokens._train_lists
@@ -139,11 +119,3 @@ def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries, len
     expected = nearest(tokens.vectors, queries, count)
     assert torch.allclose(similarities, expected[0], atol=1e-6)
     assert torch.equal(rows, expected[1])
-
-
-def test_more_neighbours_than_tokens_are_refused(tmp_path, queries):
-    search = NearestTokens(create(tmp_path / "index", random_tokens(MANY))).search
-    for neighbours in (0, 181):
-        message = f"neighbours={neighbours}: must be ≥ 1 and ≤ the 180 tokens that can be retrieved"
-        with pytest.raises(ValueError, match=message):
-            search(queries, neighbours, None)

@@ -125,14 +125,6 @@ def test_the_exact_search_takes_over(index, mode, monkeypatch, capsys):
     assert index.planned(options.changed(recall=0.9), COLBERT, DEPTH).mode == "exact"
 
 
-def test_one_vector_proposes_as_many_as_are_needed(index, clustered):
-    part = {"_target_": "models.beyond.muvera.OneVector"}
-    asked = SearchOptions("fde", recall=0.9, fde_planes=4, fde_projection=None, proposer=part)
-    options = index.planned(asked, COLBERT, 10)
-    assert options.mode == "fde" and 10 <= options.refine < DOCUMENTS
-    assert recall(index, clustered[1], options, 10) >= 0.9
-
-
 def test_a_search_that_prunes_needs_no_sample_and_one_that_finds_nothing_is_planned(tmp_path):
     vectors = normalize(torch.randn(2000, 8, generator=torch.Generator().manual_seed(0)), dim=1)
     ids, counts = torch.arange(2000), torch.ones(2000, dtype=torch.int64)
@@ -146,13 +138,3 @@ def test_a_search_that_prunes_needs_no_sample_and_one_that_finds_nothing_is_plan
     index.delete(names[:-1])  # most clusters are empty
     chosen = index.planned(SearchOptions("gather", probes=1), COLBERT, DEPTH)
     assert chosen.probes == 1 and not chosen.open_keys
-
-
-def test_a_folder_that_cannot_be_written_is_searched(index, clustered, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(token_index, "write_json", refuse)
-    gather = SearchOptions(mode="gather", neighbours=250, refine=None)
-    chosen = index.planned(gather, COLBERT, DEPTH)
-    assert not chosen.open_keys and not (clustered[0] / PLANS).exists()

@@ -143,12 +143,6 @@ def test_codes_are_close_and_added_documents_use_the_same_codec(tmp_path, monkey
     assert len(list((tmp_path / "index").glob("*codec*"))) == 1
 
 
-@pytest.mark.parametrize("n_bytes", [0, 3, 16])
-def test_bytes_must_divide_the_vectors(tmp_path, n_bytes):
-    with pytest.raises(ValueError, match=rf"pq_bytes={n_bytes}: must divide the 8 dimensions"):
-        create(tmp_path / "index", random_tokens(), "pq", pq_bytes=n_bytes)
-
-
 def test_unit_vectors_stay_unit_vectors_and_a_turned_search_is_the_same(tmp_path):
     tokens = random_tokens([20] * 60, size=16)
     tokens = tokens._replace(vectors=normalize(tokens.vectors))
@@ -210,13 +204,6 @@ def test_a_code_of_no_centroid_is_refused_before_faiss_reads_it(tmp_path):
         store.codecs["vectors"].decode(codes)
 
 
-def test_a_codec_without_centroids_is_refused():
-    """Its codes would have numbers of 8 bytes, whose sum may overflow to a small one."""
-    tables = {"codebooks": torch.zeros(2, 256, 4), "basis": torch.eye(8)}
-    with pytest.raises(ValueError, match="its tables must fit each other"):
-        token_codec.Codec({**tables, "centroids": torch.zeros(0, 8).half()}, is_unit=False)
-
-
 def test_counts_that_overflow_are_refused_before_torch_writes_by_them(tmp_path):
     create(tmp_path / "index", random_tokens())
     (shard,) = (tmp_path / "index").glob("*.safetensors")
@@ -232,7 +219,7 @@ def test_counts_that_overflow_are_refused_before_torch_writes_by_them(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "residual"])
-@pytest.mark.parametrize("killed", [1, 3, 5, 9])
+@pytest.mark.parametrize("killed", [3, 9])
 def test_an_interrupted_build_goes_on_with_the_missing_shards(tmp_path, monkeypatch, dtype, killed):
     monkeypatch.setattr(token_store, "_SHARD", 2)
     monkeypatch.setattr(token_codec, "_PER_ROW", 1)  # learned from the first 256 vectors
