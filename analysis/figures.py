@@ -6,7 +6,7 @@ differ in marker or hatch as well. Sizes are those of the ACM's two-column page.
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -17,8 +17,7 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from torch import Tensor
+from pandas import DataFrame
 
 from gr_mvdr.files import check_file, new_file, read_json, reading, write_json
 
@@ -50,8 +49,6 @@ ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
 LIST = "figures.json"
 _NAME = re.compile(r"[\w-][\w.=+ -]*")
 DOTS = 200  # an inch in a PNG: sharp on screens of high resolution
-BOX_WIDTH = 0.36
-STEP = BOX_WIDTH + 0.06  # between two kinds of boxes at one place
 
 
 def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
@@ -104,39 +101,33 @@ def turn_crowded_labels(figure: Figure) -> None:
 def legend_below(figure: Figure, columns: int, handles: Sequence[Artist] | None = None) -> None:
     """One legend for all panels, by default of everything that has a label, each label once."""
     if handles is None:
-        found = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
-        handles = list({label: handle for pairs in found for handle, label in pairs}.values())
+        labelled = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
+        handles = list({label: handle for pairs in labelled for handle, label in pairs}.values())
+    for axes in figure.axes:
+        if legend := axes.get_legend():
+            legend.remove()
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def box_handles(labels: Iterable[str]) -> list[Patch]:
-    """The legend of `draw_boxes`, one label a kind."""
-    looks = zip(labels, COLOURS, HATCHES, strict=False)
-    return [Patch(facecolor=c, edgecolor="black", hatch=h, label=label) for label, c, h in looks]
-
-
-def draw_boxes(axes: Axes, values: Sequence[Tensor], number: int) -> None:
-    """Boxes of one kind, the first of two at each place or the second (`number` 0 or 1).
-
-    Quartiles, median, whiskers and the mean as a diamond; outliers are left out.
+def draw_boxes(axes: Axes, frame: DataFrame, **columns: Any) -> None:
+    """Boxes of a long table: quartiles, median, whiskers and the mean as a diamond; no outliers.
 
     Args:
-        values: (n,) of each place, from 0; nothing is drawn where n = 0.
+        columns: the columns `x`, `y` and `hue`; `order` of the values of x.
     """
-    filled = [(place, box.numpy()) for place, box in enumerate(values) if len(box)]
-    if not filled:
-        return
-    axes.boxplot(
-        [box for _, box in filled],
-        positions=[place + (number - 0.5) * STEP for place, _ in filled],
-        widths=BOX_WIDTH,
-        manage_ticks=False,
-        patch_artist=True,
+    import seaborn
+
+    seaborn.boxplot(
+        frame,
+        palette=COLOURS[: frame[columns["hue"]].nunique()],
+        saturation=1,
+        gap=0.15,
         showmeans=True,
         showfliers=False,
-        boxprops={"facecolor": COLOURS[number], "hatch": HATCHES[number]},
         medianprops={"color": "black", "linewidth": 1.6},
         meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
+        ax=axes,
+        **columns,
     )
 
 

@@ -226,6 +226,5 @@ def shape_figure(table: DataFrame, title: str) -> Figure:
     )
     right.set(ylim=(-0.03, 1.03), ylabel="entropy / largest entropy")
     left.set_xticks(DEPTHS)
-    left.get_legend().remove()
     legend_below(figure, 2)
     return figure

@@ -16,7 +16,6 @@ LEVEL = 0.95
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
 CELLS = 2**22  # weights drawn at once: 32 MB as float64
 PERMUTATIONS = 10_000
-MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 heads
 _SIGNS = 2**23  # drawn at once: 64 MB as float64
 
 
@@ -122,23 +121,6 @@ def spread(table: Any, limit: int) -> Any:
 def spread_numbers(size: int, limit: int) -> list[int]:
     """At most `limit` numbers from 0 to size − 1, evenly spread, both ends included."""
     return np.linspace(0, size - 1, min(limit, size)).round().astype(int).tolist()
-
-
-class HeadSample:
-    """An even sample of a store's pairs: the most matrices in which single heads are measured.
-
-    Args:
-        pairs: how many the store holds.
-        heads: matrices of each, layers × heads.
-        matrices: how many to look at, at most.
-    """
-
-    def __init__(self, pairs: int, heads: int, matrices: int = MATRICES):
-        self.stride = max(1, -(-pairs * heads // matrices))
-
-    def rows(self, first: int, size: int) -> Tensor:
-        """(n,) int64, the sampled ones among the pairs first … first + size − 1, counted from 0."""
-        return torch.arange(min(-first % self.stride, size), size, self.stride)
 
 
 def select(pairs: PairAlignment, rows: Tensor) -> PairAlignment:

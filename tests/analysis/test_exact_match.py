@@ -1,7 +1,10 @@
 import json
 import math
+from itertools import product
 from pathlib import Path
+from statistics import mean
 
+import pandas as pd
 import pytest
 import torch
 
@@ -9,14 +12,14 @@ from analysis.analysis import Subject, Texts
 from analysis.exact_match import (
     DIRECTIONS,
     CandidateMatch,
-    DirectedRates,
     ExactMatch,
-    ExactMatchRates,
     exact_match,
-    exact_match_boxes,
+    find_matches,
+    summarise_matches,
 )
-from analysis.tokens import TokenKinds
-from analysis.viewer.directed_alignment import directed_alignment, directed_heads, own_direction
+from analysis.store.alignment_store import StoreDescription
+from analysis.tokens import BIN_NAMES, TokenKinds, idf_bin
+from analysis.viewer.directed_alignment import aligning_side, directed_alignment, directed_heads
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
@@ -30,11 +33,6 @@ def golden():
     if not GOLDEN.exists():
         pytest.skip(f"{GOLDEN} is not there")
     return json.loads(GOLDEN.read_text())
-
-
-def rates_of(size):
-    no = torch.zeros(size, dtype=torch.bool)
-    return ExactMatchRates(Texts(torch.ones(size), TokenKinds(no, no, no), list))
 
 
 def padded(pairs, extra=3):
@@ -72,26 +70,39 @@ def test_equals_the_reference_in_a_padded_batch(golden, direction):
         )
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_token_type_tables_equal_the_reference(golden, direction):
-    rates = rates_of(12)
-    for start in range(0, len(golden["pairs"]), 5):  # in batches, as a stream
-        hard, soft, *ids, document_mask, query_mask = matches(
-            golden["pairs"][start : start + 5], direction
-        )
-        document_ids, query_ids = ids
-        if direction == "query_to_document":
-            rates.update(query_ids, query_mask, hard, soft)
-        else:
-            rates.update(document_ids, document_mask, hard, soft)
-    for measure in ("hard", "soft"):
-        for definition in ("all", "matched"):
-            expected = golden["per_token"][f"{direction}/{measure}/{definition}"]
-            found = rates.rates(measure, definition)
-            seen = found.isfinite().nonzero().flatten().tolist()
-            assert seen == sorted(map(int, expected))
-            for token, value in expected.items():
-                assert float(found[int(token)]) == pytest.approx(value, abs=1e-6)
+def test_token_types_and_bins_equal_the_reference(golden):
+    """The token-type means of the reference, and from these the means of IDF bins."""
+    similarity, *sides = padded(golden["pairs"])
+    document_ids, query_ids, *masks = sides
+    ones = torch.ones(len(similarity))
+    pairs = PairAlignment(
+        similarity[:, None],
+        similarity[:, None],
+        ones,
+        ones,
+        ones,
+        document_ids,
+        masks[0],
+        query_ids,
+        masks[1],
+    )
+    no, description = torch.zeros(12, dtype=torch.bool), StoreDescription("s", "multi_vector", "c")
+    idf = torch.arange(12.0)
+    frame = pd.concat(find_matches(pairs, description, no, torch.arange(len(similarity))))
+    rows = summarise_matches(frame, description, Texts(idf, TokenKinds(no, no, no), list))
+    for measure, definition, d in product(("hard", "soft"), ("all", "matched"), DIRECTIONS):
+        expected = golden["per_token"][f"{d}/{measure}/{definition}"]
+        chosen = frame[frame["direction"] == d]
+        chosen = chosen[(chosen["soft"] > 1e-6) | (definition == "all")]
+        found = {str(k): v for k, v in chosen.groupby("token")[measure].mean().items()}
+        assert found == pytest.approx(expected, abs=1e-6)
+        bins = {name: [] for name in BIN_NAMES}
+        for token, value in expected.items():
+            bins[BIN_NAMES[int(idf_bin(idf)[int(token)])]].append(value)
+        for name, values in bins.items():
+            suffix = ("" if definition == "all" else "_matched") + "/idf_" + name.replace("-", "_")
+            key = f"analysis/exact_match/{d}/{measure}{suffix}"
+            assert rows.metrics.get(key) == (pytest.approx(mean(values)) if values else None)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -149,18 +160,6 @@ def test_ids_broadcast_over_heads():
         assert torch.equal(hard[:, 2], one[0]) and torch.allclose(soft[:, 2], one[1])
 
 
-def test_unknown_direction_is_named():
-    ids, mask = torch.tensor([1]), torch.tensor([True])
-    with pytest.raises(ValueError, match="direction=sideways: must be one of"):
-        exact_match(torch.ones(1, 1), ids, ids, mask, mask, "sideways")
-
-
-def test_rates_name_a_token_outside_the_vocabulary():
-    ids, one = torch.tensor([12]), torch.tensor([1.0])
-    with pytest.raises(ValueError, match="token id 12 is outside"):
-        rates_of(12).update(ids, one > 0, one, one)
-
-
 @pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])
 def test_directed_alignments_sum_to_one_over_the_other_side(make_pairs, paradigm):
     pairs = make_pairs(6, heads=4, paradigm=paradigm)
@@ -169,15 +168,6 @@ def test_directed_alignments_sum_to_one_over_the_other_side(make_pairs, paradigm
     assert rows.shape == (6, *pairs.similarity.shape[2:])
     torch.testing.assert_close(rows.sum(2), pairs.document_mask.float())
     torch.testing.assert_close(columns.sum(1), pairs.query_mask.float())
-
-
-def test_generative_alignment_is_the_mean_head(make_pairs):
-    pairs = make_pairs(2, heads=2, paradigm="generative")
-    rows = directed_alignment(pairs, "generative", "document_to_query")
-    torch.testing.assert_close(rows, (pairs.alignment[:, 0] + pairs.alignment[:, 1]) / 2)
-    columns = directed_alignment(pairs, "generative", "query_to_document")
-    j = 0
-    torch.testing.assert_close(columns[1, :, j], rows[1, :, j] / rows[1, :, j].sum())
 
 
 def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
@@ -213,69 +203,6 @@ def test_the_softmax_of_a_itself_by_hand(store_of, measure):
     assert found["document_to_query"] == pytest.approx((1 / 2 + 0 + 1 / 2) / 3)
     soft = metrics["analysis/exact_match/query_to_document/soft"]
     assert soft == pytest.approx((e**3 + 1) / (e**3 + 2) / 2)
-
-
-def test_pairs_of_one_unit_are_resampled_together():
-    ids, hard = torch.tensor([[1], [2], [3], [1]]), torch.tensor([[True], [False], [True], [True]])
-    apart, together = rates_of(5), rates_of(5)
-    apart.update(ids, ids > 0, hard, hard.float())
-    for row in range(4):  # batch by batch, a unit's pairs not in a row
-        part = ids[row, None], ids[row, None] > 0, hard[row, None], hard[row, None].float()
-        together.update(*part, units=torch.tensor([7 * (row % 2)]))
-    first, second = next(apart.rows()), next(together.rows())
-    assert first["hard"] == second["hard"] == 3 / 4
-    assert (second["hard_low"], second["hard_high"]) == (1 / 2, 1)  # of one unit alone
-    assert first["hard_low"] < 1 / 2
-
-
-@torch.inference_mode()
-def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_data):
-    """All four BM25 candidates and the relevant document of each query, one by one."""
-    shape = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
-    torch.manual_seed(0)
-    system = MultiVector(
-        dict(name=None, dropout_rate=0.0, attention="eager", shape=shape),
-        **dict(dimension=8, query_length=8, document_length=10, search={"mode": "exact"}),
-        alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
-        loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
-        optimizer={"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"},
-    ).eval()
-    store = store_of(make_explanation(1, paradigm="multi_vector"), "multi_vector")
-    no = torch.zeros(60, dtype=torch.bool)
-    texts = Texts(torch.linspace(0, 10, 60), TokenKinds(no, no, no), list)
-    subject = Subject(system, tiny_data, store=store, texts=texts)
-    found = CandidateMatch(subject, queries=3).finish()
-    expected = DirectedRates(store.description, texts, "candidates")
-    queries = tiny_data.rerank_queries("test").select([0, 4, 9])  # evenly spread
-    names, pairs = tiny_data.documents["id"][:], 0
-    for number, query in enumerate(queries):
-        source = tiny_data.template.read_query(query["tokens"], 8)
-        for name in tiny_data.list_candidates("test", queries)[query["id"]]:
-            row, pairs = names.index(name), pairs + 1
-            text = tiny_data.template.read_document(tiny_data.documents[row]["tokens"], 10)
-            batch = PairBatch(*pad([source]), *pad([text]), torch.tensor([row]))
-            expected.update(system.align(batch), units=torch.tensor([number]))
-    assert pairs >= 3 * 4
-    assert found.metrics == pytest.approx(expected.findings().metrics, abs=1e-5)
-    assert "analysis/exact_match/candidates/query_to_document/soft_of_a" in found.metrics
-    assert found.tables.keys() == {"exact_match_candidates"}
-    assert [entry.name[:22] for _, entry in found.figures] == ["exact_match_candidates"] * 2
-
-
-def test_every_head_is_normalised_by_itself(make_pairs):
-    pairs = make_pairs(4, heads=3, paradigm="generative")
-    rows = directed_heads(pairs, "document_to_query")
-    torch.testing.assert_close(rows, pairs.alignment)
-    columns = directed_heads(pairs, "query_to_document")
-    torch.testing.assert_close(columns.sum(2), pairs.query_mask[:, None].expand(4, 3, -1).float())
-    torch.testing.assert_close(
-        columns[1, 2, :, 0], pairs.alignment[1, 2, :, 0] / pairs.alignment[1, 2, :, 0].sum()
-    )
-
-
-def test_unknown_paradigm_is_named():
-    with pytest.raises(ValueError, match="paradigm='sparse': must be one of"):
-        own_direction("sparse")
 
 
 def explained(pairs):
@@ -339,23 +266,8 @@ def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
     prefix = "analysis/exact_match/query_to_document"
     assert found.metrics[f"{prefix}/hard_content"] == pytest.approx(1 / 2)  # c is a stopword
     rows = [r for r in found.tables["exact_match"] if r["tokens"] == "content"]
-    assert rows[0]["occurrences"] == 2 and rows[0]["token_types"] == 1
-    (last,) = [r for r in rows if (r["direction"], r["definition"], r["idf_bin"]) == LAST]
-    assert last["token_types"] == 0 and math.isnan(last["soft"])
-
-
-LAST = ("query_to_document", "all", "8-15")
-
-
-def test_the_table_has_every_bin(store_of, measure, by_hand):
-    store = store_of(by_hand, "generative")
-    rows = measure(ExactMatch, store, special=[1], idf=IDF).tables["exact_match"]
-    assert len(rows) == 2 * 2 * 2 * 6
-    first = rows[0]
-    assert (first["idf_bin"], first["token_types"], first["occurrences"]) == ("all", 2, 3)
-    empty = next(row for row in rows if row["idf_bin"] == "4-6")
-    assert math.isnan(empty["hard"]) and math.isnan(empty["soft_low"])
-    assert empty["occurrences"] == 0
+    counts = {row["direction"]: (row["occurrences"], row["token_types"]) for row in rows}
+    assert counts == {"document_to_query": (1, 1), "query_to_document": (2, 1)}
 
 
 def test_batch_size_and_padding_change_nothing(make_explanation, store_of, measure):
@@ -376,19 +288,7 @@ def test_identical_texts_aligned_by_identity_match_everywhere(store_of, measure)
     found = measure(ExactMatch, store_of(explained(pairs), "generative"))
     for key, value in found.metrics.items():
         assert value == 1, key  # and no correlation: nothing varies
-    assert {row["hard"] for row in found.tables["exact_match_heads"] if row["occurrences"]} == {1}
-
-
-def test_intervals_hold_the_rate_and_shrink_with_pairs(make_explanation, store_of, measure):
-    widths = []
-    for number in (20, 320):
-        store = store_of(make_explanation(number), "generative", name=f"store{number}")
-        metrics = measure(ExactMatch, store).metrics
-        prefix = "analysis/exact_match/document_to_query/soft"
-        low, high = metrics[f"{prefix}_low"], metrics[f"{prefix}_high"]
-        assert low < metrics[prefix] < high
-        widths.append(high - low)
-    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.5)
+    assert {row["hard"] for row in found.tables["exact_match_heads"]} == {1}
 
 
 def test_the_trend_with_idf_has_its_sign(store_of, measure):
@@ -408,83 +308,62 @@ def test_the_trend_with_idf_has_its_sign(store_of, measure):
     assert falling[f"analysis/exact_match/{key}"] == pytest.approx(-1)
 
 
+@torch.inference_mode()
+def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_data):
+    """All four BM25 candidates and the relevant document of each query, one by one."""
+    shape = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
+    torch.manual_seed(0)
+    system = MultiVector(
+        dict(name=None, dropout_rate=0.0, attention="eager", shape=shape),
+        **dict(dimension=8, query_length=8, document_length=10, search={"mode": "exact"}),
+        alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
+        loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
+        optimizer={"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"},
+    ).eval()
+    store = store_of(make_explanation(1, paradigm="multi_vector"), "multi_vector")
+    no = torch.zeros(60, dtype=torch.bool)
+    texts = Texts(torch.linspace(0, 10, 60), TokenKinds(no, no, no), list)
+    subject = Subject(system, tiny_data, store=store, texts=texts)
+    found = CandidateMatch(subject, queries=3).finish()
+    queries = tiny_data.rerank_queries("test").select([0, 4, 9])  # evenly spread
+    names, parts = tiny_data.documents["id"][:], []
+    for number, query in enumerate(queries):
+        source = tiny_data.template.read_query(query["tokens"], 8)
+        for name in tiny_data.list_candidates("test", queries)[query["id"]]:
+            row = names.index(name)
+            text = tiny_data.template.read_document(tiny_data.documents[row]["tokens"], 10)
+            batch = PairBatch(*pad([source]), *pad([text]), torch.tensor([row]))
+            unit = torch.tensor([number])  # a query's candidates are resampled together
+            parts += find_matches(system.align(batch), store.description, no, unit)
+    assert len(parts) >= 2 * 3 * 4
+    expected = summarise_matches(pd.concat(parts), store.description, texts, "candidates")
+    assert found.metrics == pytest.approx(expected.metrics, abs=1e-5)
+    assert "analysis/exact_match/candidates/query_to_document/soft_of_a" in found.metrics
+    assert found.tables.keys() == {"exact_match_candidates"}
+    assert [entry.name[:22] for _, entry in found.figures] == ["exact_match_candidates"] * 2
+
+
 def test_every_head_of_every_layer_has_its_own_rates(make_explanation, store_of, measure):
     explanation = make_explanation(12, layers=2, heads=3)
     explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
-    store = store_of(explanation, "generative")
     special = [2, 3, 4]
-    found = measure(ExactMatch, store, size=5, special=special)
+    found = measure(ExactMatch, store_of(explanation, "generative"), size=5, special=special)
     rows = found.tables["exact_match_heads"]
-    assert len(rows) == 2 * 3 * 2 * 6
-    for layer, head in ((1, 1), (2, 1), (2, 3)):
+    assert len(rows) == 2 * 3 * 2
+    for (layer, head), direction in product(((1, 1), (2, 1), (2, 3)), DIRECTIONS):
         pairs = explanation.layers[layer - 1]
-        weights = pairs.alignment[:, head - 1]
-        ids, masks = (pairs.document_ids, pairs.query_ids), (pairs.document_mask, pairs.query_mask)
-        hard, soft = exact_match(weights, *ids, *masks, "document_to_query")
-        counted = masks[0] & ~torch.isin(ids[0], torch.tensor(special))
-        (row,) = [
-            row
-            for row in rows
-            if (row["layer"], row["head"], row["direction"], row["idf_bin"])
-            == (layer, head, "document_to_query", "all")
-        ]
+        weights = directed_heads(pairs, direction)[:, head - 1]
+        sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
+        hard, soft = exact_match(weights, *sides, direction)
+        ids, mask = aligning_side(pairs, direction)
+        counted = mask & ~torch.isin(ids, torch.tensor(special))
+        place = {"layer": layer, "head": head, "direction": direction}
+        (row,) = (row for row in rows if place.items() <= row.items())
         assert row["hard"] == pytest.approx(float(hard[counted].float().mean()), rel=1e-5)
         assert row["soft"] == pytest.approx(float(soft[counted].mean()), rel=1e-5)
         assert row["occurrences"] == int(counted.sum())
         assert row["soft_low"] < row["soft"] < row["soft_high"]
-
-
-def test_one_pair_leaves_no_doubt_about_any_head(make_explanation, store_of, measure):
-    explanation = make_explanation(1, layers=2, heads=3)
-    explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
-    for pairs in explanation.layers:  # few token types: some are equal
-        pairs.document_ids, pairs.query_ids = pairs.document_ids % 3, pairs.query_ids % 3
-    rows = measure(ExactMatch, store_of(explanation, "generative")).tables["exact_match_heads"]
-    rows = [row for row in rows if row["idf_bin"] == "all"]
-    assert len({round(row["soft"], 4) for row in rows}) == 6  # three heads, two directions
-    for row in rows:
-        for name in ("hard", "soft"):
-            assert row[f"{name}_low"] == pytest.approx(row[name], rel=1e-5)
-            assert row[f"{name}_high"] == pytest.approx(row[name], rel=1e-5)
-
-
-def test_of_one_head_the_heads_table_is_the_table(make_explanation, store_of, measure):
-    tables = measure(
-        ExactMatch, store_of(make_explanation(10, layers=1, heads=1), "generative"), size=3
-    ).tables
-    expected = {
-        (row["direction"], row["idf_bin"]): row
-        for row in tables["exact_match"]
-        if (row["definition"], row["tokens"]) == ("all", "all")
-    }
-    for row in tables["exact_match_heads"]:
-        whole = expected[row["direction"], row["idf_bin"]]
-        for name in ("hard", "soft", "occurrences"):
-            assert row[name] == pytest.approx(whole[name], rel=1e-5, nan_ok=True), name
-
-
-@pytest.mark.parametrize("paradigm", ["multi_vector", "generative"])
-def test_figures_say_how_to_read_them(make_explanation, store_of, measure, paradigm):
-    figures = measure(ExactMatch, store_of(make_explanation(paradigm=paradigm), paradigm)).figures
-    names = [entry.name for _, entry in figures]
-    assert names[:2] == ["exact_match_query_to_document", "exact_match_document_to_query"]
-    assert names[2:] == (["exact_match_heads"] if paradigm == "generative" else [])
-    generative = paradigm == "generative"
-    assert ("only the soft rate" in figures[0][1].caption) == generative
-    if generative:
-        maps = [axes.images[0].get_array() for axes in figures[2][0].axes if axes.images]
-        assert [values.shape for values in maps] == [(2, 3), (2, 3)]
-
-
-@pytest.mark.parametrize("seen", [[], [3], [2, 3, 4]])
-def test_boxes_stand_at_the_bins_that_have_tokens(seen):
-    no = torch.zeros(5, dtype=torch.bool)
-    rates = ExactMatchRates(Texts(IDF, TokenKinds(no, no, no), list))
-    ids = torch.tensor([seen], dtype=torch.int64)
-    rates.update(ids, ids > 0, ids > 0, torch.full(ids.shape, 0.5))
-    figure = exact_match_boxes(rates, "query_to_document", "title")
-    expected = {2: "0-2", 3: "2-4", 4: "8-15"}
-    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    for token, name in expected.items():
-        assert f"{name}\nn={int(token in seen)}" in labels
-    assert len(figure.axes[1].patches) == 2 * len(seen)  # both definitions
+    *boxes, (heads, _) = found.figures
+    assert [entry.name for _, entry in boxes] == [f"exact_match_{d}" for d in DIRECTIONS]
+    assert all("only the soft rate" in entry.caption for _, entry in boxes)
+    assert [len(axes.collections[0].get_array().ravel()) for axes in heads.axes[:2]] == [6, 6]

@@ -10,20 +10,20 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from analysis.alignment_curve import PANELS as CURVE_PANELS
 from analysis.alignment_curve import curve_figure
 from analysis.axioms import NAMES, draw_shifts
 from analysis.claims import Finding, draw_claims
 from analysis.deletion import deletion_figure
-from analysis.exact_match import DIRECTIONS, MEASURES, OF_A, exact_match_boxes, head_map
+from analysis.exact_match import DEFINITIONS, DIRECTIONS, MEASURES, OF_A, head_map, match_boxes
 from analysis.figures import turn_crowded_labels
 from analysis.framework import RANKING_LABELS as SCORES
 from analysis.framework import ranking_bars, share_bars
 from analysis.gold_alignment import gold_figure
 from analysis.kernel import ELU, UNIFORM, kernel_curves
-from analysis.low_rank import ERRORS, rank_figure
+from analysis.low_rank import ERRORS, MARKS, norm_figure, rank_figure
 from analysis.patching import patching_figure
 from analysis.search_diagnostics import search_figure
 from analysis.shape import shape_figure
@@ -45,9 +45,11 @@ def wave(n, scale=1.0):
 
 
 def exact_match(measures):
-    boxes = [torch.rand(size) for size in (1154, 13_372, 50_586, 45_209, 8_372)]
-    rates = SimpleNamespace(measures=measures, by_bin=lambda measure, definition: boxes)
-    return exact_match_boxes(rates, "document_to_query", TITLE)
+    sizes = zip(BIN_NAMES, (1154, 13_372, 50_586, 45_209, 8_372), strict=True)
+    bins = [name for name, size in sizes for _ in range(size)]
+    types = {measure: np.random.default_rng(0).random(len(bins)) for measure in measures}
+    types = [DataFrame(types).assign(idf_bin=bins, counted=text) for text in DEFINITIONS.values()]
+    return match_boxes(concat(types), "document_to_query", TITLE)
 
 
 def training():
@@ -85,10 +87,28 @@ def ranking():
     )
 
 
-def ranks(labels, axis):
-    boxes = {label: torch.rand(99) for label in labels}
-    spectra = {label: torch.rand(64).sort(descending=True)[0] for label in labels}
-    return rank_figure(dict.fromkeys(ERRORS, boxes), spectra, axis, TITLE)
+def ranks(alignments, layers):
+    every = list(product(alignments, range(1, layers + 1), range(1, 31)))
+    frame = DataFrame(every, columns=["alignment", "layer", "number"])
+    values = {name: np.random.default_rng(0).random(len(frame)) for name in (*ERRORS, "share")}
+    frame = frame.assign(**values)
+    return rank_figure(frame, frame, layers > 1, TITLE)
+
+
+def norms():
+    every = product(range(1, 13), range(1, 13))
+    rows = [
+        {"layer": layer, "projection_norm": head + layer / 20}
+        | {m: 10**n for n, m in enumerate(MARKS)}
+        for layer, head in every
+    ]
+    return norm_figure(DataFrame(rows), TITLE)
+
+
+def heads():
+    every = product(range(1, 25), range(1, 17), DIRECTIONS)
+    table = DataFrame(every, columns=["layer", "head", "direction"])
+    return head_map(table.assign(soft=table["head"] / 99), TITLE)
 
 
 def gold():
@@ -186,8 +206,9 @@ FIGURES = {
     "kernel": kernel,
     "framework": paths,
     "framework ranking": ranking,
-    "ranks by layer": lambda: ranks([str(layer) for layer in range(1, 25)], "decoder layer"),
-    "ranks": lambda: ranks(["alignment", "softmax, q→d", "softmax, d→q"], ""),
+    "ranks by layer": lambda: ranks(["own"], 24),
+    "ranks": lambda: ranks(["own", "without_salience"], 1),
+    "norms": norms,
     "gold alignment": gold,
     "shape": shape,
     "short search": lambda: search(4),
@@ -197,7 +218,7 @@ FIGURES = {
     "claims": claims,
     "patching": patching,
     "study": study,
-    "heads": lambda: head_map({d: torch.rand(24, 16) for d in DIRECTIONS}, TITLE),
+    "heads": heads,
     "retrieved tokens": lambda: retrieval_figure(
         [dict(rank=n, gold=0.5, lexical=0.2) for n in range(1, 101)], TITLE
     ),
