@@ -369,7 +369,7 @@ def find_similar_keys(key: str, taken: Sequence[str] = ()) -> list[str]:
         taken: keys that are known besides those of the rules and of `_SHARED`.
     """
     shared = (OmegaConf.to_container(OmegaConf.load(CONFIGURATIONS / file)) for file in _SHARED)
-    data = read_signature("data_modules.module.RetrievalDataModule").types
+    data = read_signature("data_modules.sources.FilesDataModule").types
     listed = [*RULES, *(f"data.{name}" for name in data)]
     listed += [name for content in shared for name, _ in walk(content)]
     known = dict.fromkeys([*(name for name in listed if "*" not in name and name != key), *taken])

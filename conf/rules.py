@@ -5,7 +5,6 @@ matches a key counts. A key that a class takes needs no line here if the type in
 its values (`Size`, `Literal[...]`, `bool`); any other new key needs one, and a test names it.
 """
 
-import re
 from typing import Annotated, Any, Literal
 
 from conf.signatures import Definition, read_signature
@@ -36,27 +35,10 @@ def _counts_devices(text: str) -> bool:
     return all(part.strip().isdecimal() for part in text.strip(",").split(",")) and "," in text
 
 
-def _is_pattern(text: str) -> bool:
-    try:
-        return bool(re.compile(text).pattern)
-    except re.error:
-        return False
-
-
-def _is_shard(text: str) -> bool:
-    first, _, number = text.partition("/")
-    return first.isdecimal() and number.isdecimal() and int(first) < int(number)
-
-
 Length = Annotated[int, AtLeast(2)]
 Group = dict
 Splits = Text | list[Text]
-Different = Annotated[
-    list[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
-]
 Metric = Annotated[str, Rule(KNOWN, find_metric)]
-Shard = Annotated[str, Rule("a shard and the number of all, such as 0/4 or 3/4", _is_shard)]
-Pattern = Annotated[str, Rule("a regular expression", _is_pattern)]
 Devices = Annotated[str, Rule("numbers of devices such as 0,1", _counts_devices)]
 Shape = Annotated[Group, Definition("transformers.models.t5.configuration_t5.T5Config")]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
@@ -131,16 +113,7 @@ RULES: dict[str, Any] = {
     "metrics": _some(Metric) | None,
     "qrels": Text | None,
     #
-    "tokenizer": Group,
-    "tokenizer.vocab_size": Annotated[int, AtLeast(7)],  # six are special tokens
-    "tokenizer.unit": Literal["piece", "word"],
-    "tokenizer.path": Text | None,
-    "tokenizer.lowercase": bool,
-    "tokenizer.prefix_space": bool | None,
-    "tokenizer.markers": dict[str, Text | None],
-    "tokenizer.expansion": Text | None,
-    "tokenizer.skip": Literal["punctuation"] | list[Text] | None,
-    "tokenizer.special_tokens": dict[str, Text],
+    "tokenizer": Annotated[Group, Definition("data_modules.tokenisation.choose_tokenizer")],
     #
     "backbone": Group,
     "backbone.name": Text | None,
@@ -173,29 +146,7 @@ RULES: dict[str, Any] = {
     "trainer.strategy": Group | Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
     #
     "data": Group,
-    "data.candidates": Size,
-    "data.shard": Shard | None,
     "data.metrics": _some(Metric),
-    "data.groups": Pattern | None,
-    "data.test_split": Text | Different | None,
-    "data.new_documents": Text | Different,
-    "data.text_fields": Annotated[Different, Rule("a list of different texts, not empty", bool)],
-    "data.path": _some(Text) | Text | None,
-    "data.fields": _some(Text | Size) | None,
-    "data.text": Text | _some(Text),
-    "data.n_documents": Size,
-    "data.tokenizer_options.backbone": Text | None,
-    "data.tokenizer_options.vocab_size": Annotated[int, AtLeast(7)],
-    "data.tokenizer_options.unit": Literal["piece", "word"],
-    "data.tokenizer_options.path": Text | None,
-    "data.tokenizer_options.lowercase": bool,
-    "data.tokenizer_options": Group,
-    "data.tokenizer_options.special_tokens": Group,
-    "data.tokenizer_options.prefix_space": bool | None,
-    "data.tokenizer_options.markers": Group | None,
-    "data.tokenizer_options.template": Group | None,
-    "data.tokenizer_options.expansion": Text | None,
-    "data.tokenizer_options.skip": Literal["punctuation"] | list[Text] | None,
     "data.examples": Group,
     "data.examples.negatives": Group | None,
     "data.indexing": Group | None,

@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,23 +97,7 @@ def read_candidates(
     return found
 
 
-class LazyBM25:
-    """Called, it gives BM25 over the texts of a table: built the first time, then kept."""
-
-    def __init__(self, documents: Dataset):
-        """
-        Args:
-            documents: columns id and text.
-        """
-        self.documents = documents
-
-    def __call__(self) -> InvertedLists:
-        return self._index
-
-    @cached_property
-    def _index(self) -> InvertedLists:
-        texts = (text for rows in self.documents.iter(1000) for text in rows["text"])
-        return index_bm25(self.documents["id"][:], map(split_words, texts))
-
-    def __reduce__(self) -> tuple:
-        return LazyBM25, (self.documents,)  # a loader's worker gets texts, not the whole index
+def index_texts(documents: Dataset) -> InvertedLists:
+    """BM25 over a table's column "text"."""
+    texts = (text for rows in documents.iter(1000) for text in rows["text"])
+    return index_bm25(documents["id"][:], map(split_words, texts))

@@ -1,7 +1,7 @@
 """A retrieval collection: documents, queries and the judgements between them, as tables."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ from datasets.table import InMemoryTable
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.tables import TokenColumn, arrow_column, integers, short_hash
-from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.template import TextTemplate
 
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
@@ -214,7 +213,6 @@ class TrainingTables:
         template: what is around the texts that a model reads.
         special_tokens: the ids of the texts that end a source or a title, by name.
         known: (known,) int64, rows of the documents that are there in training; None = all.
-        bm25: gives BM25 over the known documents, which is built when it is first asked for.
         training: False for validation, whose queries a file made for training may lack.
         negatives: TREC runs of hard negatives that came with the collection, by name.
         mask_relevant: whether examples name all that is relevant, so that none of it is a negative.
@@ -230,7 +228,6 @@ class TrainingTables:
     special_tokens: dict[str, list[int]] = field(default_factory=dict)
     template: TextTemplate = field(default_factory=TextTemplate)
     known: np.ndarray | None = None
-    bm25: Callable[[], InvertedLists] | None = None
     training: bool = True
     negatives: dict[str, Path] = field(default_factory=dict)
     mask_relevant: bool = False

@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.candidates import LazyBM25, read_candidates
+from data_modules.candidates import index_texts, read_candidates
 from data_modules.collection import Collection, find_relevant_pairs
 from data_modules.epoch import Epoch, Example, Task, collate
 from data_modules.examples import DocumentExamples, Examples, TrainingTables
@@ -24,7 +24,6 @@ from data_modules.tables import TokenColumn, sample_rows
 from data_modules.tokenisation import (
     add_tokens,
     add_views,
-    choose_template,
     choose_tokenizer,
     clean_table,
     encode_special_tokens,
@@ -32,14 +31,32 @@ from data_modules.tokenisation import (
     replace_titles,
 )
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
 from gr_mvdr.evaluation.metrics import METRICS, name_metric
-from gr_mvdr.options import AtLeast, Count, Seed, Size, Text, part
+from gr_mvdr.options import AtLeast, Count, Pattern, Rule, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, world_size
-from gr_mvdr.template import TextTemplate
+from gr_mvdr.template import TextTemplate, read_template
 
 Length = Annotated[int, AtLeast(2)]  # a token and the end token
+Different = Annotated[
+    Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
+]
+Fields = Annotated[
+    Sequence[Literal["title", "text"]],
+    Rule("a list of title, text or both", lambda names: len(names) == len({*names}) > 0),
+]
+Shard = Annotated[
+    str,
+    Rule(
+        "a shard and the number of all, such as 0/4 or 3/4",
+        lambda text: (
+            text.count("/") == 1
+            and all(part.isdecimal() for part in text.split("/"))
+            and int(text.split("/")[0]) < int(text.split("/")[1])
+        ),
+    ),
+]
 
 
 @part("data", examples="examples", indexing="indexing")
@@ -84,16 +101,16 @@ class RetrievalDataModule(pl.LightningDataModule):
         ValueError: options that no collection can meet; there is no such metric.
     """
 
-    test_split: Text | list[Text] | None
-    tokenizer_options: dict[str, Any]
-    new_documents: Text | Sequence[Text] = ()
+    test_split: Text | Different | None
+    tokenizer_options: Annotated[dict[str, Any], choose_tokenizer]
+    new_documents: Text | Different = ()
     train_split: Text | None = "train"
     validation_split: Text | None = None
     store: Text | None = None
     identifiers: Text | None = None
     views: Mapping[str, Text] = field(default_factory=dict)
     empty_documents: Literal["refuse", "keep"] = "refuse"
-    text_fields: Sequence[Text] = ("title", "text")
+    text_fields: Fields = ("title", "text")
     cleaning: Sequence[Literal["html", "unicode", "punctuation"]] = ()
     query_length: Length = 64
     document_length: Length = 256
@@ -108,9 +125,9 @@ class RetrievalDataModule(pl.LightningDataModule):
     candidates_run: Text | None = None
     add_relevant: bool = True
     drop_identical: bool = False
-    shard: Text | None = None
+    shard: Shard | None = None
     metrics: Sequence[Text] = METRICS
-    groups: Text | None = None
+    groups: Pattern | None = None
     max_test_queries: Size | None = None
     max_rerank_queries: Size | None = None
 
@@ -168,14 +185,19 @@ class RetrievalDataModule(pl.LightningDataModule):
         collection = self.collection  # read first: without judgements it has no train split
         split = self.train_split
         training = self._split_queries(split) if split else collection.queries.select([])
-        options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip", "template")}
-        texts, words = self._all_texts, options["unit"] == "word"
-        return choose_tokenizer(texts if words else self._known(texts), training, **options)
+        texts, words = self._all_texts, self.tokenizer_options["unit"] == "word"
+        known = texts if words else self._known(texts)
+        return choose_tokenizer(known, training, **self.tokenizer_options)
 
     @cached_property
     def template(self) -> TextTemplate:
-        """What the tokeniser puts around texts, and the tokens that `tokenizer` names."""
-        return choose_template(self.tokenizer, self.tokenizer_options)
+        """The tokens around texts: of the model that is taken over, else of the tokeniser."""
+        options = self.tokenizer_options
+        if given := options.get("template"):
+            return TextTemplate(**given)
+        return read_template(
+            self.tokenizer, *(options.get(name) for name in ("markers", "skip", "expansion"))
+        )
 
     @cached_property
     def special_tokens(self) -> dict[str, list[int]]:
@@ -234,15 +256,9 @@ class RetrievalDataModule(pl.LightningDataModule):
         return add_tokens(self._split_queries(split), self.tokenizer)
 
     @cached_property
-    def bm25(self) -> LazyBM25:
-        """BM25 over the joined fields of all documents, the source of candidates, when called."""
-        return LazyBM25(self._texts)
-
-    @cached_property
-    def training_bm25(self) -> LazyBM25:
-        """BM25 over the documents that are known in training, the source of hard negatives."""
-        known = self._known(self._texts)
-        return self.bm25 if known is self._texts else LazyBM25(known)
+    def bm25(self) -> InvertedLists:
+        """BM25 over the joined fields of all documents, the source of candidates."""
+        return index_texts(self._texts)
 
     def sample_tokens(self, most: int) -> TokenColumn:
         """The token lists of an even sample of the known documents, of about `most` tokens."""
@@ -375,7 +391,6 @@ class RetrievalDataModule(pl.LightningDataModule):
             special_tokens=self.special_tokens,
             known=self.known_documents,
             negatives=self.collection.negatives,
-            bm25=self.training_bm25,
             training=split == self.train_split,
             mask_relevant=self.mask_relevant,
             drop_identical=self.drop_identical,
@@ -426,7 +441,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         for query, text in track(rows, "candidates", total=len(queries)):
             found = named.get(query)
             if found is None:
-                found = self.bm25().best(split_words(text), self.candidates + self.drop_identical)
+                found = self.bm25.best(split_words(text), self.candidates + self.drop_identical)
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
         return lists

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_modules.candidates import NamedRows, read_rows
+from data_modules.candidates import NamedRows, index_texts, read_rows
 from data_modules.collection import PairSet, TrainingTables
 from data_modules.formats.files import sha256
 from data_modules.formats.layout import NamedPair
@@ -188,7 +188,8 @@ def _bm25_run(tables: TrainingTables, depth: int) -> Path:
     run = cache_folder("runs") / name
     with write_once(run) as partial:
         if partial is not None:
-            write_run(search(tables.bm25()), partial, "bm25")
+            index = index_texts(documents.select(tables.known_rows))
+            write_run(search(index), partial, "bm25")
     return run
 
 

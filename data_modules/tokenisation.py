@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from data_modules.tables import (
     write_batches,
     write_once,
 )
-from gr_mvdr.template import TextTemplate, read_template
+from gr_mvdr.options import AtLeast, Text
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
     add_special_tokens,
@@ -44,15 +44,17 @@ _LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns it
 def choose_tokenizer(
     documents: Dataset,
     queries: Dataset,
-    backbone: str | None,
-    path: str | None,
-    unit: str,
-    vocab_size: int,
+    backbone: Text | None,
+    path: Text | None,
+    unit: Literal["piece", "word"],
+    vocab_size: Annotated[int, AtLeast(7)],  # six are special tokens
     lowercase: bool,
-    special_tokens: Mapping[str, str] | None = None,
-    markers: Mapping[str, str | None] | None = None,
-    expansion: str | None = None,
+    special_tokens: dict[str, Text] | None = None,
+    markers: dict[str, Text | None] | None = None,
+    expansion: Text | None = None,
     prefix_space: bool | None = None,
+    skip: Literal["punctuation"] | list[Text] | None = None,
+    template: dict[str, Any] | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokeniser of a run.
 
@@ -67,6 +69,7 @@ def choose_tokenizer(
             "@@"); a trained tokeniser learns their characters, which the collection may lack.
         markers, expansion: tokens that it gets where it lacks them; see `read_template`.
         prefix_space: see `load_tokenizer`.
+        skip, template: of the text template, see `RetrievalDataModule.template`.
 
     Raises:
         ValueError: a given vocabulary does not fit into the embedding table.
@@ -84,18 +87,6 @@ def choose_tokenizer(
             f"the size of tokenizer.path={path}"
         )
     return loaded
-
-
-def choose_template(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> TextTemplate:
-    """What is around a run's texts.
-
-    Args:
-        options: `template`, of a model that is taken over, counts before all others; `markers`,
-            `skip`, `expansion`: see `read_template`.
-    """
-    if given := options.get("template"):
-        return TextTemplate(**given)
-    return read_template(tokenizer, *(options.get(n) for n in ("markers", "skip", "expansion")))
 
 
 def _make_tokenizer(
@@ -165,12 +156,7 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
     Args:
         documents: columns id, title, text.
         fields: of "title" and "text", in the order wanted (the papers: title | text).
-
-    Raises:
-        ValueError: another field is named, or none.
     """
-    if not fields or not set(fields) <= {"title", "text"}:
-        raise ValueError(f"data.text_fields={list(fields)}: must name title, text or both")
 
     def join(rows: pa.Table) -> dict[str, list[str]]:
         texts = zip(*(rows[field].to_pylist() for field in fields), strict=True)

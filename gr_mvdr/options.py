@@ -12,6 +12,7 @@ What the user types on the command line is trusted: `admitting` lets its names t
 """
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -221,6 +222,16 @@ Proportion = Annotated[float, Rule("> 0 and ≤ 1", lambda value: 0 < value <= 1
 Rate = Annotated[float, Rule("≥ 0 and < 1", lambda value: 0 <= value < 1)]
 Seed = Annotated[int, Rule("≥ 0 and < 4294967296", lambda value: 0 <= value < 2**32)]
 Text = Annotated[str, Rule("text that is not empty", bool)]
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        return bool(re.compile(text).pattern)
+    except re.error:
+        return False
+
+
+Pattern = Annotated[str, Rule("a regular expression", _is_pattern)]
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _WORDS |= {type(None): "null"}

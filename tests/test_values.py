@@ -72,7 +72,7 @@ MESSAGES_ELSEWHERE = """
 analyse run=x peers=[1] → peers=[1]: must be a list, each text that is not empty
 compare runs=null → runs=null: must be text that is not empty or a list
 fuse runs=[a,b] method=best → method=best: must be one of rrf
-build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 1
+build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 50 and ≤ 1,000,000
 """
 
 
@@ -305,7 +305,7 @@ TYPED = [
     ("model.query_ngrams=3", "model.query_ngrams=3: not a key of the chosen model, model=t5_seal_"),
     ("model.alignment.k=2", "model.alignment.k=2: not a key of the chosen alignment, alignment=fi"),
     ("model.evidence.special_ids=[0]", "model.evidence.special_ids=[0]: no such key"),
-    ("path=x", "path=x: no such key, did you mean data.path or tokenizer.path?"),
+    ("path=x", "path=x: no such key, did you mean data.path?"),
     ("modle=bm25", "modle=bm25: no such key, did you mean model?"),
     ("data.path=x", "data.path=x: not a key of the chosen data, data=files or "),
     ("trainer.devices=2x", "trainer.devices=2x: must be a whole number"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_modules.candidates import index_texts
 from data_modules.epoch import Example, HardNegatives, collate
 from data_modules.examples import DocumentExamples, IdentifierExamples
 from data_modules.indexing import DocumentStart, Indexing
@@ -108,25 +109,25 @@ RUN = ["q0 Q0 d0 1 9 x", "q0 Q0 d1 2 8 x", "q0 Q0 d2 3 7 x", "q0 Q0 d3 4 6 x"]
 
 def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new():
     data = tiny(Bm25Negatives(n=1, depth=5))
-    found = drawn(data)
+    found, known = drawn(data), index_texts(data.documents.select(data.known_documents))
     queries = [" ".join(COLOURS[n : n + 3]) for n in range(QUERIES)]
     for pair, sets in found.items():
-        best = data.training_bm25().best(split_words(queries[pair % 6]), 5)
+        best = known.best(split_words(queries[pair % 6]), 5)
         assert f"d{NEW}" not in best
         expected = {int(name[1:]) for name in best} - RELEVANT[pair]
         assert len(expected) > 1 and set().union(*sets) == expected, pair
-    assert any(f"d{NEW}" in data.bm25().best(split_words(query), 5) for query in queries)
+    assert any(f"d{NEW}" in data.bm25.best(split_words(query), 5) for query in queries)
 
 
-def test_what_bm25_finds_is_kept_as_a_trec_run(tmp_path, monkeypatch):
+def test_bm25s_run_is_kept_as_a_trec_file(tmp_path, monkeypatch):
     data = tiny(Bm25Negatives(n=1, depth=5))
     first = drawn(data, epochs=3)
     (run,) = (tmp_path / "cache/runs").glob("*.trec")
     kept, training = Ranking.read(run), data.queries("train")
-    assert kept.query_ids == training["id"][:]
+    known = index_texts(data.documents.select(data.known_documents))
     for query, text in zip(training["id"][:], training["text"][:], strict=True):
-        assert kept.scores(query) == data.training_bm25().best(split_words(text), 5)
-    monkeypatch.setattr(data.bm25().__class__, "best", None)
+        assert kept.scores(query) == known.best(split_words(text), 5)
+    monkeypatch.setattr("data_modules.negatives.index_texts", None)
     assert drawn(tiny(Bm25Negatives(n=1, depth=5)), epochs=3) == first
 
 
