@@ -72,20 +72,10 @@ RULES: dict[str, Any] = {
     "beam_size": Size,
     "docid_beam": Size,
     # What experiments name and sweeps go through.
-    "size": Text,
-    "sizes": Text,
-    "trained": Text,
-    "trainings": Text,
-    "collections": Text,
-    "batches": Text,
-    "k_trains": Text,
-    "table4": Group,
-    "table4.row": Text,
-    "table4.rows*": Any,
-    "multipass": Group,
-    "multipass.lexical": Text,
-    "multipass.depth": Size,
-    "multipass.reranker": Text,
+    **dict.fromkeys(("size", "sizes", "trained", "trainings", "collections"), Text),
+    **dict.fromkeys(("batches", "k_trains", "table4.row"), Text),
+    "table4*": Any,
+    "multipass*": Any,
     # The other commands.
     "runs": Splits,
     "tasks": Splits,
@@ -164,28 +154,14 @@ RULES: dict[str, Any] = {
     "analysis.*": Count,
     #
     "study": Group | None,
-    "study.k": list[Size],
-    "study.p": list[Proportion],
     "study.alignments": list[Group],
-    "study.folds_of": _some(Size),
-    "study.depth": Size,
-    "study.max_queries": Size | None,
+    "study.curves*": Any,  # see `Curves`
     "study.settings": Group | _some(Group),
     **{
         f"study.settings.{place}{key}": _some(rule)
         for key, rule in {**_SEARCH, "beam_size": Size, "plan_weight": NonNegative}.items()
         for place in ("", "*.")
     },
-    "study.curves": Group | list[Group],
-    "study.curves*.x": Text,
-    "study.curves*.y": Text,
-    "study.curves*.hue": Splits | None,
-    "study.curves*.title": Text,
-    "study.curves*.log": bool,
-    "study.curves*where": Group,
-    "study.curves*where.*": Any,
-    "study.curves*labels": Group,
-    "study.curves*labels.*": Text,
     #
     "logger": Group | None,
 }

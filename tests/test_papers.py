@@ -3,6 +3,7 @@
 from functools import cache
 from itertools import product
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,8 +14,13 @@ from analysis import reproduce
 from analysis.papers.paper import PAPERS, read_paper
 from analysis.reproduce import compose_experiment, makers, read_experiments, run_small
 from analysis.runs.run_folder import find_runs
-from analysis.studies.study import Curves, average_collections, draw_curves
-from analysis.studies.sweep import CompareRuns, find_swept_values
+from analysis.studies.study import (
+    average_collections,
+    draw_curves,
+    find_swept_values,
+    read_curves,
+)
+from analysis.studies.sweep import CompareRuns
 from conf.checks import check_values
 from conf.composition import prepare_arguments, read_papers
 from gr_mvdr.options import build
@@ -86,8 +92,7 @@ def test_an_experiment_composes_and_its_values_and_parts_fit(name):
         build("study", OmegaConf.to_container(config.study, resolve=True))
     callback = OmegaConf.to_container(config.hydra.callbacks.compare)
     drawn = CompareRuns(**{k: v for k, v in callback.items() if k != "_target_"})
-    for curves in drawn.curves:
-        Curves(**curves)
+    read_curves(drawn.curves)
     if drawn.paper:
         assert read_paper(drawn.paper).rows
 
@@ -207,9 +212,8 @@ def test_the_jobs_of_a_sweep_compose_and_differ(name):
     assert second != last
     check_values(OmegaConf.create(last))
     # What the sweep's table will say of the second job.
-    pairs = dict(override.lstrip("+").split("=", 1) for override in lines[1])
-    run = type("Run", (), {"config": second})
-    assert find_swept_values(run, [key for key in pairs if key in said], pairs) == said
+    run = SimpleNamespace(config=second, provenance={"overrides": lines[1]})
+    assert find_swept_values(run, list(said)) == said
 
 
 @pytest.mark.parametrize(
@@ -231,14 +235,16 @@ def test_the_figures_of_a_sweep_are_drawn_from_its_table(name, lines):
     study = config.study and OmegaConf.to_container(config.study, resolve=True)
     settings = build("study", study).settings if study else [{}]
     if study and "folds_of" in study:
-        names = ["top-k=1", "default", "oracle", *(f"few-shot {n}" for n in study["folds_of"])]
-        settings = [{"strategy": name} | setting for name, setting in product(names, settings)]
+        few = (f"few-shot {n}" for n in study["folds_of"])
+        names = {"default": ["default", *few], "top-k=1": ["top-k=1", "oracle"]}
+        settings = [row | {"strategy": name} for row in settings
+                    for name in names.get(row["strategy"], ())]  # fmt: skip
     chosen = [dict(word.split("=", 1) for word in line) for line in jobs(config)]
     measures = dict.fromkeys(("recall@100", "mrr@10", "ndcg@10"), 0.5)
     rows = [job | setting | measures for job, setting in product(chosen, settings)]
     rows += average_collections(rows) if "collection" in rows[0] else []
-    drawn = instantiate(config.hydra.callbacks.compare).curves
-    figures = [draw_curves(Curves(**curves), rows, "sweep") for curves in drawn]
+    drawn = read_curves(instantiate(config.hydra.callbacks.compare).curves)
+    figures = [draw_curves(curves, rows, "sweep") for curves in drawn]
     assert [len(figure.legends[0].get_texts()) for figure in figures] == lines
 
 

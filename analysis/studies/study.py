@@ -1,23 +1,22 @@
-"""A study: one finished model asked over a grid of settings, as a table and a figure.
+"""A study's table: one finished model over a grid of settings, or a sweep's models side by side.
 
-A study is built from `conf/study/` and called once the run's index is there. Its table is tidy: a
-row a setting; the columns that say what was set, then the measures (a metric such as "mrr@10", or
-a cost such as "cost/query_ms").
+The table is tidy: a row a setting; the columns that say what was set, then the measures (a metric
+such as "mrr@10", or a cost such as "cost/query_ms").
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from functools import reduce
 from numbers import Real
-from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
-from matplotlib.axes import Axes
+import pandas as pd
+import seaborn
+from matplotlib import pyplot
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analysis import Findings
@@ -25,23 +24,36 @@ from analysis.figures import (
     COLOURS,
     COLUMN_WIDTH,
     MARKERS,
+    PAGE_WIDTH,
     PANEL_HEIGHT,
     Gallery,
-    page_panels,
+    GalleryEntry,
     styled,
 )
+from analysis.runs.run_folder import STUDY, Run
 from analysis.tables import metric_names
-from analysis.tables.metric_names import Statistic
-from analysis.tables.rows import Cell, Row, Table, format_markdown, write_rows
+from analysis.tables.comparison import Comparison
+from analysis.tables.metric_names import MISSING, Statistic
+from analysis.tables.rows import (
+    Cell,
+    Row,
+    Table,
+    describe_value,
+    format_markdown,
+    read_rows,
+    write_rows,
+)
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files import write_text
-from gr_mvdr.options import admitting, build
+from gr_mvdr.options import admitting, build, check_options, inspect_signature
 from models.base import System
 
-# A column that tells repetitions of one setting apart; the others of its kind are choices.
-SEED = "seed"
-# Columns that tell the collections of a sweep apart.
-COLLECTION = ("setting", "collection")
+COLLECTION = ("setting", "collection")  # columns that name a row's collection
+OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
+LETTERS = {1: 48, 2: 110}  # that a row of the legend has room for, below one panel or several
+MOST_TICKS = 8  # x values that are all named on the axis
+MOST_NAMED = 3  # collections in a title
+CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
 
 
 class Study(Protocol):
@@ -50,26 +62,16 @@ class Study(Protocol):
     def check(self, model: System) -> None:
         """Raises ValueError for a model or an option that the study cannot work with."""
 
-    def __call__(
-        self, model: System, data: RetrievalDataModule, run: Path
-    ) -> tuple[Findings, Table]:
-        """Asks a model whose index is built.
-
-        Returns:
-            The findings, whose first table is "study", a row a setting, settings before measures;
-            and that table for people.
-        """
+    def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
+        """Asks a model whose index is built; the first table is "study", a row a setting."""
 
 
 def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
-    """Raises ValueError for a study that this model cannot answer, before hours of training.
+    """Raises ValueError for a study that a model cannot answer, before hours of training.
 
     Args:
         settings: `_target_` and arguments of a study; nothing = no study.
         model: untrained.
-
-    Raises:
-        ValueError: the study's options or the system are at fault.
     """
     if settings:
         _build_study(settings).check(model)
@@ -78,28 +80,19 @@ def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
 def run_study(
     settings: Mapping[str, Any] | None, model: System, data: RetrievalDataModule, run: Path
 ) -> dict[str, float]:
-    """Makes the study that the configuration asks for: `study.csv`, `study.md` and a figure.
-
-    Args:
-        settings: `_target_` and arguments of a study; nothing = no study.
-        model: its index is built. run: the run's folder.
+    """Makes the configured study: `study.csv`, `study.md` and figures in the run's folder.
 
     Returns:
         Flat metrics, "analysis/…"; none without a study.
-
-    Raises:
-        ValueError: as `check_study`.
     """
     if not settings:
         return {}
     study = _build_study(settings)
     study.check(model)
-    found, table = study(model, data, Path(run))
+    found = study(model, data, Path(run))
+    write_study(found.tables.pop("study"), data.collection.name, Path(run), found.figures)
     for name, rows in found.tables.items():
-        write_study(rows, Path(run) / f"{name}.csv")
-    write_study_table(table, Path(run))
-    for figure, entry in found.figures:
-        Gallery(Path(run) / "figures", keep=True).add(figure, entry)
+        write_rows(rows, Path(run) / f"{name}.csv", none="null")
     return found.metrics
 
 
@@ -110,114 +103,82 @@ def _build_study(settings: Mapping[str, Any]) -> Study:
         return build("study", settings)
 
 
-def expand_grids(
-    settings: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
-) -> list[Row]:
-    """Every combination of the values of a grid; of several grids in order.
+def write_study(
+    rows: Sequence[Row],
+    title: str,
+    folder: Path,
+    figures: Sequence[tuple[Figure, GalleryEntry]] = (),
+) -> list[Path]:
+    """Writes `study.csv`, `study.md` and figures into a folder; returns the files for people.
 
-    Raises:
-        ValueError: an option without a list of values.
+    In the CSV a setting of None is "null", one that a row lacks is an empty cell.
     """
-    grids = [settings] if isinstance(settings, Mapping) else settings
-    for key, values in (option for grid in grids for option in grid.items()):
-        if not isinstance(values, list | tuple) or not values:
-            raise ValueError(f"study.settings.{key}={values}: must be a list of values")
-    return [dict(zip(grid, row, strict=True)) for grid in grids for row in product(*grid.values())]
-
-
-def check_searchable(model: System, settings: Sequence[Row]) -> None:
-    """Raises ValueError for a model without a token index, or for unknown settings."""
-    if not hasattr(model, "retrieve_encoded"):
-        raise ValueError(
-            f"study: {type(model).__name__} has no index of token vectors that could be searched "
-            "in other ways; choose a multi-vector model, or ~study"
-        )
-    for setting in settings:
-        model.search.changed(**setting)
+    columns = sorted(dict.fromkeys(column for row in rows for column in row), key=is_measure)
+    write_rows(rows, folder / STUDY, columns, none="null")
+    heading = f"{title}; mean ± standard deviation over seeds"
+    table = "\n".join(format_markdown(tabulate_study(rows, heading)))
+    write_text(folder / "study.md", f"{table}\n")
+    gallery = Gallery(folder / "figures", keep=True)
+    for figure, entry in figures:
+        gallery.add(figure, entry)
+    drawn = [folder / "figures" / f"{entry.name}.png" for _, entry in figures]
+    return [folder / "study.md", *drawn]
 
 
 def is_measure(column: str) -> bool:
-    """Is this column something that was measured? The others say what was set."""
+    """Whether a column was measured; the others say what was set."""
     return "@" in column or column.startswith("cost/")
 
 
-def order_columns(rows: Sequence[Row]) -> list[str]:
-    """All columns in their first order, settings before measures."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    return sorted(columns, key=is_measure)
+def make_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Rows as a frame, settings before measures.
 
-
-def write_study(rows: Sequence[Row], path: Path) -> None:
-    """Writes a study's CSV; None is "null", what a row lacks is empty."""
-    write_rows(rows, path, order_columns(rows), none="null")
-
-
-def average_seeds(rows: Sequence[Row]) -> list[tuple[Row, dict[str, Statistic]]]:
-    """Each setting with its measures, mean and sample standard deviation over the seeds."""
-    averages = []
-    for settings, found in _group(rows, [SEED]):
-        values: dict[str, list[float]] = defaultdict(list)
-        for column, value in (cell for row in found for cell in row.items()):
-            if is_measure(column) and value is not None:
-                values[column].append(value)
-        averages.append((settings, {column: Statistic.over(v) for column, v in values.items()}))
-    return averages
-
-
-def average_collections(rows: Sequence[Row]) -> list[Row]:
-    """Of each setting the means over its collections, seed by seed: `collection` is "average",
-    `collections` their number. A measure that one of them lacks has no mean."""
-    averages = []
-    for settings, found in _group(rows, COLLECTION):
-        measures = [
-            c for c in found[0] if all(is_measure(c) and r.get(c) is not None for r in found)
-        ]
-        means = {column: fmean(row[column] for row in found) for column in measures}
-        own = {"collection": "average", "collections": len(found)}
-        averages.append(settings | own | means)
-    return averages
-
-
-def _group(rows: Sequence[Row], without: Collection[str]) -> list[tuple[Row, list[Row]]]:
-    """Rows of the same settings, some columns aside."""
-    groups: dict[tuple, list[Row]] = defaultdict(list)
-    for row in rows:
-        settings = {c: v for c, v in row.items() if not is_measure(c) and c not in without}
-        groups[tuple(sorted(settings.items(), key=itemgetter(0)))].append(row)
-    return [(dict(settings), found) for settings, found in groups.items()]
+    A setting of None is "null", one that a row lacks "–": they are different settings.
+    """
+    columns = sorted(dict.fromkeys(column for row in rows for column in row), key=is_measure)
+    values = {column: [row.get(column, MISSING) for row in rows] for column in columns}
+    return pd.DataFrame(
+        {
+            column: pd.Series([None if v == MISSING else v for v in values], dtype=float)
+            if is_measure(column)
+            else pd.Series(["null" if v is None else v for v in values], dtype=object)
+            for column, values in values.items()
+        }
+    )
 
 
 def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
-    """The rows for people, seeds averaged: the settings, then the measures."""
-    settings = [c for c in order_columns(rows) if not is_measure(c) and c != SEED]
-    measures = [column for column in order_columns(rows) if is_measure(column)]
+    """The rows for people, averaged over seeds: the settings, then the measures."""
+    frame = make_frame(rows)
+    settings = [column for column in frame if not is_measure(column) and column != "seed"]
+    measures = [column for column in frame if is_measure(column)]
     lines = []
-    for setting, statistics in average_seeds(rows):
-        values = [setting.get(column, metric_names.MISSING) for column in settings]
-        texts = ["null" if value is None else str(value) for value in values]
-        texts += [metric_names.text(column, statistics.get(column)) for column in measures]
+    for _, found in frame.groupby(settings, sort=False):
+        texts = [str(found[column].iloc[0]) for column in settings]
+        for column in measures:
+            values = found[column].dropna().tolist()
+            statistic = Statistic.over(values) if values else None
+            texts.append(metric_names.text(column, statistic))
         lines.append((texts[0], list(map(Cell, texts[1:]))))
     names = [*settings, *map(metric_names.full_label, measures)]
     return Table(heading, names[1:], lines, corner=names[0])
 
 
-def write_study_table(table: Table, folder: Path) -> None:
-    """Writes `study.md` into a folder."""
-    write_text(folder / "study.md", "\n".join(format_markdown(table)) + "\n")
-
-
-LEGEND_ROW = 0.2  # inches that a row of the legend takes
-LEGEND_LETTERS = {True: 110, False: 48}  # of a row, below a page's width or a column's
-MAXIMUM_TICKS = 8  # x values that are all named on the axis
-
-
-@dataclass(frozen=True)
-class Point:
-    """A value of y at x; `settings` tells which row it comes from."""
-
-    x: Any
-    y: Statistic
-    settings: Row
+def average_collections(rows: Sequence[Row]) -> list[Row]:
+    """Of each setting the means over its collections, seed by seed: `collection` is "average",
+    `collections` their number. A measure that one of them lacks has no mean."""
+    groups = defaultdict(list)
+    for row in rows:
+        settings = ((c, v) for c, v in row.items() if not is_measure(c) and c not in COLLECTION)
+        groups[tuple(settings)].append(row)
+    averages = []
+    for settings, found in groups.items():
+        shared = [c for c in found[0] if is_measure(c) and all(r.get(c) is not None for r in found)]
+        averages.append(
+            {**dict(settings), "collection": "average", "collections": len(found)}
+            | {column: fmean(row[column] for row in found) for column in shared}
+        )
+    return averages
 
 
 @dataclass(frozen=True)
@@ -227,7 +188,7 @@ class Curves:
     Attributes:
         x: a setting, or a measure such as "cost/index_bytes". y: a measure.
         hue: the settings that tell the lines apart. column: the one that tells panels apart.
-        where: setting → the only value, or values, to draw.
+        where: setting → the only value, or values, to draw; null: also rows without the setting.
         log: draw x on a logarithmic scale.
         labels: a column's name or a setting's value → what to write in its place.
         title, caption: the figure's heading, and how to read it.
@@ -241,7 +202,7 @@ class Curves:
     log: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     title: str = "Study"
-    caption: str = ""
+    caption: str = CAPTION
 
     @property
     def hues(self) -> list[str]:
@@ -252,146 +213,208 @@ class Curves:
         known = metric_names.full_label(column) if is_measure(column) else column
         return self.labels.get(column, known)
 
-    def value_label(self, column: str, value: Any) -> str:
-        """A setting in a legend: a number with its name, a word alone."""
-        shown = f"{value:g}" if _is_number(value) else "null" if value is None else str(value)
-        if shown in self.labels:
-            return self.labels[shown]
-        named = _is_number(value) or value is None or isinstance(value, bool)
-        return f"{self.label(column)} = {shown}" if named else shown
+    def name(self, setting: Mapping[str, Any]) -> str:
+        """A line's or panel's name: "mode, k' = 10"; a number is named, a word stands alone."""
+        words = []
+        for column, value in setting.items():
+            if value == MISSING:
+                continue
+            shown = f"{value:g}" if is_number(value) else str(value)
+            named = is_number(value) or value in ("null", True, False)
+            shown = self.labels.get(shown, f"{self.label(column)} = {shown}" if named else shown)
+            words.append(shown)
+        return ", ".join(words)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def read_curves(curves: Any) -> list[Curves]:
+    """The drawings that a configuration asks for: the arguments of one, or a list of such.
+
+    Raises:
+        ValueError: an unknown key, or a value of another type.
+    """
+    plain = OmegaConf.to_container(curves) if OmegaConf.is_config(curves) else curves or []
+    drawings = [plain] if isinstance(plain, Mapping) else plain
+    for one in drawings:
+        check_options("curves", inspect_signature(Curves), one, ())
+    return [Curves(**one) for one in drawings]
+
+
+def draw_all(
+    drawings: Sequence[Curves], rows: Sequence[Row], title: str
+) -> list[tuple[Figure, GalleryEntry]]:
+    """The figures "study", "study_2", … of a table."""
+    figures = []
+    for number, curves in enumerate(drawings, start=1):
+        entry = GalleryEntry(
+            f"study_{number}" if number > 1 else "study", curves.title, f"{curves.caption} {title}."
+        )
+        figures.append((draw_curves(curves, rows, title), entry))
+    return figures
 
 
 @styled
 def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
-    """Draws a study's table; seeds are averaged, whiskers are their standard deviation.
-
-    Args:
-        rows: of one study, or of a sweep's runs.
-        title: the line above all panels.
+    """Draws a study's table; points are means over seeds, whiskers their standard deviation.
 
     Raises:
-        ValueError: a column is missing, nothing is left to draw, or two rows fall on one point.
+        ValueError: a column is missing, nothing is left to draw, or two settings share a point.
     """
-    panels = _group_points(curves, rows)
-    names = list(dict.fromkeys(line for lines in panels.values() for line in lines))
-    wide = len(panels) > 1
-    widest = max(map(len, names)) + 6  # with room for the line itself
-    columns = max(1, min(len(names), LEGEND_LETTERS[wide] // widest))
-    height = PANEL_HEIGHT + LEGEND_ROW * -(-len(names) // columns)
-    figure, axes = page_panels(title, len(panels), height, sharey=True)
-    if not wide:
-        figure.set_figwidth(COLUMN_WIDTH)
-    for place, (panel, lines) in zip(axes, panels.items(), strict=True):
-        _draw_panel(place, curves, lines, names)
-        place.set_title(panel, parse_math=False)
-    axes[0].set_ylabel(curves.label(curves.y), parse_math=False)
-    _add_legend(figure, axes, columns)
-    return figure
+    points = _select_points(curves, make_frame(rows))
+    names, panels = list(points["line"].unique()), points["panel"].nunique()
+    across = min(panels, 3)
+    width = PAGE_WIDTH / across if panels > 1 else COLUMN_WIDTH
+    styles = range(len(names))
+    grid = seaborn.relplot(
+        points,
+        **{"x": "x", "y": "y", "hue": "line", "style": "line", "col": "panel"},
+        kind="line",
+        errorbar="sd",
+        err_style="bars",
+        err_kws={"capsize": 2},
+        palette=[COLOURS[n % len(COLOURS)] for n in styles],
+        markers=[MARKERS[n % len(MARKERS)] for n in styles],
+        dashes=["" if n < len(COLOURS) else (4, 2) for n in styles],
+        legend="full" if names != [""] else False,
+        col_wrap=across,
+        height=PANEL_HEIGHT,
+        aspect=width / PANEL_HEIGHT,
+    )
+    pyplot.close(grid.figure)  # it is saved, not shown
+    grid.set_titles("{col_name}")
+    grid.set_axis_labels(_plain(curves.label(curves.x)), _plain(curves.label(curves.y)))
+    for axes in grid.axes.flat:
+        _set_ticks(axes, curves, points["x"])
+    if grid.legend is not None:
+        columns = LETTERS[min(panels, 2)] // (max(map(len, names)) + 6)  # 6: for the line itself
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "title": None}
+        seaborn.move_legend(grid, **place, ncols=max(1, min(len(names), columns)))
+    grid.figure.suptitle(_plain(title), y=1.02)
+    return grid.figure
 
 
-def _add_legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
-    """One legend of all panels' lines; none where there is only one, unnamed."""
-    handles = {}
-    for place in axes:
-        found, labels = place.get_legend_handles_labels()
-        handles |= {label: handle for label, handle in zip(labels, found, strict=True) if label}
-    if handles:
-        place = "outside lower center"
-        legend = figure.legend(handles.values(), handles, loc=place, ncols=columns, frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+def _plain(text: str) -> str:
+    """A text in which "$" begins no formula."""
+    return text.replace("$", r"\$")
 
 
-def _group_points(curves: Curves, rows: Sequence[Row]) -> dict[str, dict[str, list[Point]]]:
-    """Panel → line → its points by x, panels and lines in the rows' order."""
-    _check_columns(curves, rows)
-    panels: dict[str, dict[str, list[Point]]] = {}
-    for settings, statistics in average_seeds(rows):
-        x = statistics[curves.x].mean if curves.x in statistics else settings.get(curves.x)
-        if x is None or curves.y not in statistics or not _is_chosen(curves, settings):
-            continue
-        panel, line = (
-            ", ".join(curves.value_label(key, settings[key]) for key in keys if key in settings)
-            for keys in ([curves.column], curves.hues)
-        )
-        points = panels.setdefault(panel, {}).setdefault(line, [])
-        points.append(Point(x, statistics[curves.y], settings))
-    if not panels:
+def _set_ticks(axes: Any, curves: Curves, x: pd.Series) -> None:
+    """Names every value of a setting that has few; a word keeps its place."""
+    if not pd.api.types.is_numeric_dtype(x):
+        return
+    if curves.log and x.min() > 0:
+        axes.set_xscale("log")
+    if x.nunique() <= MOST_TICKS and not is_measure(curves.x):
+        axes.minorticks_off()
+        axes.set_xticks(ticks := sorted(x.unique()), [f"{tick:g}" for tick in ticks])
+
+
+def _select_points(curves: Curves, frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns x, y, line and panel of the rows that are drawn."""
+    asked = {"x": [curves.x], "y": [curves.y], "hue": curves.hues, "where": [*curves.where]}
+    asked["column"] = [curves.column] if curves.column else []
+    for key, name in ((key, name) for key, names in asked.items() for name in names):
+        if name not in frame:
+            raise ValueError(f"curves.{key}={name}: must be one of {', '.join(frame)}")
+    settings = [column for column in frame if not is_measure(column) and column != "seed"]
+    frame = frame[frame[curves.y].notna() & ~frame[curves.x].isin([MISSING, "null"])]
+    for name, values in curves.where.items():
+        chosen = values if isinstance(values, list | tuple) else [values]
+        chosen = [v for value in chosen for v in (["null", MISSING] if value is None else [value])]
+        frame = frame[frame[name].isin(chosen)]
+    if frame.empty:
         raise ValueError(
             f"curves.where={dict(curves.where)}: no row has it and {curves.x} and {curves.y}"
         )
-    for lines in panels.values():
-        for points in lines.values():
-            _check_apart(curves, points)
-            if all(_is_number(point.x) for point in points):
-                points.sort(key=lambda point: point.x)
-    return panels
-
-
-def _is_chosen(curves: Curves, settings: Row) -> bool:
-    """Whether a row has what `where` asks for; a setting that it lacks is null."""
-    return all(
-        settings.get(name) in (values if isinstance(values, list | tuple) else [values])
-        for name, values in curves.where.items()
+    x = frame[curves.x]
+    if is_measure(curves.x):  # the whiskers are those of y
+        x = frame.groupby(settings, sort=False)[curves.x].transform("mean")
+    points = frame[settings].assign(
+        x=x.astype(float if x.map(is_number).all() else str),
+        y=frame[curves.y],
+        line=[_plain(curves.name(row)) for row in frame[curves.hues].to_dict("records")],
+        panel=[_plain(curves.name(row)) for row in frame[asked["column"]].to_dict("records")],
     )
-
-
-def _check_columns(curves: Curves, rows: Sequence[Row]) -> None:
-    known = order_columns(rows)
-    asked = [("x", curves.x), ("y", curves.y), *(("hue", name) for name in curves.hues)]
-    asked += [("column", curves.column)] if curves.column else []
-    asked += [("where", name) for name in curves.where]
-    for key, name in asked:
-        if name not in known:
-            raise ValueError(f"curves.{key}={name}: must be one of {', '.join(known)}")
-
-
-def _check_apart(curves: Curves, points: Sequence[Point]) -> None:
-    """Averaging different settings in silence would draw what nobody measured."""
-    if is_measure(curves.x):
-        return
-    first: dict[Any, Row] = {}
-    for point in points:
-        other = first.setdefault(point.x, point.settings)
-        if other is not point.settings:
-            names = {**other, **point.settings}
-            differ = [name for name in names if other.get(name) != point.settings.get(name)]
+    if not is_measure(curves.x):  # averaging different settings would draw what nobody measured
+        apart = points.drop_duplicates(settings)
+        apart = apart[apart.duplicated(["x", "line", "panel"], keep=False)]
+        if differ := [name for name in settings if apart[name].nunique() > 1]:
             raise ValueError(
-                f"curves: several rows have {curves.x}={point.x} on one line; they differ in "
+                f"curves: several settings share a point of {curves.x}; they differ in "
                 f"{', '.join(differ)}: name it in hue or column, or choose with where"
             )
+    return points[["x", "y", "line", "panel"]]
 
 
-def _draw_panel(
-    axes: Axes, curves: Curves, lines: Mapping[str, list[Point]], names: Sequence[str]
-) -> None:
-    numeric = all(_is_number(p.x) for points in lines.values() for p in points)
-    for name, points in lines.items():
-        number = names.index(name)
-        axes.errorbar(
-            [point.x if numeric else str(point.x) for point in points],
-            [point.y.mean for point in points],
-            yerr=[point.y.std or 0 for point in points],
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
-            linestyle="-" if number < len(COLOURS) else "--",
-            capsize=2,
-            label=name,
-        )
-    values = sorted({p.x for points in lines.values() for p in points}) if numeric else []
-    if numeric and curves.log and values[0] > 0:
-        axes.set_xscale("log")
-        if is_measure(curves.x):  # a narrow axis has no room for the label of every digit
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    if numeric and len(values) <= MAXIMUM_TICKS and not is_measure(curves.x):
-        axes.xaxis.set_major_locator(FixedLocator(values))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel(curves.label(curves.x), parse_math=False)
-    axes.grid(axis="y")
+def write_sweep_study(
+    comparison: Comparison, folder: Path, swept: Sequence[str], curves: Sequence[Curves] = ()
+) -> list[Path]:
+    """Writes the studies of a sweep's runs as one table, and draws its curves.
+
+    A sweep over collections ends with their average. Nothing is written for another sweep whose
+    runs made no study and that asks for no curves.
+
+    Args:
+        comparison: the sweep's runs. folder: the comparison's.
+        swept: keys of the configuration that the sweep varied, groups included.
+
+    Returns: the files for people: the table, then the figures.
+
+    Raises:
+        ValueError: curves that the table cannot give.
+    """
+    rows, across = list(_sweep_rows(comparison, swept)), "collection" in swept
+    if not (curves or across or any((run.path / STUDY).is_file() for run in comparison.runs)):
+        return []
+    rows += average_collections(rows) if across else []
+    settings = [section.setting for section in comparison.sections]
+    several = len(settings) > MOST_NAMED
+    title = f"{len(settings)} collections" if several else "; ".join(settings)
+    return write_study(rows, title, folder, draw_all(curves, rows, title))
+
+
+def _sweep_rows(comparison: Comparison, swept: Sequence[str]) -> Iterator[Row]:
+    for section in comparison.sections:
+        setting = {"setting": section.setting} if len(comparison.sections) > 1 else {}
+        for run in (run for group in section.groups for run in group.runs):
+            chosen = {"system": run.system, **find_swept_values(run, swept), "seed": run.seed}
+            study = run.path / STUDY
+            rows = read_rows(study, run.path) if study.is_file() else [main_metrics(run.metrics)]
+            yield from (setting | chosen | row for row in rows)
+
+
+def main_metrics(metrics: Mapping[str, float]) -> Row:
+    """A run without a study as a row: the metrics of its main split and form, and its costs."""
+    named = {key.removeprefix("retrieve/"): key for key in metrics}
+    return {
+        name: metrics[key]
+        for name, key in named.items()
+        if name.startswith("cost/")
+        or ("@" in name and key.count("/") == 1 and key.startswith(("retrieve/", "rerank/")))
+    }
+
+
+def find_swept_values(run: Run, swept: Sequence[str]) -> Row:
+    """Swept key → what a run chose: a part by its class and arguments, a group by its option.
+
+    Args:
+        swept: keys such as "model.dimension", or groups such as "salience".
+    """
+    typed = run.provenance.get("overrides") or []
+    options = dict(line.lstrip("+").split("=", 1) for line in typed if "=" in line)
+    values: Row = {}
+    for key in (key for key in swept if key not in OWN_COLUMNS):
+        value = look_up(run.config, key)
+        if value is None or (isinstance(value, dict) and "_target_" not in value):
+            value = options.get(key, value)
+        values[key] = describe_value(value)
+    return values
+
+
+def look_up(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key in a nested configuration; None where there is none."""
+    step = lambda node, word: node.get(word) if isinstance(node, Mapping) else None  # noqa: E731
+    return reduce(step, key.split("."), config)

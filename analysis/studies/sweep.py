@@ -1,7 +1,7 @@
 """Ends a sweep with a comparison of its runs, and their studies as one table.
 
-A Hydra callback, named in `conf/`. Hydra makes it before a command line's values are checked, so
-what is heavy is imported when a sweep has ended.
+Hydra makes this callback before a command line's values are checked: what is heavy is imported when
+a sweep has ended.
 """
 
 import hashlib
@@ -9,9 +9,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
@@ -20,16 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from conf.wandb_logger import GROUP
 from gr_mvdr.files import CIRCUMSTANCES
 
-if TYPE_CHECKING:
-    from analysis.runs.run_folder import Run
-    from analysis.studies.study import Curves
-    from analysis.tables.comparison import Comparison
-    from analysis.tables.rows import Row
-
 SHOWN_KEYS = 50  # letters of the swept keys in a group's name
-MOST_NAMED = 3  # collections in a title
-# Columns that every row has anyway, under a name of their own.
-_OWN_COLUMNS = ("model", "seed")
 
 
 class CompareRuns(Callback):
@@ -43,16 +33,10 @@ class CompareRuns(Callback):
     """
 
     def __init__(
-        self,
-        mixed: bool = False,
-        paper: str | None = None,
-        curves: dict[str, Any] | list[dict[str, Any]] | None = None,
-        out: str | None = None,
+        self, mixed: bool = False, paper: str | None = None, curves: Any = None, out: str = ""
     ):
-        self.mixed, self.paper, self.out = mixed, paper, out
-        plain = OmegaConf.to_container(curves) if OmegaConf.is_config(curves) else curves or []
-        self.curves = [plain] if isinstance(plain, dict) else plain
-        self.choices: dict[Path, dict[str, str]] = {}
+        self.mixed, self.paper, self.curves, self.out = mixed, paper, curves, out
+        self.runs: list[Path] = []
         self.names_group = False
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -63,43 +47,40 @@ class CompareRuns(Callback):
             os.environ[GROUP] = name_sweep(config)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
-        pairs = (line.lstrip("+").split("=", 1) for line in _overrides(config) if "=" in line)
-        self.choices[Path(config.run).absolute()] = dict(pairs)
+        self.runs.append(Path(config.run).absolute())
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from analysis.compare import compare
-
-        sweep = Path(config.hydra.sweep.dir)
-        # Jobs of a launcher with processes of its own are not seen here: then the folder says.
-        # A job made no folder where a run of another seed stands for it.
-        runs = [run for run in self.choices if run.exists()] or [sweep]
-        folder = Path(self.out or sweep)
         # Hydra turns a callback's exception into a warning, so that a sweep without its
         # comparison would exit with 0; SystemExit passes.
         try:
-            logger = _read_logger(config)
-            comparison = compare(runs, folder, self.mixed, logger, self.paper, make_way=True)
-            place, swept = comparison.folder, find_swept_keys(config)
-            if place != folder:
-                print(f"{folder} holds a comparison of other runs, which stays")
-            files = write_sweep_study(comparison, place, swept, self.choices, self.curves)
-            print(*files, sep="\n", end="\n" * bool(files))
-        except (ValueError, FileNotFoundError) as error:
+            self._compare(config)
+        except Exception as error:
+            if not isinstance(error, ValueError | FileNotFoundError):
+                traceback.print_exc()
             sys.exit(f"error: the sweep's runs could not be compared: {error}")
-        except Exception:
-            traceback.print_exc()
-            sys.exit("error: the sweep's runs could not be compared")
         finally:
             if self.names_group:
                 del os.environ[GROUP]
 
+    def _compare(self, config: DictConfig) -> None:
+        from analysis.compare import compare
+        from analysis.studies.study import read_curves, write_sweep_study
 
-def _read_logger(config: DictConfig) -> dict[str, Any] | None:
-    """The runs' logger, but for what is a single run's."""
-    if not config.get("logger"):
-        return None
-    logger = OmegaConf.merge(config.logger, {"name": None, "save_dir": None})
-    return OmegaConf.to_container(logger, resolve=True)
+        sweep = Path(config.hydra.sweep.dir)
+        # Jobs of a launcher with processes of its own are not seen here: then the folder says.
+        # A job made no folder where a run of another seed stands for it.
+        runs = [run for run in dict.fromkeys(self.runs) if run.exists()] or [sweep]
+        logger = config.get("logger")
+        if logger:  # without what is a single run's
+            logger = OmegaConf.merge(logger, {"name": None, "save_dir": None})
+            logger = OmegaConf.to_container(logger, resolve=True)
+        folder = Path(self.out or sweep)
+        comparison = compare(runs, folder, self.mixed, logger, self.paper, make_way=True)
+        if comparison.folder != folder:
+            print(f"{folder} holds a comparison of other runs, which stays")
+        swept, curves = find_swept_keys(config), read_curves(self.curves)
+        for file in write_sweep_study(comparison, comparison.folder, swept, curves):
+            print(file)
 
 
 def name_sweep(config: DictConfig) -> str:
@@ -121,109 +102,3 @@ def find_swept_keys(config: DictConfig) -> list[str]:
 def _overrides(config: DictConfig) -> list[str]:
     """What the command line changed, such as "seed=1,2" of a sweep or "seed=1" of its job."""
     return list(OmegaConf.select(config, "hydra.overrides.task") or ())
-
-
-def write_sweep_study(
-    comparison: "Comparison",
-    folder: Path,
-    swept: Sequence[str],
-    choices: Mapping[Path, Mapping[str, str]],
-    curves: Sequence[Mapping[str, Any]] = (),
-) -> list[Path]:
-    """Writes `study.csv` and `study.md` of a sweep, and draws its curves into `figures/`.
-
-    A sweep over collections ends with their average. Nothing is written for another whose runs made
-    no study and that asks for no curves.
-
-    Args:
-        comparison: the sweep's runs. folder: the sweep's.
-        swept: keys of the configuration that the sweep varied, groups included.
-        choices: run folder → key → the value on its command line, for the groups.
-        curves: what to draw, see `Curves`.
-
-    Returns: the files for people: the table, then the figures.
-
-    Raises:
-        ValueError: curves that the table cannot give.
-    """
-    from analysis.runs.run_folder import STUDY
-    from analysis.studies.study import (
-        COLLECTION,
-        Curves,
-        average_collections,
-        tabulate_study,
-        write_study,
-        write_study_table,
-    )
-
-    runs = [(s, run) for s in comparison.sections for group in s.groups for run in group.runs]
-    drawings, rows = [Curves(**one) for one in curves], []
-    across = COLLECTION[1] in swept
-    if not (drawings or across or any((run.path / STUDY).is_file() for _, run in runs)):
-        return []
-    for section, run in runs:
-        identity = {"setting": section.setting} if len(comparison.sections) > 1 else {}
-        identity |= {"system": run.system}
-        identity |= find_swept_values(run, swept, choices.get(run.path, {})) | {"seed": run.seed}
-        rows += [identity | row for row in read_run_rows(run)]
-    rows += average_collections(rows) if across else []
-    title = "; ".join(section.setting for section in comparison.sections[:MOST_NAMED])
-    if len(comparison.sections) > MOST_NAMED:
-        title = f"{len(comparison.sections)} collections"
-    table = tabulate_study(rows, f"{title}; mean ± standard deviation over seeds")
-    write_study(rows, folder / STUDY)
-    write_study_table(table, folder)
-    return [folder / "study.md", *_draw(drawings, rows, title, folder)]
-
-
-def _draw(
-    drawings: Sequence["Curves"], rows: Sequence["Row"], title: str, folder: Path
-) -> list[Path]:
-    from analysis.figures import Gallery, GalleryEntry
-    from analysis.studies.study import draw_curves
-
-    gallery = Gallery(folder / "figures")
-    for number, drawing in enumerate(drawings, start=1):
-        name = "study" if len(drawings) == 1 else f"study_{number}"
-        caption = drawing.caption or "Mean over seeds; whiskers are their standard deviation."
-        gallery.add(draw_curves(drawing, rows, title), GalleryEntry(name, drawing.title, caption))
-    return gallery.paths
-
-
-def read_run_rows(run: "Run") -> list["Row"]:
-    """The rows of a run's study; without one, a row of its main metrics and costs."""
-    from analysis.runs.run_folder import STUDY
-    from analysis.studies.study import is_measure
-    from analysis.tables.rows import read_rows
-
-    table = run.path / STUDY
-    if table.is_file():
-        return read_rows(table)
-    row = {}
-    for key, value in run.metrics.items():
-        name = key.removeprefix("retrieve/")
-        of_a_split = name.count("/") > 1 or (name != key and "/" in name)
-        if is_measure(name) and not (of_a_split and not name.startswith("cost/")):
-            row[name] = value
-    return [row]
-
-
-def find_swept_values(run: "Run", swept: Sequence[str], choices: Mapping[str, str]) -> "Row":
-    """What a run chose of each swept key.
-
-    Args:
-        swept: keys such as "model.dimension", or groups such as "salience".
-        choices: of the run's command line, key → value.
-    """
-    from analysis.tables.rows import describe_value
-
-    row = {}
-    for key in (key for key in swept if key not in _OWN_COLUMNS):
-        value: Any = None if "@" in key else run.config
-        for word in key.split("."):
-            value = value.get(word) if isinstance(value, dict) else None
-        # A group's content may be anything; its option's name says it in a word.
-        if (isinstance(value, dict) and "_target_" not in value) or value is None:
-            value = choices.get(key, value)
-        row[key] = describe_value(value)
-    return row
