@@ -1,29 +1,6 @@
 import numpy as np
-import pytest
-from datasets import Dataset
 
-from data_modules.collection import Collection, PairSet
-from tests.data_modules.tiny import judge
-
-
-@pytest.fixture
-def collection() -> Collection:
-    return Collection(
-        name="two",
-        documents=Dataset.from_dict({"id": ["a", "b"], "title": ["", "B"], "text": ["x", "y z"]}),
-        queries=Dataset.from_dict({"id": ["1", "2", "3"], "text": ["x?", "y?", "z?"]}),
-        qrels={
-            "train": judge(("3", "b", 2), ("1", "a", 1), ("3", "a", 0)),
-            "test": judge(("2", "b", 1)),
-        },
-        sources={},
-    )
-
-
-def test_a_split_has_its_judgements_and_its_queries_in_table_order(collection):
-    assert collection.judgements("train") == {"3": {"b": 2, "a": 0}, "1": {"a": 1}}
-    assert collection.split_queries("train")["id"][:] == ["1", "3"]
-    assert collection.split_queries("test")["text"][:] == ["y?"]
+from data_modules.collection import PairSet
 
 
 def test_a_set_of_pairs_is_a_set_of_tuples():

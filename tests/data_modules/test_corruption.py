@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from data_modules.corruption import SpanCorruption, TextExamples, find_sentinels, split_spans
-from data_modules.epoch import Epoch
+from data_modules.corruption import SpanCorruption, TextExamples, split_spans
 from gr_mvdr.template import TextTemplate
 
 
@@ -78,18 +77,3 @@ def test_the_target_fills_what_the_source_lacks(sentinels):
         for token in source:
             text += [token] if token >= 100 else spans.pop(0)
         assert text == list(range(text[0], text[0] + 30)) and sum(t >= 100 for t in target) == 9
-
-
-def test_sentinels():
-    assert find_sentinels(Tokenizer(3)) == [90, 89, 88]
-    assert find_sentinels(Tokenizer(0, mask=7)) == [7]
-    with pytest.raises(ValueError, match="neither <extra_id_0> nor a mask"):
-        find_sentinels(Tokenizer(0))
-
-
-def test_an_epoch_has_every_document_once():
-    task = TextExamples(inputs=SpanCorruption(length=40)).prepare(tables([90] * 4))
-    epoch = Epoch([task], seed=0, epoch=0)
-    found = sorted(epoch[place].document for place in range(len(epoch)))
-    assert found == [1, 2, 3]
-    assert epoch[0] == epoch[0] and epoch[0] != Epoch([task], seed=0, epoch=1)[0]

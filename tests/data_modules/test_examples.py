@@ -69,22 +69,6 @@ def test_a_query_generator_reads_the_document_and_writes_the_query(tables):
     assert task.lengths.tolist() == [6, 7, 6, 2] and short.lengths.tolist() == [6, 5, 4, 2]
 
 
-def contiguous(piece, whole):
-    return any(whole[s : s + len(piece)] == piece for s in range(len(whole)))
-
-
-def test_span_targets_are_contiguous_pieces_of_the_pairs_document(tables):
-    pairs, documents, queries = tables.pairs, tables.documents, tables.queries["tokens"][:]
-    task = SpanExamples(n_spans=7, length=2).prepare(tables)
-    for pair, row in enumerate(pairs["document_row"]):
-        source, spans, document, *_ = task.draw(pair, np.random.default_rng(pair))
-        assert source == ended(queries[pairs[pair]["query_row"]], 3) and document == row
-        assert len(spans) == 7
-        for *span, end in spans:
-            assert 1 <= len(span) <= 2 and contiguous(span, documents[row]["tokens"])
-            assert end == EOS_ID
-
-
 def test_span_starts_follow_the_weights_of_the_pair(tables):
     queries, documents = tables.queries, tables.documents
     task = SpanExamples(n_spans=5_000, length=1, temperature=0.5).prepare(tables)
@@ -112,10 +96,3 @@ def test_separate_spans_are_examples_of_their_own(tables):
     assert sorted(parts.numbers) == sorted([*range(pairs)] * 3)
     assert {len(parts[place].targets) for place in range(len(parts))} == {1}
     assert len(parts.batches(pairs, shuffle=True)) == 3 * len(whole.batches(pairs, shuffle=True))
-
-
-def test_spans_may_be_cut_to_the_length_of_a_key(tables):
-    options = dict(n_spans=9, length=4)
-    tasks = [SpanExamples(**options, max_tokens=n).prepare(tables) for n in (None, 2)]
-    whole, cut = (task.draw(1, np.random.default_rng(0)).targets for task in tasks)
-    assert max(map(len, whole)) == 5 and cut == [ended(span[:-1], 3) for span in whole]

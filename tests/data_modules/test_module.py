@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from analysis.evaluation import evaluate_retrieval
@@ -14,7 +14,7 @@ from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives
 from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.tokenizers import EOS_ID, UNK_ID
+from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import judge, make_collection
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -45,16 +45,6 @@ class Tiny(RetrievalDataModule):
 
 def tiny(**options):
     return Tiny(**{"test_split": "test", "tokenizer_options": TOKENIZER, **options})
-
-
-def test_collate_pads():
-    examples = [Example([5, 6, 7, 1], [[10, 1], [11, 12, 1]], 4), Example([5, 1], [[14], []], 2)]
-    batch = collate(examples)
-    assert batch.query_ids.tolist() == [[5, 6, 7, 1], [5, 1, 0, 0]]
-    assert batch.query_mask.sum(1).tolist() == [4, 2]
-    assert batch.document_ids.tolist() == [[10, 1, 0], [11, 12, 1], [14, 0, 0], [0, 0, 0]]
-    assert batch.document_mask.sum(1).tolist() == [2, 3, 1, 0]
-    assert batch.document_index.tolist() == [4, 2]
 
 
 def test_examples_with_several_targets_are_taken_apart_where_others_have_one():
@@ -99,27 +89,6 @@ def test_every_epoch_draws_fresh_spans_in_a_fresh_order_the_same_for_the_same_se
     data = tiny(**options)
     assert data.epoch(1)[5].source == data.epoch(0)[5].source
     assert data.epoch(1)[5].targets != data.epoch(0)[5].targets
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_batches_hold_every_pair_once(shuffle, monkeypatch):
-    monkeypatch.setattr("data_modules.epoch._POOL_BATCHES", 2)
-    data = tiny()
-    batches = data.epoch(0).batches(2, shuffle)
-    assert sorted(pair for batch in batches for pair in batch) == list(range(11))
-    assert sorted(map(len, batches)) == [1, 2, 2, 2, 2, 2]
-    assert data.epoch(0).batches(2, shuffle) == batches
-    assert (data.epoch(1).batches(2, shuffle) != batches) == shuffle
-
-
-def test_documents_have_the_joined_text_and_all_their_tokens():
-    data = tiny(document_length=4)
-    row = data.documents[25]
-    assert row["text"].startswith("title25 | ") and len(row["tokens"]) == 31
-    assert row["title_tokens"] == row["tokens"][:1]
-    alone = tiny(text_fields=("text",)).documents[25]
-    # The word is in no text that the tokeniser knows.
-    assert alone["title_tokens"] == [UNK_ID] and len(alone["tokens"]) == 30
 
 
 def test_documents_of_a_new_split_are_unknown_unless_training_has_them():
@@ -177,16 +146,6 @@ def test_training_reads_what_it_would_without_the_new_documents(shard):
     assert len(held.bm25.best(["zirkonium"], 40)) == 6
 
 
-def test_samples_are_stable_and_nested():
-    data = tiny(max_test_queries=6, max_rerank_queries=3)
-    chosen, again = data.test_queries("test")["id"][:], tiny(max_test_queries=6)
-    assert len(chosen) == 6 and again.test_queries("test")["id"][:] == chosen
-    assert set(data.rerank_queries("test")["id"]) < set(chosen)
-    # Runs of several seeds are measured on the same queries.
-    assert tiny(max_test_queries=6, seed=1).test_queries("test")["id"][:] == chosen
-    assert len(tiny(max_test_queries=99).test_queries("test")) == 10
-
-
 def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
     data = tiny(candidates=4)
     queries = data.rerank_queries("test")
@@ -204,16 +163,6 @@ def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
     found = tiny(candidates=4, add_relevant=False).list_candidates("test", queries)
     assert all(found[query] == lists[query][: len(found[query])] for query in lists)
     assert max(map(len, found.values())) == 4
-
-
-def test_test_pairs_pair_test_queries_with_their_relevant_documents():
-    data = tiny()
-    names, batches = data.test_pairs("test", limit=8, batch_size=3)
-    assert len(names) == 8 == sum(map(len, batches)) and [len(b) for b in batches] == [3, 3, 2]
-    grades = collection().judgements("test")
-    assert all(grades[query][document] > 0 for query, document in names)
-    rows = torch.cat([batch.document_index for batch in batches]).tolist()
-    assert [f"d{row}" for row in rows] == [document for _, document in names]
 
 
 @pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split", "new_documents"])
@@ -249,12 +198,6 @@ def test_two_ranks_of_two_workers_read_every_pair_once():
     parts = [places(data, rank, 2, workers=2) for rank in range(2)]
     assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == whole
     assert sorted(place for part in parts for batch in part for place in batch) == list(range(11))
-
-
-def test_a_batch_has_room_for_every_process(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(ValueError, match=r"data\.batch_size=2: must be ≥ 3, the number of proc"):
-        tiny(batch_size=2)
 
 
 # Evaluation
@@ -414,27 +357,6 @@ def test_a_search_is_planned_on_training_queries_or_documents(split, prefix, tmp
     evaluate_retrieval(Plans(), data, tmp_path, depth=2)
     assert planned and {name[0] for name in planned} == {prefix}
     assert not {*planned} & {*data.test_queries("test")["id"][:]}
-
-
-def test_a_relevant_document_that_the_collection_lacks_is_judged_and_nothing_else(tmp_path):
-    found = collection()
-    only = found.qrels["test"].filter(lambda row: row["query_id"] != "q10")
-    data, whole = tiny(), tiny()
-    data.collection = replace(
-        found,
-        qrels=found.qrels
-        | {
-            "test": concatenate_datasets([only, judge(("q10", "gone"))]),
-            "train": concatenate_datasets([found.qrels["train"], judge(("q1", "gone"))]),
-        },
-    )
-    queries = data.queries("test")
-    assert queries["id"][:] == whole.queries("test")["id"][:], "the mean is over all of them"
-    assert data.judgements("test", queries)["q10"] == {"gone": 1}
-    assert "gone" not in data.list_candidates("test", queries)["q10"]
-    assert "q10" not in {query for query, _ in data.test_pairs("test", 100)[0]}
-    assert len(data.epoch(0)) == len(whole.epoch(0)), "it makes no training pair"
-    assert data.collection.unjudged(data.test_splits) == {"test: none relevant": 1}
 
 
 def test_without_a_name_the_test_split_is_measured_or_dev():

@@ -9,11 +9,10 @@ import torch
 
 from data_modules.candidates import index_texts
 from data_modules.epoch import Example, HardNegatives, collate
-from data_modules.examples import DocumentExamples, IdentifierExamples
+from data_modules.examples import DocumentExamples
 from data_modules.indexing import DocumentStart, Indexing
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
-from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
@@ -24,34 +23,6 @@ pytestmark = pytest.mark.usefixtures("cache")
 COLOURS = "red blue green black white grey brown pink gold plum".split()
 TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 N_DOCUMENTS, NEW, QUERIES = 14, 13, 6
-
-
-class Asked(RetrievalDataModule):
-    """Eight documents, all of them queries: d<n + 1> answers d<n>."""
-
-    def read(self):
-        texts = [" ".join(COLOURS[n : n + 3]) for n in range(8)]
-        queries = {f"d{n}": text for n, text in enumerate(texts)}
-        pairs = [(f"d{n}", f"d{n + 1}") for n in range(7)]
-        return make_collection(texts, queries, qrels={"train": pairs, "test": pairs})
-
-
-@pytest.mark.parametrize("dropped", [True, False])
-def test_the_document_that_a_query_is_is_no_negative_where_it_is_no_hit(
-    dropped, tmp_path, monkeypatch
-):
-    examples, own = DocumentExamples(Bm25Negatives(n=2, depth=3)), 0
-    options = dict(examples=examples, drop_identical=dropped)
-    data = Asked(test_split="test", tokenizer_options=TOKENIZER, **options)
-    epoch = data.epoch(0)
-    for place, number in enumerate(epoch.numbers):
-        given = epoch[place].negatives.documents
-        assert number + 1 not in given
-        own += number in given  # of the query's row it is the number
-        batch = collate([epoch[place], epoch[(place + 1) % 7]])
-        rows = (batch.document_index == number).nonzero().flatten()
-        assert not (dropped and batch.is_negative[rows, 0].any())
-    assert (own > 0) != dropped
 
 
 class Tiny(RetrievalDataModule):
@@ -180,17 +151,6 @@ def test_a_run_gives_its_best_documents_by_score_to_a_depth(tmp_path):
     }
 
 
-def test_equal_scores_are_cut_by_document_id_and_a_list_without_scores_as_it_is(tmp_path):
-    tied = [f"q0 Q0 d{n} 1 0.5 x" for n in (4, 12, 5, 9)]  # d9 comes first, then d5
-    found = drawn(tiny(RunNegatives(path=written(tmp_path / "run.trec", *tied), n=1, depth=2)))
-    assert set().union(*found[0]) == {9, 5}
-    listed = written(
-        tmp_path / "run.tsv", *(f"q0 d{n} {rank}" for rank, n in enumerate((4, 12, 9)))
-    )
-    found = drawn(tiny(RunNegatives(path=listed, n=1, depth=2)))
-    assert set().union(*found[0]) == {4, 12}
-
-
 def test_triples_give_each_query_its_negatives(tmp_path):
     lines = ["q0 d0 d4", "q0 d10 d5", "q0 d8 d9", "q0 d4 d8", "q1 d1 d12", "q1 d1 d12"]
     found = drawn(tiny(TripleNegatives(path=written(tmp_path / "triples.tsv", *lines))))
@@ -221,24 +181,6 @@ def test_an_indexing_example_has_random_negatives(tmp_path):
         assert all(s is None if teacher is None else np.isnan(s).all() for s in scores)
         assert teacher is None or {len(s) for s in scores} == {teacher}
         assert next(iter(data.train_dataloader())).negatives.shape == (3, 2)
-
-
-def test_generated_targets_have_negatives_of_their_kind():
-    """A docid system looks identifiers up; a negative's span is drawn as the positive's is."""
-    given = Bm25Negatives(n=2, depth=3)
-    indexing = Indexing(1.0, DocumentStart(4))
-    for examples in (IdentifierExamples(given), SpanExamples(given, n_spans=2, length=2)):
-        data = tiny(examples=examples, indexing=indexing)
-        for example in data.epoch(0):
-            negatives = example.negatives
-            assert len({*negatives.documents, example.document}) == 3
-            for row, target in zip(negatives.documents, negatives.targets, strict=True):
-                text = data.documents[row]["tokens"]
-                spans = [[*text[start : start + 2], EOS_ID] for start in range(3)]
-                assert target in ([[]] if type(examples) is IdentifierExamples else spans)
-        batch = collate(list(data.epoch(0))[:3])
-        further = len(batch.document_index) - 3
-        assert len(batch.document_ids) == 3 * len(example.targets) + further
 
 
 # Teachers
@@ -292,16 +234,6 @@ def test_every_file_stands_in_the_runs_provenance(tmp_path):
     assert tiny().training_sources == tiny(Bm25Negatives(n=1)).training_sources == {}
 
 
-def test_unknown_ids_are_counted(tmp_path, capsys):
-    lines = ["q0 d0 d4", "q7 d0 d1", "q1 d1 nowhere", f"q1 d1 d{NEW}"]
-    data = tiny(TripleNegatives(path=written(tmp_path / "triples.tsv", *lines)))
-    assert data.epoch(0)[0].negatives.documents == [4]
-    assert (
-        "triples.tsv: 4 of 8 pairs are used; 2 are of queries outside the training split, "
-        "2 name documents that are not known in training" in capsys.readouterr().out
-    )
-
-
 def test_a_file_that_names_nothing_known_is_refused(tmp_path):
     other = written(tmp_path / "other.tsv", "7 d0 d4", "8 d1 d2")
     rule = "none of its 4 pairs can be used: 4 are of queries"
@@ -321,19 +253,6 @@ def test_validation_queries_may_lack_negatives(tmp_path, capsys):
     assert batches[0].negatives.shape == (1, 2) and batches[0].teacher.isnan().all()
     said = capsys.readouterr().out
     assert "0 of 4 pairs are used; 4 are of queries outside the validation split" in said
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [
-        (lambda path: RunNegatives(path=path, n=1), "path"),
-        (lambda path: TripleNegatives(path=path), "path"),
-        (lambda path: Bm25Negatives(n=1, teacher=path), "teacher"),
-    ],
-)
-def test_missing_files_are_named_before_anything_is_read(make, key):
-    with pytest.raises(FileNotFoundError, match=f"data.examples.negatives.{key}=/no: no such file"):
-        make("/no")
 
 
 # Batches

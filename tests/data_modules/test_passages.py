@@ -43,29 +43,6 @@ def test_a_file_of_texts_is_a_collection(name, content, fields, expected, alone,
     assert list(zip(*(documents[c][:] for c in ("id", "title", "text")), strict=True)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "fields", "said"),
-    [
-        (
-            "a.csv",
-            "p,Paris\n",
-            None,
-            "cannot be told among p, Paris: name them, data.fields=.1,3,2. or .*, by number",
-        ),
-        ("a.tsv", "p\tParis\tt\n", None, "cannot be told among p, Paris, t: "),
-        ("a.csv", "id,text\np,Paris\n", ["id", "body"], r"data.fields=\['id', 'body'\]: must name"),
-        ("a.csv", "id,text\np,Paris,t\n", None, r"a.csv:2: expected 2 columns \(id, text\), got 3"),
-        ("a.jsonl", '{"id": "p", "n": 1}', None, "cannot be told among id, n: "),
-        ("a.tsv", "", None, "a.tsv: is empty"),
-    ],
-)
-def test_columns_that_cannot_be_told_are_named(name, content, fields, said, tmp_path):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=said) as raised:
-        collect(read_layout(tmp_path / name, fields=fields), tmp_path / "store")
-    assert "\n" not in str(raised.value)
-
-
 def test_passages_without_judgements_are_searched_and_nothing_is_measured(
     tmp_path, capsys, finished_run
 ):

@@ -10,7 +10,6 @@ from datasets import Dataset
 
 from data_modules.collection import TrainingTables
 from data_modules.seal_examples import SealExamples, SpanExamples, UnsupervisedParts
-from data_modules.spans import cut_spans
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 
@@ -73,27 +72,6 @@ def test_parts_of_a_document_answer_each_other_equally_often(tables):
     assert len(counts) == 4 and all(150 < count < 250 for count in counts.values())
 
 
-def old_draw(task, tables, row, rng):
-    """SEAL's unsupervised examples as they were drawn before there were other views."""
-    document, title = tables.documents[row], tables.documents["title_tokens"][row]
-    kind = int(rng.integers(4)) if title else 3
-    starts = max(1, len(document["word_starts"]) - 2 + 1)
-    chosen = rng.choice(starts, size=2, replace=starts < 2).tolist()
-    one, another = cut_spans(document, chosen, 2)
-    if kind < 2:
-        read = (document["tokens"] if kind == 0 else one)[:5]
-        return [*read, 901, 903, EOS_ID], [[*title[:3], 904, 904, EOS_ID]]
-    return [*(title if kind == 2 else another)[:5], 901, 902, EOS_ID], [[*one[:1], EOS_ID]]
-
-
-def test_without_other_views_the_parts_are_seals_to_the_draw(tables):
-    task = UnsupervisedParts(length=2, max_tokens=1).prepare(tables, None)
-    for seed in range(60):
-        found = task.draw(seed % 3, np.random.default_rng(seed))
-        expected = old_draw(task, tables, seed % 3, np.random.default_rng(seed))
-        assert found[:2] == expected
-
-
 def with_queries(tables, texts):
     """The collection with a further view, which "c" has none of."""
     read = partial(tables.tokenizer, add_special_tokens=False)
@@ -151,15 +129,3 @@ def test_texts_of_a_view_ask_for_the_others(tables):
     assert all(
         task.draw(2, np.random.default_rng(s)).source[-2] in (902, 903) for s in range(20)
     ), "it has no pseudo-query"
-
-
-def test_a_view_without_texts_is_named(tables):
-    special_tokens = SPECIAL_TOKENS | {"query": [901, 905], "query_end": [906]}
-    with pytest.raises(ValueError, match=r"data\.views\.query=null: must be a file"):
-        SealExamples().prepare(replace(tables, special_tokens=special_tokens))
-
-
-def test_missing_special_tokens_are_named(tables):
-    special_tokens = {"body": [5]}
-    with pytest.raises(ValueError, match="tokenizer.special_tokens: title, title_end missing"):
-        SealExamples().prepare(replace(tables, special_tokens=special_tokens))

@@ -9,7 +9,6 @@ from data_modules.tokenisation import (
     choose_tokenizer,
     encode_special_tokens,
     find_word_starts,
-    join_fields,
 )
 from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer
 
@@ -65,13 +64,6 @@ def test_word_starts_by_hand():
     assert find_word_starts(" a", [(0, 1), (1, 2)]) == [0]
 
 
-def test_fields_are_joined_in_the_order_asked_and_empty_ones_left_out():
-    documents = Dataset.from_dict({"id": ["a", "b"], "title": ["T", ""], "text": ["x", "y"]})
-    assert join_fields(documents, ["title", "text"])["text"][:] == ["T | x", "y"]
-    assert join_fields(documents, ["text", "title"])["text"][:] == ["x | T", "y"]
-    assert join_fields(documents, ["text"])["text"][:] == ["x", "y"]
-
-
 def choose(**options):
     defaults = dict(backbone=None, path=None, unit="piece", vocab_size=120, lowercase=True)
     documents, queries = table(sentences(100)), table(sentences(20, seed=5))
@@ -87,15 +79,6 @@ def test_a_trained_tokenizer_is_trained_once_for_a_collection(monkeypatch):
         choose(vocab_size=100)
     with pytest.raises(TypeError):
         choose(lowercase=False)
-
-
-def test_a_given_vocabulary_must_fit_the_embedding_table(tmp_path):
-    train_tokenizer(sentences(), 120).backend_tokenizer.save(str(tmp_path / "v.json"))
-    path = str(tmp_path / "v.json")
-    size = len(choose(path=path))
-    assert len(choose(path=path, vocab_size=size)) == size
-    with pytest.raises(ValueError, match=rf"tokenizer.vocab_size={size - 1}: must be ≥ {size}"):
-        choose(path=path, vocab_size=size - 1)
 
 
 SPECIAL_TOKENS = {"body": "|| body", "title": "|| title", "title_end": "@@"}

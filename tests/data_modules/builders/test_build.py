@@ -8,8 +8,7 @@ import pytest
 from conf.command import run_command
 from data_modules.build import build
 from tests.data_modules.builders.conftest import MINIATURES
-from tests.runs import NO_ANALYSIS, compose_config
-from train import train
+from tests.runs import compose_config
 
 RAW = f"data.path={MINIATURES}/natural_questions"
 SMALL = {
@@ -39,11 +38,6 @@ def test_every_source_is_built_once_and_says_so(data, tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"\nreused, built before: {collection.folder}\n")
 
 
-def test_the_almanac_is_built_too(capsys):
-    build(compose_config("build", "data=almanac", "data.n_documents=50"))
-    assert "generated" in capsys.readouterr().out
-
-
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys):
     command = ["build", "data=nq320k", RAW, f"data.store={tmp_path}/store"]
     monkeypatch.setattr(sys, "argv", command)
@@ -54,11 +48,3 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys)
     assert said.startswith(message) and said.count("\n") == 0
     left = [place for place in (tmp_path / "store").iterdir() if place.is_dir()]
     assert all(place.name[0] == "." for place in left)
-
-
-def test_raw_files_become_a_finished_run(tmp_path):
-    run = ["model=t5_colbert", "experiment=smoke", "logger=none", "data=nq320k", *SMALL["nq320k"]]
-    place = ["data.batch_size=8", f"output={tmp_path}", "name=run"]
-    metrics = train(compose_config("train", *run, *NO_ANALYSIS, *place)).metrics
-    for name in ("retrieve/recall@100", "rerank/mrr@10", "retrieve/dev_unseen/recall@1"):
-        assert 0 <= metrics[name] <= 1

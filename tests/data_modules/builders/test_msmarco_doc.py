@@ -37,39 +37,8 @@ def test_given_documents_take_the_place_of_the_judged_ones(raw, collected, built
     assert len(built()) == 2
 
 
-def test_judgements_of_another_collection_are_named(raw, collected, built):
-    qrels = raw / "msmarco-doctrain-qrels.tsv"
-    qrels.write_text(qrels.read_text() + "500 0 D77 1\n")
-    message = (
-        r"qrels\.tsv:25: document 'D77' is not in msmarco-docs\.tsv\.gz, nor are 0 others of 21"
-    )
-    with pytest.raises(ValueError, match=message):
-        collected(msmarco_doc(str(raw)))
-    assert built() == []
-
-
 def test_a_listed_document_that_is_unknown_is_named(raw, collected, built):
     (raw / "ids.txt").write_text("D1000\nE5\nE6\n")
     with pytest.raises(ValueError, match=r"ids\.txt:2: document 'E5' .* nor are 1 others of 3"):
         collected(msmarco_doc(str(raw), document_ids=str(raw / "ids.txt")))
     assert built() == []
-
-
-def test_empty_documents_are_refused_or_kept(raw, collected, built):
-    ids = raw / "ids.txt"
-    ids.write_text(ids.read_text() + "D2999\n")
-    layout = msmarco_doc(str(raw), document_ids=str(ids))
-    with pytest.raises(ValueError, match="'D2999' is empty"):
-        collected(layout)
-    assert built() == []
-    assert "D2999" in collected(layout, "keep").documents["id"][:]
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["msmarco-docs.tsv", "msmarco-doctrain-queries.tsv", "msmarco-docdev-qrels.tsv"],
-)
-def test_a_missing_file_is_named(raw, name):
-    next(raw.glob(f"{name}*")).unlink()
-    with pytest.raises(FileNotFoundError, match=f"data.path=.*{name} is missing"):
-        msmarco_doc(str(raw))

@@ -79,23 +79,6 @@ def test_dprs_questions_of_one_data_set_among_several(tmp_path, collected):
         public("dpr/trivia", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "missing"),
-    [
-        ("miracl/sw", "miracl-v1.0-sw/qrels/qrels.miracl-v1.0-sw-dev.tsv", "qrels.*-dev.tsv"),
-        ("miracl/sw", "miracl-v1.0-sw/qrels/qrels.miracl-v1.0-sw-train.tsv", "qrels.*-train.tsv"),
-        ("miracl/sw", "miracl-v1.0-sw/topics/topics.miracl-v1.0-sw-dev.tsv", "topics.*-dev.tsv"),
-        ("lotte/writing/forum", "writing/test/qas.forum.jsonl", "qas.forum.jsonl"),
-        ("entity_questions", "psgs_w100.tsv.gz", "psgs_w100.tsv"),
-    ],
-)
-def test_a_missing_file_is_named(name, file, missing, miniature):
-    folder = miniature(name.split("/")[0])
-    (folder / file).unlink()
-    with pytest.raises(FileNotFoundError, match=f"data.path=.*{missing}.* missing"):
-        public(name, str(folder))
-
-
 def test_a_passage_answers_if_it_is_about_the_subject_and_has_an_answer(miniature, collected):
     collection = collected(public("entity_questions", str(miniature("entity_questions"))))
     assert len(collection.documents) == 25

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from data_modules.formats.catalogue import FORMATS, read_layout, read_layouts
+from data_modules.formats.catalogue import read_layout, read_layouts
 from data_modules.store import collect
 from tests.data_modules.formats.miniature import MINIATURES, copied
 
@@ -10,11 +10,6 @@ from tests.data_modules.formats.miniature import MINIATURES, copied
 def test_an_unknown_format_is_named_with_the_known_ones():
     with pytest.raises(ValueError, match=r"^data\.format=csv: must be one of beir, wu, .*trec"):
         read_layout(MINIATURES / "wu", "csv")
-
-
-def test_a_path_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^data\.path=.*/nowhere: no such folder or file$"):
-        read_layout(tmp_path / "nowhere")
 
 
 def test_unknown_files_are_named(tmp_path):
@@ -30,15 +25,6 @@ def test_two_formats_in_a_folder_have_to_be_told_apart(tmp_path):
     with pytest.raises(ValueError, match=r"may be wu or genret: say data\.format="):
         read_layout(folder)
     assert read_layout(folder, "genret").options["reader"] == "genret/1"
-
-
-@pytest.mark.parametrize("reader", FORMATS)
-def test_no_format_recognises_an_empty_folder_or_a_stray_file(reader, tmp_path):
-    file = tmp_path / "x.log"
-    file.write_text("a\tb\n")
-    (tmp_path / "empty").mkdir()
-    assert not FORMATS[reader].recognises(tmp_path / "empty")
-    assert not FORMATS[reader].recognises(file)
 
 
 def write_beir(folder, texts, splits):

@@ -63,20 +63,6 @@ def test_grades_and_sources_of_a_folder(tmp_path):
 # Wu
 
 
-def test_an_id_that_is_no_text_is_an_unknown_one(tmp_path, capsys):
-    folder = copied("wu", tmp_path)
-    rewritten(folder / "candidate.json", lambda text: text.replace("{", '{"\\ud800": ["1"], ', 1))
-    collect(read_layout(folder), tmp_path / "store")
-    assert r'candidate.json: "\ud800": 1 of 53 candidates' in capsys.readouterr().out
-
-
-def test_given_training_judgements_take_the_place_of_the_triples(tmp_path):
-    folder = copied("wu", tmp_path)
-    (folder / "qrel.train.tsv").write_text("1000\t0\t23\t1\n")
-    (judgement,) = read_layout(folder).judgements["train"]()
-    assert judgement[1:] == ("1000", "23", 1) and "qrel.train.tsv:1" in judgement.where
-
-
 def test_each_split_may_have_its_own_queries(tmp_path):
     folder = copied("wu", tmp_path)
     (folder / "queries.all.tsv").rename(folder / "queries.train.tsv")
@@ -133,37 +119,7 @@ def test_ncis_column_of_several_documents_and_its_abstracts(tmp_path):
     assert {d.id: d.text for d in documents}["3"].startswith(TITLES[3].lower())
 
 
-def test_glens_columns_are_known_by_the_header_and_its_first_words_are_enough(tmp_path):
-    folder = copied("glen", tmp_path)
-    (folder / "DOC_NQ_title+content.tsv").unlink()
-
-    def turned(text: str) -> str:
-        rows = [line.rpartition("\t") for line in text.splitlines()]
-        return "".join(f"{old}\t{n}\t{query}\n" for n, (query, _, old) in enumerate(rows)).replace(
-            "oldid\t0\tquery", "oldid\tqueryid\tquery"
-        )
-
-    rewritten(folder / "GTQ_NQ_dev.tsv", turned)
-    layout = read_layout(folder)
-    assert all(len(document.text.split()) <= 64 for document in layout.documents())
-    assert found_pairs(layout, "dev") == pairs("dev")
-    (folder / "GTQ_NQ_dev.tsv").unlink()
-    layout = read_layout(folder)
-    assert sorted(layout.judgements) == ["dev_seen", "dev_unseen", "train"], "splits of their own"
-    assert found_pairs(layout, "dev_seen") == pairs("dev_seen")
-
-
 # DSI-QG, Ultron and DDRO
-
-
-@pytest.mark.parametrize("titled", [True, False])
-def test_dsi_qgs_documents_of_a_table(titled, tmp_path):
-    folder = copied("dsi_qg", tmp_path)
-    rows = (f"{n}\t{TEXTS[n]}" + f"\t{TITLES[n]}" * titled + "\n" for n in range(24))
-    (folder / "mini_corpus.tsv").write_text("".join(rows))
-    layout = read_layout(folder)
-    assert [d[1:] for d in layout.documents()][5] == ("5", TITLES[5] * titled, TEXTS[5])
-    assert found_pairs(layout, "dev") == pairs("dev")
 
 
 def test_judgements_of_another_collection_are_refused(tmp_path):
@@ -173,26 +129,6 @@ def test_judgements_of_another_collection_are_refused(tmp_path):
     message = r"none of the 15 judgements .* of this collection"
     folder, qrels = copied("ultron", tmp_path), "msmarco-docdev-qrels.tsv.gz"
     assert_refused(folder, qrels, lambda text: text.replace("D1", "D7"), message, stored)
-
-
-def test_ddros_natural_questions(tmp_path):
-    folder = tmp_path / "ddro"
-    folder.mkdir()
-    for split in ("train", "dev"):
-        ids = {text: f"{number}{split}" for number, (text, _) in enumerate(pairs(split))}
-        lines = "".join(f"{number}\t{text}\n" for text, number in ids.items())
-        (folder / f"nq_queries_{split}.tsv").write_text(lines)
-        rows = [f"{ids[text]}\t0\t{document}\t1\n" for text, document in pairs(split)]
-        (folder / f"nq_qrels_{split}.tsv").write_text("".join(rows))
-    records = [
-        {"id": number, "url": "", "title": title, "contents": text, "doc_tac": "x"}
-        for number, (title, text) in enumerate(zip(TITLES, TEXTS, strict=True))
-    ]
-    (folder / "nq-docs-sents.json").write_text("".join(json.dumps(r) + "\n" for r in records))
-    layout = read_layout(folder)
-    assert [d[1:] for d in layout.documents()][3] == ("3", TITLES[3], TEXTS[3])
-    for split in ("train", "dev"):
-        assert found_pairs(layout, split) == pairs(split)
 
 
 def test_one_of_several_files_of_documents_is_named_by_the_path(tmp_path):
@@ -238,25 +174,6 @@ def test_kilts_pages_are_judged_by_their_id(tmp_path):
     assert set(found_pairs(layout, "train")) == expected
 
 
-def test_provenance_outside_the_table_is_counted_and_null_is_none(tmp_path, capsys):
-    folder = copied("kilt", tmp_path)
-    records = [
-        {"id": "x", "input": "?", "output": None},
-        {"id": "y", "input": "?", "output": [{"answer": "z", "provenance": None}]},
-    ]
-    rewritten(
-        folder / "nq-dev-kilt.jsonl",
-        lambda text: (
-            text.replace('"wikipedia_id": "703"', '"wikipedia_id": "9"')
-            + "\n".join(map(json.dumps, records))
-        ),
-    )
-    found = collect(read_layout(folder), tmp_path / "store")
-    assert len(found.qrels["dev"]) == len([pair for pair in pairs("dev") if pair[1] // 2 != 3])
-    assert "3 of 14 judgements, from this line on, are of unknown" in capsys.readouterr().out
-    assert {"x", "y"} <= {*found.queries["id"][:]}
-
-
 def dpr_without_table(tmp_path) -> tuple[Path, list[dict]]:
     folder = copied("dpr", tmp_path)
     (folder / "psgs_w100.tsv.zip").unlink()
@@ -281,46 +198,7 @@ def test_without_a_table_dprs_contexts_are_the_documents(tmp_path):
     assert judged == sorted(TEXTS[number] for _, number in pairs("train"))
 
 
-@pytest.mark.parametrize("order", [("id", "title", "text"), ("title", "text", "id")])
-def test_a_header_may_name_the_columns_in_any_order(order, tmp_path):
-    folder, _ = dpr_without_table(tmp_path)
-    values = {"title": TITLES, "id": list(range(1, 25))}
-    values["text"] = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
-    rows = ["\t".join(str(values[name][n]) for name in order) for n in range(24)]
-    (folder / "psgs_w100.tsv").write_text("\n".join(["\t".join(order), *rows]))
-    assert found_pairs(read_layout(folder), "train") == pairs("train")
-    rows = 'id\ttext\ttitle\r\n1\t"a\tb\r\n""c"""\tt\r\n2\td\tu\r\n'
-    (folder / "psgs_w100.tsv").write_text(rows)
-    documents = [document[1:] for document in read_layout(folder).documents()]
-    assert documents == [("1", "t", 'a\tb\n"c"'), ("2", "u", "d")]
-
-
 # TREC files
-
-
-def test_queries_in_several_files(tmp_path):
-    folder = tmp_path / "passages"
-    folder.mkdir()
-    files = {
-        "collection.tsv": "0\tone\n1\ttwo\n",
-        "queries.dev.tsv": "10\ta\n11\tb\n",
-        "queries.dev.small.tsv": "10\ta\n",
-        "qrels.dev.tsv": "10\t0\t0\t1\n11\t0\t1\t1\n",
-        "qrels.dev.small.tsv": "10\t0\t0\t1\n",
-    }
-    for name, content in files.items():
-        (folder / name).write_text(content)
-    found = collect(read_layout(folder, "trec"), tmp_path / "store")
-    assert found.queries["id"][:] == ["10", "11"], "one text: one query"
-    assert {split: len(rows) for split, rows in found.qrels.items()} == {"dev_small": 1, "dev": 2}
-    (folder / "queries.dev.tsv").write_text("10\tanother\n11\tb\n")
-    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:1: another query has the id '10'"):
-        collect(read_layout(folder, "trec"), tmp_path / "store")
-    (folder / "qrels.dev.tsv").unlink()
-    assert folder / "queries.dev.tsv" not in read_layout(folder).files, "no split of it is judged"
-    for name in ("queries.all.tsv", "queries.tsv"):
-        (folder / name).write_text("10\ta\n")
-        assert read_layout(folder).files[1] == folder / name, "the fullest of those that are there"
 
 
 def test_runs_of_a_year(tmp_path):

@@ -34,25 +34,6 @@ def test_a_run_names_one_pair_a_line(tmp_path):
     ]
 
 
-def test_triples_name_two_pairs_a_line(tmp_path):
-    file = written(tmp_path / "triples.tsv", "q1\td1\td2", "q2 d3 d1")
-    found = list(read_pairs(file, TRIPLE, SCORED_TRIPLE))
-    assert [(pair.query_id, pair.document_id, pair.positive) for pair in found] == [
-        ("q1", "d1", True),
-        ("q1", "d2", False),
-        ("q2", "d3", True),
-        ("q2", "d1", False),
-    ]
-    assert all(math.isnan(pair.score) for pair in found)
-
-
-@pytest.mark.parametrize("forms", [(TRIPLE, SCORED_TRIPLE), (RUN, SCORED_TRIPLE)])
-def test_triples_with_scores(forms, tmp_path):
-    file = written(tmp_path / "margins.tsv", "9.5\t-0.25\tq1\td1\td2")
-    expected = [("q1", "d1", 9.5, True), ("q1", "d2", -0.25, False)]
-    assert [pair[1:] for pair in read_pairs(file, *forms)] == expected
-
-
 @pytest.mark.parametrize(
     ("lines", "forms", "message"),
     [
@@ -135,16 +116,6 @@ def test_mined_negatives_as_json(tmp_path):
     ]
 
 
-def test_dprs_contexts(tmp_path):
-    record = {
-        "question": "who?",
-        "positive_ctxs": [{"title": "a", "text": "b", "passage_id": "3"}],
-        "hard_negative_ctxs": [{"title": "c", "text": "d", "psg_id": 4}],
-    }
-    file = written(tmp_path / "biencoder-nq-train.json", json.dumps([record, record], indent=2))
-    assert named(file, TRIPLE)[2:] == [("train-1", "3", None, True), ("train-1", "4", None, False)]
-
-
 def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
     file = written(tmp_path / "triples.tsv", "q d0 d1 d2 d3", "q d0 d4 d5 d6", "p d0 d1 d2 d3")
     assert [row[1:4] for row in read_negatives(file, TRIPLE)] == [
@@ -153,27 +124,6 @@ def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
     ]
     run = written(tmp_path / "run.trec", RUN_LINE)
     assert [row.score for row in read_negatives(run, RUN)] == [2.5]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"qid": 7, "pos": [1], "neg": 3}', r':1: expected .* lines {"qid".*got 3'),
-        ('{"qid": 1, "pos": [], "neg": [{"ce-score": 1}]}', r':1: expected a string "pid", got nu'),
-        (
-            '{"qid": 1, "pos": [], "neg": [{"pid": 1, "ce-score": "x"}]}',
-            r':1: expected a number "ce-',
-        ),
-        ('{"7": 3}', r'"7": expected \{"query": \["document", …\], …\}, or lines .*got 3'),
-        ("[1]", r": item 0: expected \{\"question\""),
-        ("{oops", r":1: expected JSON, but"),
-    ],
-)
-def test_bad_json_is_named(line, message, tmp_path):
-    file = written(tmp_path / "file.json", line)
-    with pytest.raises(ValueError, match=message) as error:
-        list(read_pairs(file, TRIPLE))
-    assert str(error.value).startswith(str(file))
 
 
 # Generated queries
@@ -196,15 +146,6 @@ def test_every_formats_generated_queries_are_read(format):
     assert queries == [f"what is {TITLES[3]}", f"who has been to {TITLES[3]}"], "together"
     first = {"genret": " item 3", "glen": "5"}.get(format, "4")
     assert where == f"{MINIATURES / format / GENERATED[format]}:{first}"
-
-
-def test_brackets_around_other_ids_and_lines_of_one_document(tmp_path):
-    file = written(tmp_path / "queries.txt", "[dx7]\twho?", "[-12]\twhere?", "[dx7]\twhen?")
-    found = [row[1:] for row in read_generated(file)]
-    assert found == [("dx7", ["who?", "when?"]), ("-12", ["where?"])]
-    lines = [{"document_id": "a", "queries": ["b"]}, {"document_id": "a", "queries": ["c"]}]
-    file = written(tmp_path / "queries.jsonl", *map(json.dumps, lines))
-    assert list(read_generated(file)) == [(f"{file}:1", "a", ["b", "c"])]
 
 
 @pytest.mark.parametrize(
