@@ -314,11 +314,10 @@ class CandidateMatch(Analysis):
     @torch.inference_mode()
     def finish(self) -> Findings:
         # With the module of the data, which comparisons can do without.
-        from analysis.framework import candidate_batches, candidate_pairs
+        from analysis.framework import candidate_batches
 
-        parts, special = [], self.texts.kinds.special
-        pairs = candidate_pairs(self.model.eval(), self.data, self.split, self.queries)
-        for group, batch in candidate_batches(self.data, self.queries, pairs):
+        parts, special, model = [], self.texts.kinds.special, self.model.eval()
+        for group, batch in candidate_batches(model, self.data, self.split, self.queries):
             found = self.model.align(batch.to(self.model.device))
             found = PairAlignment(**{name: one.cpu() for name, one in vars(found).items()})
             units = torch.tensor([query for query, _ in group])

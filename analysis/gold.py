@@ -1,16 +1,48 @@
-"""Gold alignments: which of a document's tokens answer a query (docs/data.md)."""
+"""An alignment, and what a search generates, against the tokens that answer the question.
 
-from collections.abc import Mapping, Sequence
+The almanac knows which characters of a relevant document answer its query ("gold") and which state
+what the query gives ("evidence"; docs/data.md). A document token is aligned if its strength, the
+largest A_ij over the query's tokens, reaches a threshold or is among the k largest. Tokens of equal
+strength share the places that are left to them, so every number is the expectation over their
+order: constant strengths are a random choice. Och and Ney (2003): the sure tokens S answer the
+question; the possible ones P also state what it gives.
+
+Special tokens do not count on either side: an end token that attracts every other token says
+nothing about where the answer is. Pairs whose document is not read as its text (a docid, pooled
+vectors) are left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
+import pandas
 import torch
+from matplotlib.figure import Figure
+from pandas import DataFrame
 from torch import Tensor
 
+from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, named
+from analysis.figures import (
+    COLOURS,
+    MARKERS,
+    PANEL_HEIGHT,
+    GalleryEntry,
+    legend_below,
+    page_figure,
+    styled,
+)
+from analysis.statistics import long_frame, spread, spread_numbers
+from analysis.tables.metric_names import Metric
+from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment, normalised
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.options import Count, part
+from gr_mvdr.progress import track
+from gr_mvdr.relevance import Explanation, PairAlignment
 from gr_mvdr.texts import SEPARATOR
 
 Pair = tuple[str, str]
-Spans = Sequence[Mapping[str, int]]  # {"start", "end"}: characters of a document's `text`
+Gold = tuple[Tensor, Tensor]  # answer and evidence, (m,) bool each
 
 COLUMNS = ("gold", "evidence")
 _CHUNK = 256  # documents tokenised at once
@@ -18,22 +50,22 @@ _CHUNK = 256  # documents tokenised at once
 
 def find_gold_tokens(
     data: RetrievalDataModule, split: str, pairs: Sequence[Pair]
-) -> dict[Pair, tuple[Tensor, Tensor]]:
+) -> dict[Pair, Gold]:
     """Where the documents of some pairs answer their queries.
 
-    A token counts if one of its characters is in a span. Those around a text never do, nor does
-    what `document_length` cuts off; a title may name the answer too, but is no gold.
+    A token counts if one of its characters is in a span. Tokens around a text never count, nor do
+    those that `document_length` cuts off, nor a title's.
 
     Args:
         split: that the queries belong to.
         pairs: (query id, relevant document id), as of `data.test_pairs`.
 
     Returns:
-        Of each pair whose answer is among the tokens that are kept: answer (m,) bool, the tokens
+        For each pair whose answer is among the tokens that are kept: answer (m,) bool, the tokens
         that answer the question, and evidence (m,) bool, those that state what it gives. m counts
         the tokens as in a batch, those around the text included. {} where the collection knows no
         answers, where documents are read without their text, or where the tokeniser cannot say
-        which characters a token is of (ByT5's).
+        which characters a token covers (ByT5's).
     """
     queries = data.queries(split)
     known = set(COLUMNS) <= set(queries.column_names)
@@ -42,22 +74,21 @@ def find_gold_tokens(
     columns = (queries[name][:] for name in ("id", *COLUMNS))
     spans = {query: parts for query, *parts in zip(*columns, strict=True)}
     characters = _characters(data, {document for _, document in pairs})
-    found = {}
+    gold = {}
     for query, document in pairs:
         answer, evidence = (_inside(characters[document], part) for part in spans[query])
         if answer.any():
-            found[query, document] = answer, evidence
-    return found
+            gold[query, document] = answer, evidence
+    return gold
 
 
 def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.ndarray]:
-    """Of each document (m, 2) int32: the characters [start, end) of its `text` that a token covers.
+    """For each document (m, 2): the characters [start, end) of its `text` that a token covers.
 
-    Those of a title are negative; the tokens around a text cover none.
+    Those of a title before the text are negative; the tokens around a text cover none.
     """
-    template = data.template
-    before, after = [(0, 0)] * len(template.document), [(0, 0)] * len(template.suffix)
-    room = data.document_length - len(before) - len(after)
+    before, after = len(data.template.document), len(data.template.suffix)
+    room = data.document_length - before - after
     rows = [row for row, name in enumerate(data.documents["id"][:]) if name in documents]
     found = {}
     for start in range(0, len(rows), _CHUNK):
@@ -65,25 +96,369 @@ def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.
         encoded = data.tokenizer(
             read["text"], add_special_tokens=False, return_offsets_mapping=True
         )
-        for number, (name, offsets) in enumerate(
-            zip(read["id"], encoded["offset_mapping"], strict=True)
-        ):
-            fields = {field: read[field][number] for field in data.text_fields}
-            own = np.array(offsets[:room], dtype=np.int32).reshape(-1, 2) - _shift(fields)
-            found[name] = np.array([*before, *own, *after], dtype=np.int32).reshape(-1, 2)
+        for number, offsets in enumerate(encoded["offset_mapping"]):
+            # `text` is joined after the fields that stand before it, empty ones left out.
+            fields = data.text_fields[: list(data.text_fields).index("text")]
+            texts = [read[field][number] for field in fields]
+            shift = sum(len(text) + len(SEPARATOR) for text in texts if text)
+            own = np.array(offsets[:room], dtype=np.int64).reshape(-1, 2) - shift
+            found[read["id"][number]] = np.pad(own, ((before, after), (0, 0)))
     return found
 
 
-def _shift(fields: Mapping[str, str]) -> int:
-    """Characters before `text` where fields are joined, empty ones left out."""
-    names = list(fields)
-    before = [fields[name] for name in names[: names.index("text")] if fields[name]]
-    return sum(len(part) + len(SEPARATOR) for part in before)
-
-
-def _inside(characters: np.ndarray, spans: Spans) -> Tensor:
-    """(m,) bool: the tokens of which a character is in a span."""
+def _inside(characters: np.ndarray, spans: Sequence[Mapping[str, int]]) -> Tensor:
+    """(m,) bool: the tokens with a character in one of the spans {"start", "end"}."""
     bounds = np.array([(span["start"], span["end"]) for span in spans]).reshape(-1, 2)
     starts, ends = characters[:, :1], characters[:, 1:]
     overlap = np.minimum(ends, bounds[:, 1]) - np.maximum(starts, bounds[:, 0])
     return torch.from_numpy((overlap > 0).any(1))
+
+
+MEASURES = ("precision", "recall", "possible_precision", "possible_recall", "aer")
+# A softmax over a long text spreads thin, cross-attention does not: the thresholds cover both.
+THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+DEPTHS = (1, 2, 3, 5, 10, 20)
+MAXIMUM_LAYERS = 4  # more curves in a panel cannot be distinguished
+# What tokens are compared with, and the columns of the table.
+GOLDS = {
+    "the answer": ("recall", "precision"),
+    "the answer and what is given": ("possible_recall", "possible_precision"),
+}
+LABELS = {"own": "its own alignment", "softmax": "softmax of similarity"}
+CAPTION = (
+    "Document tokens in the order of their strongest alignment with a query token, heads averaged; "
+    "the points of a curve are the first 1, 2, 3, 5, 10 and 20 tokens. Gold are the tokens that "
+    "answer the question (above), and also those that state what it gives (below). The dashed "
+    "line is a random order: a curve above it only in the lower panels belongs to a system that "
+    "aligns what the question says and finds the answer next to it."
+)
+
+
+def strength(alignment: Tensor, query_mask: Tensor) -> Tensor:
+    """(…, M) max_j A_ij, how strongly the query's tokens align each document token.
+
+    Args:
+        alignment: (…, M, N), not negative; query_mask: (…, N) bool, the query tokens that count.
+    """
+    return (alignment * query_mask.unsqueeze(-2)).amax(-1)
+
+
+def at_thresholds(strengths: Tensor, mask: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """(…, T, M) fp32, 1 where a document token is aligned at a threshold θ: strength ≥ θ.
+
+    Args:
+        strengths: (…, M); mask: (…, M) bool, the document tokens that count.
+    """
+    least = torch.tensor(thresholds, dtype=strengths.dtype, device=strengths.device)
+    return ((strengths.unsqueeze(-2) >= least.unsqueeze(-1)) & mask.unsqueeze(-2)).float()
+
+
+def at_top(strengths: Tensor, mask: Tensor, depths: Sequence[int]) -> Tensor:
+    """How likely each document token is among the k strongest, ties in random order.
+
+    Args:
+        strengths: (…, M); mask: (…, M) bool, the document tokens that count.
+        depths: T values of k; a document with fewer tokens aligns them all.
+
+    Returns:
+        (…, T, M) fp32 from 0 to 1, summing to min(k, number of tokens).
+    """
+    values = strengths.masked_fill(~mask, -torch.inf)
+    places = torch.tensor(depths, device=values.device)
+    ordered = values.sort(-1, descending=True).values
+    last = ordered[..., (places - 1).clamp(max=values.shape[-1] - 1)].unsqueeze(-1)
+    above = (values.unsqueeze(-2) > last).float()
+    tied = ((values.unsqueeze(-2) == last) & mask.unsqueeze(-2)).float()
+    left = places.unsqueeze(-1) - above.sum(-1, keepdim=True)
+    return above + tied * (left / tied.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1)
+
+
+def measure(aligned: Tensor, answer: Tensor, evidence: Tensor) -> dict[str, Tensor]:
+    """Precision, recall and alignment error rate of aligned tokens A (Och and Ney 2003).
+
+    precision |A∩S| / |A| and recall |A∩S| / |S|, of the answer; possible_precision |A∩P| / |A| and
+    possible_recall |A∩P| / |P|; a precision is NaN if nothing is aligned.
+    AER = 1 − (|A∩S| + |A∩P|) / (|A| + |S|), which is 0 for any A between S and P.
+
+    Args:
+        aligned: (…, T, M) from 0 to 1, zero at tokens that do not count.
+        answer: (…, M) bool, S, at least one token of each; evidence: (…, M) bool.
+
+    Returns:
+        (…, T) fp32 each.
+    """
+    golden = torch.stack([answer, answer | evidence, torch.ones_like(answer)], -1).float()
+    sure, possible, total = (aligned @ golden).unbind(-1)
+    n_sure, n_possible, _ = golden.sum(-2, keepdim=True).unbind(-1)
+    error = 1 - (sure + possible) / (total + n_sure)
+    values = sure / total, sure / n_sure, possible / total, possible / n_possible, error
+    return dict(zip(MEASURES, values, strict=True))
+
+
+@part("analysis")
+class GoldAlignment(PairAnalysis):
+    """Precision, recall and alignment error rate (Och and Ney 2003), means over pairs with gold.
+
+    A precision is averaged over the pairs in which something is aligned. Each layer and direction
+    is measured, heads averaged. A multi-vector or lexical system is read as the softmax of its
+    similarity, and by its own A with columns that sum to one.
+
+    The metric `aer` is cross-fitted: the pairs with even numbers in the store are measured at the
+    threshold that is best for those with odd numbers, and the reverse. `align_all_aer` needs no
+    alignment: every token that counts is aligned.
+    """
+
+    name, title = "gold", "Gold alignments"
+    reading = (
+        "The alignment against the document tokens that answer the question. “random” is the "
+        "precision of tokens in random order. AER is the alignment error rate, 0 at best; the "
+        "threshold of each half of the pairs is the best one of the other half. “align all” is "
+        "the error of aligning every token."
+    )
+    metrics = (
+        Metric("precision@#", "The share of the chosen tokens that answer the question."),
+        Metric(
+            "possible_precision@#",
+            "The share of the chosen tokens that answer the question or state what it gives.",
+        ),
+        Metric(
+            "aer",
+            "Alignment error rate against the tokens that answer the question: 0 is perfect, 1 "
+            "the worst.",
+            label="AER",
+            headline=True,
+        ),
+        Metric("align_all_aer", "The alignment error rate of aligning every token."),
+        Metric("random_precision", "The precision of tokens in random order."),
+        Metric(
+            "random_possible_precision",
+            "The share of tokens in random order that answer the question or state what it gives.",
+        ),
+    )
+
+    def __init__(self, subject: Subject):
+        super().__init__(subject)
+        self.pairs, self.generative = subject.store.pairs, self.description.paradigm == "generative"
+
+    def measure(self, batch: Explanation, first: int) -> Iterable[DataFrame]:
+        last, special = batch.layers[-1], self.texts.kinds.special
+        real, counted = (
+            mask & ~special[ids]
+            for ids, mask in (
+                (last.document_ids, last.document_mask),
+                (last.query_ids, last.query_mask),
+            )
+        )
+        answer, evidence = (gold & real for gold in self._gold(last, first))
+        if not answer.any():
+            return
+
+        def frame(strengths: Tensor, **place: object) -> DataFrame:
+            chosen = at_thresholds(strengths, real, THRESHOLDS), at_top(strengths, real, DEPTHS)
+            values = measure(torch.cat(chosen, -2), answer, evidence)
+            table = long_frame(first, values, "selection", **place)
+            return table[answer.any(1).numpy()[table["pair"] - first]]
+
+        # With equal strengths the k strongest are a random choice; every threshold takes them all.
+        yield frame(torch.ones(real.shape), alignment="random", direction="", layer=0)
+        for number, pairs in enumerate(batch.layers, start=1):
+            for direction in DIRECTIONS:
+                mean = directed_alignment(pairs, self.description.paradigm, direction)
+                name = "own" if self.generative else "softmax"
+                place = {"direction": direction, "layer": number}
+                yield frame(strength(mean, counted), alignment=name, **place)
+            if not self.generative:
+                own = normalised(pairs.alignment, DIRECTIONS[0]).mean(1)
+                place = {"direction": DIRECTIONS[0], "layer": number}
+                yield frame(strength(own, counted), alignment="own", **place)
+
+    def _gold(self, pairs: PairAlignment, first: int) -> Tensor:
+        """(2, B, M) bool, answer and evidence; no token of a pair without gold of its length."""
+        found = torch.zeros(2, *pairs.document_ids.shape, dtype=torch.bool)
+        for row, length in enumerate(pairs.document_mask.sum(1).tolist()):
+            gold = self.texts.gold.get(tuple(self.pairs[first + row]))
+            if gold is not None and len(gold.answer) == length:
+                found[:, row, :length] = torch.stack([gold.answer, gold.evidence])
+        return found
+
+    def summarise(self, frame: DataFrame) -> Findings:
+        """Metrics of the last layer, a table and curves."""
+        keys = ["alignment", "direction", "layer", "selection"]
+        table = frame.groupby(keys)[list(MEASURES)].mean()
+        flat, name = {}, "own" if self.generative else "softmax"
+        random = table.loc["random", "", 0]
+        top = {k: len(THRESHOLDS) + n for n, k in enumerate(DEPTHS, start=1)}  # selections from 1
+        for direction in DIRECTIONS:
+            place = name, direction, frame["layer"].max()
+            means = table.loc[place]
+            values = {
+                "precision@1": means["precision"][top[1]],
+                "recall@5": means["recall"][top[5]],
+                "possible_precision@1": means["possible_precision"][top[1]],
+                "aer": fitted_error(frame.groupby(keys[:3]).get_group(place)),
+                "align_all_aer": random["aer"][1],
+                "random_precision": random["precision"][top[1]],
+                "random_possible_precision": random["possible_precision"][top[1]],
+            }
+            flat |= {f"{direction}/{name}": value for name, value in values.items()}
+        table = table.reset_index()
+        table["at"] = [[*THRESHOLDS, *DEPTHS][n - 1] for n in table["selection"]]
+        table["selection"] = np.where(table["selection"] > len(THRESHOLDS), "top", "threshold")
+        pairs = frame["pair"].nunique()
+        title = f"{self.description.title}: alignments against {pairs:,} gold pairs"
+        entry = GalleryEntry("gold_alignment", "Alignments against the answer's tokens", CAPTION)
+        tables = {"gold_alignment": table.to_dict("records")}
+        return Findings(named(self.name, flat), tables, [(gold_figure(table, title), entry)])
+
+
+def fitted_error(frame: DataFrame) -> float:
+    """The mean AER of pairs, each half at the other half's best threshold; NaN with one half."""
+    errors = frame[frame["selection"] <= len(THRESHOLDS)].pivot(
+        index="pair", columns="selection", values="aer"
+    )
+    halves = [errors[errors.index % 2 == odd] for odd in (0, 1)]
+    if any(half.empty for half in halves):
+        return float("nan")
+    best = [half.mean().idxmin() for half in halves]
+    return (halves[0][best[1]].sum() + halves[1][best[0]].sum()) / len(errors)
+
+
+@styled
+def gold_figure(table: DataFrame, title: str) -> Figure:
+    """A column a direction, a row a kind of gold, a curve a layer or kind of alignment."""
+    figure, top = page_figure(title, 2 * PANEL_HEIGHT), table[table["selection"] == "top"]
+    layers = sorted(set(top["layer"]) - {0})  # the first layer, the last, and some between them
+    shown = [layers[number] for number in spread_numbers(len(layers), MAXIMUM_LAYERS)]
+    for line, (gold, (x, y)) in zip(
+        figure.subplots(2, 2, sharey="row"), GOLDS.items(), strict=True
+    ):
+        for axes, direction in zip(line, DIRECTIONS, strict=True):
+            curves = top[(top["direction"] == direction) & top["layer"].isin(shown)]
+            for ((alignment, layer), curve), colour, marker in zip(
+                curves.groupby(["alignment", "layer"], sort=False), COLOURS, MARKERS, strict=False
+            ):
+                label = f"layer {layer}" if len(shown) > 1 else LABELS[alignment]
+                axes.plot(curve[x], curve[y], color=colour, marker=marker, label=label)
+            chance = top[top["alignment"] == "random"][y].iloc[0]
+            axes.axhline(chance, color="#666666", linestyle="--", label="random order")
+            axes.set_title(f"{direction.replace('_', ' ')}: {gold}")
+            axes.set_xlabel("recall")
+            axes.grid()
+        line[0].set(ylabel="precision", ylim=(0, None))
+    legend_below(figure, 6)
+    return figure
+
+
+_SEARCHED = 16  # queries at once
+
+
+def occurrences(document: Tensor, identifier: Sequence[int]) -> Tensor:
+    """(m,) bool: the document's tokens that belong to an occurrence of the identifier.
+
+    Args:
+        document: (m,) int64; identifier: token ids, without an end token.
+    """
+    covered = torch.zeros(len(document), dtype=torch.bool)
+    size = len(identifier)
+    if 0 < size <= len(document):
+        starts = (document.unfold(0, size, 1) == torch.tensor(identifier)).all(1).nonzero()
+        covered[(starts + torch.arange(size)).flatten()] = True
+    return covered
+
+
+@part("analysis")
+class DecodedIdentifiers(Analysis):
+    """Searches with test queries and looks for what was generated in the relevant documents.
+
+    Where an identifier occurs in the relevant document's own tokens (an n-gram, a title), its
+    tokens can be compared with those that answer the question; docids that are not text occur
+    nowhere. The identifiers are the sequences that the search ended with.
+
+    Args:
+        queries: test queries at most, spread evenly over the first test split.
+    """
+
+    name = "gold"
+    metrics = (
+        Metric("found", "The share of pairs whose document holds a generated identifier."),
+        Metric("precision", "The share of the chosen tokens that answer the question."),
+        Metric(
+            "possible_precision",
+            "The share of the chosen tokens that answer the question or state what it gives.",
+        ),
+        Metric("best_found", "The share of pairs whose document holds the best identifier."),
+        Metric("best_precision", "The share of the best identifier that answers the question."),
+        Metric(
+            "best_possible_precision",
+            "The share of the best identifier that answers the question or states what it gives.",
+        ),
+        Metric("best_recall", "The share of the answer that the best identifier holds."),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "decoded": "The tokens that the system generated, against those that answer the question."
+    }
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return getattr(subject.model, "names", None) is not None
+
+    def __init__(self, subject: Subject, queries: Count):
+        self.model, self.data = subject.model, subject.data
+        self.split = self.data.test_splits[0]
+        self.queries = spread(self.data.test_queries(self.split), queries)
+
+    def finish(self) -> Findings:
+        """Metrics "decoded/…" over all identifiers: "found", the share of pairs whose document
+        holds one, and means over these of precision and recall; "best_…", the same for the most
+        probable identifier; and "random_precision", the answers' share of a document. Nothing
+        without gold, and for docids that are not text.
+        """
+        grades = self.data.judgements(self.split, self.queries)
+        queries = self.queries["id"][:]
+        pairs = [(query, d) for query in queries for d, grade in grades[query].items() if grade > 0]
+        gold = find_gold_tokens(self.data, self.split, pairs)
+        if not gold:
+            return Findings()
+        documents, decoded = self._documents({document for _, document in gold}), self._decoded()
+        frames = []
+        for number, ((query, name), sides) in enumerate(gold.items()):
+            covered = [occurrences(documents[name], one) for one in decoded[query]]
+            covered = torch.stack(covered or [torch.zeros_like(sides[0])])
+            both = torch.stack([covered.any(0), covered[0]]).float()  # all, and the best
+            frames.append(
+                long_frame(number, {k: v[None] for k, v in measure(both, *sides).items()}, "form")
+            )
+        frame = pandas.concat(frames)
+        frame = frame.assign(found=frame["precision"].notna())
+        flat = {}
+        for start, (_, rows) in zip(("", "best_"), frame.groupby("form"), strict=True):
+            means = rows[rows["found"]][["precision", "possible_precision", "recall"]].mean()
+            if rows["found"].any():
+                flat |= {f"{start}{key}": value for key, value in means.items()}
+                flat[f"{start}found"] = rows["found"].mean()
+        if not flat:
+            return Findings()
+        # The tokens around a text are not candidates.
+        around = len(self.data.template.read_document((), 0))
+        chances = [float(answer.sum()) / (len(answer) - around) for answer, _ in gold.values()]
+        flat["random_precision"] = sum(chances) / len(chances)
+        return Findings(named(f"{self.name}/decoded", flat))
+
+    def _documents(self, names: set[str]) -> dict[str, Tensor]:
+        """(m,) int64 tokens of documents as they are in a batch, those around included."""
+        table, read = self.data.documents, self.data.template.read_document
+        rows = table.select([row for row, name in enumerate(table["id"][:]) if name in names])
+        return {r["id"]: torch.tensor(read(r["tokens"], self.data.document_length)) for r in rows}
+
+    @torch.inference_mode()
+    def _decoded(self) -> dict[str, list[list[int]]]:
+        """For each query its identifiers without end tokens, the most probable first."""
+        model, decoded = self.model.eval(), {}
+        around = {*model.template.target, model.template.stop}
+        for start in track(range(0, len(self.queries), _SEARCHED), "decoding identifiers"):
+            rows = self.queries[start : start + _SEARCHED]
+            final = model.search(rows["tokens"], texts=rows["text"]).final
+            for number, query in enumerate(rows["id"]):
+                outputs = [tokens for tokens, _ in final.of(number)]
+                decoded[query] = [[t for t in tokens if t not in around] for tokens in outputs]
+        return decoded

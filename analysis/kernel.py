@@ -5,41 +5,39 @@ p_i = Σ_j φ(d_i)ᵀφ(q_j) (Eq. 25):
 
     rel(d, q) = Σ_ij d_iᵀ q_j softmax(d_iᵀ Q)_j ≈ Σ_i 1/p_i tr(F(d_i)ᵀ Σ_j F(q_j))
 
-No document token meets a query token in it. Feature maps here return log φ: features of long
-vectors are too large or too small for any float, but a factor that a document token's features
-share cancels in its row, and one that a feature has on one side cancels against its inverse on the
-other. So every row is scaled to a largest feature of 1, and p_i ≥ 1.
+No document token meets a query token in it. Feature maps here return log φ, since features of long
+vectors overflow or underflow any float. A factor that a document token's features share cancels in
+its row, and a factor of one feature on one side cancels against its inverse on the other. So every
+row is scaled to a largest feature of 1, and p_i ≥ 1.
 
-By the trace inequality the lemma goes on to rel(d, q) ≤ Σ_ij 1/(p̂_i p̂_j) ‖F(d_i)‖ ‖F(q_j)‖, with
+By the trace inequality the lemma continues to rel(d, q) ≤ Σ_ij 1/(p̂_i p̂_j) ‖F(d_i)‖ ‖F(q_j)‖, with
 ‖F‖² = tr(FᵀF). It does not define p̂; here p̂_i = p_i and p̂_j = 1, for which it is exact.
 
-A multi-vector system's own alignment may be another; here it has the softmax of the lemma, and no
+A multi-vector system may align in another way; here it has the softmax of the lemma, and no
 salience.
 
-Retrieval by this relevance: but for the weights 1/p_i the sum over i is an inner product of a
-document's vector and a query's, which a maximum inner product search could find. The paper leaves
-this open. p_i depends on the query, so its mean over a sample of queries replaces it.
+But for the weights 1/p_i the sum over i is an inner product of a document's vector and a query's,
+which a maximum inner product search can find. The paper leaves this open. p_i depends on the query,
+so retrieval replaces it by its mean over a sample of queries.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import average_metrics, judge
-from analysis.figures import COLOURS, MARKERS, GalleryEntry, legend_below, page_figure, styled
+from analysis.figures import COLOURS, GalleryEntry, legend_below, page_panels, styled
 from analysis.statistics import spearman, spread
 from analysis.tables.metric_names import Metric
-from analysis.tables.rows import Row
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_places
@@ -51,184 +49,41 @@ from gr_mvdr.token_vectors import TokenVectors, stack
 from models.base import Table
 
 if TYPE_CHECKING:
-    from data_modules.module import RetrievalDataModule
     from models.multi_vector import MultiVector
 
 # Vectors (…, l) → log φ (…, m) of a feature map φ.
 LogFeatures = Callable[[Tensor], Tensor]
-# Documents (B, M, …) → (B documents, C queries) scores.
-Search = Callable[[TokenVectors], Tensor]
 
-EXACT = "exact"  # the name of the search by the softmax itself
-DEPTH = 10  # documents that the metrics look at
-QUALITY = ("mrr@10", "recall@10")
+DEPTH = 10  # documents that MRR@10 looks at
 _SAMPLE = 256  # training queries whose mean normaliser replaces a query's own
-# Documents at once: with 128 × 256 numbers each, 4 MB of vectors.
-_DOCUMENTS = 32
-# What the kernels estimate.
+_PAIRS, _DOCUMENTS = 8, 32  # at once
 _SOFTMAX = Scoring(Softmax("document_to_query"))
-
-
-class KernelVectors:
-    """Φ(d) = Σ_i F(d_i) / p̂_i and Ψ(q) = Σ_j F(q_j), flattened; Φ(d)ᵀΨ(q) ranks documents.
-
-    p̂_i = φ(d_i)ᵀ · mean over sampled queries of Σ_j φ(q_j). Ψ is scaled by a factor that is the
-    query's own, which changes no ranking. With the query itself as the sample, Φ(d)ᵀΨ(q) is
-    `analysis.kernel.kernel_relevance`. Salience takes no part.
-    """
-
-    def __init__(self, log_features: LogFeatures, sample: TokenVectors):
-        """
-        Args:
-            log_features: log φ of the keys, see `analysis.kernel`.
-            sample: queries (C, N, …).
-        """
-        self.log_features = log_features
-        logarithms = log_features(keys_of(sample)[sample.mask])
-        # A feature's scale moves from the queries' side to the documents': no product changes.
-        self.shift = logarithms.amax(0)
-        self.mass = (logarithms - self.shift).exp().sum(0) / len(sample)
-
-    def documents(self, texts: TokenVectors) -> Tensor:
-        """(B, M, …) documents → (B, k·m) Φ(d)."""
-        features = row_features(self.log_features(keys_of(texts)) + self.shift)
-        features = features / (features @ self.mass).unsqueeze(-1)  # 1/p̂_i
-        return self._flat(texts, features)
-
-    def queries(self, texts: TokenVectors) -> Tensor:
-        """(C, N, …) queries → (C, k·m) Ψ(q)."""
-        logarithms = self.log_features(keys_of(texts)) - self.shift
-        logarithms = logarithms.masked_fill(~texts.mask.unsqueeze(-1), -torch.inf)
-        return self._flat(texts, (logarithms - logarithms.amax((1, 2), keepdim=True)).exp())
-
-    def search(self, queries: TokenVectors) -> Search:
-        """Scores of documents by inner products with these queries."""
-        asked = self.queries(queries)
-        return lambda documents: self.documents(documents) @ asked.T
-
-    @staticmethod
-    def _flat(texts: TokenVectors, features: Tensor) -> Tensor:
-        values = texts.vectors * texts.mask.unsqueeze(-1)
-        return (values.transpose(1, 2) @ features).flatten(1)
-
-
-def keys_of(texts: TokenVectors) -> Tensor:
-    """(…, l) what the alignment is made of."""
-    return texts.vectors if texts.keys is None else texts.keys
-
-
-def row_features(logarithms: Tensor) -> Tensor:
-    """(…, m) log φ → φ, each row scaled to a largest feature of 1."""
-    return (logarithms - logarithms.amax(-1, keepdim=True)).exp()
-
-
-def retrieval_quality(
-    model: "MultiVector",
-    data: "RetrievalDataModule",
-    queries: int,
-    feature_maps: Callable[[int], dict[str, LogFeatures]],
-) -> dict[str, dict[str, float]]:
-    """Feature map, or "exact" → the quality of searching the whole corpus by it.
-
-    Args:
-        queries: of the first test split, evenly spread.
-        feature_maps: the keys' size → name → log φ.
-    """
-    split = data.test_splits[0]
-    chosen = spread(data.test_queries(split), queries)
-    sample = spread(data.queries(data.train_split), _SAMPLE)
-    depth = DEPTH + data.drop_identical
-    rankings = kernel_rankings(model, data.documents, chosen, sample, feature_maps, depth)
-    found = {}
-    for name, ranking in rankings.items():
-        quality = average_metrics(judge(ranking, data, split, chosen, QUALITY))
-        found[name] = {key: quality[key] for key in QUALITY} | {"queries": len(chosen)}
-    return found
-
-
-@torch.inference_mode()
-def kernel_rankings(
-    model: "MultiVector",
-    documents: Table,
-    queries: Table,
-    sample: Table,
-    feature_maps: Callable[[int], dict[str, LogFeatures]],
-    depth: int = DEPTH,
-) -> dict[str, Ranking]:
-    """The best documents of each query by every feature map, and by the softmax itself ("exact").
-
-    Document vectors come and go in small groups; only scores are kept. All documents are encoded
-    once more, which is why `analysis.kernel.Kernel` leaves out large corpora.
-
-    Args:
-        documents, queries: column tables with `id` and `tokens`.
-        sample: queries, whose mean normaliser replaces each query's own.
-        feature_maps: as `retrieval_quality`. depth: documents a query.
-    """
-    (texts, names), (sampled, _) = (_encoded(model, table) for table in (queries, sample))
-    searches: dict[str, Search] = {}
-    for name, log_features in feature_maps(keys_of(texts).shape[-1]).items():
-        searches[name] = KernelVectors(log_features, sampled).search(texts)
-    searches[EXACT] = lambda found: all_pairs_relevance(found, texts, _SOFTMAX)
-    scores: dict[str, list[Tensor]] = {name: [] for name in searches}
-    ids, all_ids = [], documents["id"][:]
-    for rows, found in _encoded_documents(model, documents):
-        ids += [all_ids[row] for row in rows]
-        for name, search in searches.items():
-            scores[name].append(search(found).double().cpu())
-    rankings = {}
-    for name, parts in scores.items():
-        results = {}
-        for query, column in zip(names, torch.cat(parts).numpy().T, strict=True):
-            best = best_places(column, depth, ids.__getitem__)
-            results[query] = {ids[place]: float(column[place]) for place in best}
-        rankings[name] = Ranking(results)
-    return rankings
-
-
-def _encoded(model: "MultiVector", queries: Table) -> tuple[TokenVectors, list[str]]:
-    """Queries as one padded batch on the model's device, without salience, and their ids."""
-    names, texts = zip(*model.encoded_queries(queries), strict=True)
-    return replace(stack(texts).to(model.device), salience=None), list(names)
-
-
-def _encoded_documents(
-    model: "MultiVector", documents: Table
-) -> Iterator[tuple[list[int], TokenVectors]]:
-    """Rows of documents of like length, and their vectors."""
-    tokens = [model.cut_document(text) for text in documents["tokens"]]
-    for rows in track(batch_by_length([*map(len, tokens)], _DOCUMENTS), "searching by kernels"):
-        ids, mask = (part.to(model.device) for part in pad([tokens[row] for row in rows]))
-        yield rows, replace(model.encode_documents(ids, mask), salience=None)
-
-
-# Names of feature maps; random ones are named after their number.
-ELU, UNIFORM = "elu", "uniform"
-_BATCH = 8  # pairs at once
-TITLES = {
+PANELS = {
     "error": "relative error",
     "rank_correlation": "rank correlation over pairs",
     "mrr@10": "MRR@10, whole corpus",
 }
-# Feature map → its line's label, colour and style.
-LINES = {
-    ELU: ("elu + 1", COLOURS[1], "--"),
-    UNIFORM: ("all weights equal", COLOURS[3], "-."),
-    EXACT: ("softmax itself", COLOURS[2], ":"),
-}
+LINES = {"elu": "elu + 1", "uniform": "all weights equal", "exact": "softmax itself"}
+CAPTION = (
+    "Σ S ⊙ softmax with the exponential replaced by an inner product of features (Lemma 5.2): "
+    "positive random features by their number, elu + 1, equal weights (no kernel at all). Error "
+    "is ‖estimate − true‖ / ‖true‖ over pairs; retrieval is one inner product a document. The "
+    "relative variance of the estimate of exp(d·q) is (exp ‖d + q‖² − 1) / features, and ‖d + q‖² "
+    "is {:.1f} on average here: a typical weight needs some 10^{:.1f} features."
+)
 
 
 def log_elu_features(vectors: Tensor) -> Tensor:
     """(…, l) log φ of φ = elu + 1, one feature a dimension.
 
     The paper writes φ = elu(·) (Lemma 5.2), which is negative at negative numbers: p_i of Eq. 25
-    could be zero or negative. It is elu + 1 that is positive.
+    could be zero or negative. elu + 1 is positive.
     """
     return torch.where(vectors > 0, vectors.clamp(min=0).log1p(), vectors)
 
 
 def log_uniform_features(vectors: Tensor) -> Tensor:
-    """(…, 1) log φ, φ = 1: every query token weighs the same. How little a softmax may matter."""
+    """(…, 1) log φ, φ = 1: every query token weighs the same. The baseline without a softmax."""
     return torch.zeros_like(vectors[..., :1])
 
 
@@ -242,15 +97,14 @@ def log_random_features(vectors: Tensor, projections: Tensor) -> Tensor:
         vectors: (…, l); projections: (m, l) ω.
     """
     half_norm = vectors.square().sum(-1, keepdim=True) / 2
-    count = torch.tensor(len(projections), dtype=vectors.dtype, device=vectors.device)
-    return vectors @ projections.to(vectors).T - half_norm - count.log() / 2
+    return vectors @ projections.to(vectors).T - half_norm - log(len(projections)) / 2
 
 
 def orthogonal_projections(count: int, size: int, seed: int) -> Tensor:
     """(count, size) fp64 Gaussian ω, orthogonal to one another within blocks of `size` rows.
 
-    Each row on its own is N(0, I); that they are orthogonal lowers the variance (Choromanski et
-    al., Theorem 2).
+    Each row on its own is N(0, I); orthogonal rows lower the variance (Choromanski et al.,
+    Theorem 2).
     """
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-count // size)
@@ -264,13 +118,48 @@ def orthogonal_projections(count: int, size: int, seed: int) -> Tensor:
 
 def feature_maps(size: int, features: Sequence[int], seed: int = 0) -> dict[str, LogFeatures]:
     """Name → log φ of vectors of `size`: a constant, elu + 1, random features of each number."""
-    maps = {
-        str(count): partial(
-            log_random_features, projections=orthogonal_projections(count, size, seed)
-        )
-        for count in features
-    }
-    return {UNIFORM: log_uniform_features, ELU: log_elu_features} | maps
+    maps: dict[str, LogFeatures] = {"uniform": log_uniform_features, "elu": log_elu_features}
+    for count in features:
+        projections = orthogonal_projections(count, size, seed)
+        maps[str(count)] = partial(log_random_features, projections=projections)
+    return maps
+
+
+def query_mass(logarithms: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_j φ(q_j), each feature scaled by a factor that documents have to take over.
+
+    Args:
+        logarithms: (…, N, m) log φ of keys; mask: (…, N) bool.
+
+    Returns:
+        (…, 1, m) the factors' logarithms, and (…, m, 1) the scaled sum.
+    """
+    logarithms = logarithms.masked_fill(~mask.unsqueeze(-1), -torch.inf)
+    shift = logarithms.amax(-2, keepdim=True)
+    return shift, (logarithms - shift).exp().sum(-2).unsqueeze(-1)
+
+
+def query_vectors(values: Tensor, logarithms: Tensor, mask: Tensor, shift: Tensor) -> Tensor:
+    """(…, k, m) Ψ(q) = Σ_j F(q_j), scaled by a factor of the query's own (no ranking changes).
+
+    Args:
+        values: (…, N, k); logarithms: (…, N, m); mask: (…, N) bool; shift: of `query_mass`.
+    """
+    logarithms = (logarithms - shift).masked_fill(~mask.unsqueeze(-1), -torch.inf)
+    return values.transpose(-1, -2) @ (logarithms - logarithms.amax((-2, -1), keepdim=True)).exp()
+
+
+def document_vectors(
+    values: Tensor, logarithms: Tensor, mask: Tensor, shift: Tensor, mass: Tensor
+) -> Tensor:
+    """(…, k, m) Φ(d) = Σ_i F(d_i) / p_i, with p_i = φ(d_i)ᵀ mass.
+
+    Args:
+        values: (…, M, k); logarithms: (…, M, m); mask: (…, M) bool; shift, mass: of `query_mass`.
+    """
+    logarithms = logarithms + shift
+    features = (logarithms - logarithms.amax(-1, keepdim=True)).exp()
+    return (values * mask.unsqueeze(-1)).transpose(-1, -2) @ (features / (features @ mass))
 
 
 def kernel_relevance(factors: Factors, log_features: LogFeatures) -> Tensor:
@@ -280,24 +169,19 @@ def kernel_relevance(factors: Factors, log_features: LogFeatures) -> Tensor:
         factors: of B pairs; padding may hold anything finite.
         log_features: log φ of the keys.
     """
-    real = factors.query_mask[:, None, :, None]
-    queries = log_features(factors.query_keys).masked_fill(~real, -torch.inf)
-    shift = queries.amax(-2, keepdim=True)  # (B, H, 1, m), the same for all tokens of the query
-    queries = (queries - shift).exp()
-    documents = row_features(log_features(factors.document_keys) + shift)
-    total = factors.query_values.transpose(-1, -2) @ queries  # Σ_j F(q_j), (B, H, k, m)
-    rows = ((factors.document_values @ total) * documents).sum(-1)
-    rows = rows / (documents * queries.sum(-2, keepdim=True)).sum(-1)
-    return (rows * factors.document_mask[:, None]).sum((1, 2))
+    documents, queries = factors.document_mask[:, None], factors.query_mask[:, None]
+    logarithms = log_features(factors.query_keys)
+    shift, mass = query_mass(logarithms, queries)
+    asked = query_vectors(factors.query_values, logarithms, queries, shift)
+    logarithms = log_features(factors.document_keys)
+    stored = document_vectors(factors.document_values, logarithms, documents, shift, mass)
+    return (stored * asked).sum((1, 2, 3))
 
 
 def log_trace_bound(factors: Factors, log_features: LogFeatures) -> Tensor:
     """(B,) log Σ_h Σ_ij 1/p_i ‖F(d_i)‖ ‖F(q_j)‖ ≥ log |`kernel_relevance`| (Lemma 5.2).
 
     ‖F(x)‖ = ‖value‖ ‖φ(key)‖. A logarithm, since the bound may be larger than any float.
-
-    Args:
-        factors, log_features: as of `kernel_relevance`.
     """
 
     def log_norms(values: Tensor, logarithms: Tensor) -> Tensor:
@@ -315,21 +199,77 @@ def log_trace_bound(factors: Factors, log_features: LogFeatures) -> Tensor:
 def softmax_relevance(factors: Factors) -> Tensor:
     """(B,) what is estimated: Σ S ⊙ softmax of keys over query tokens, heads summed (Eq. 16)."""
     masks = factors.document_mask[:, None], factors.query_mask[:, None]
-    weights = Softmax("document_to_query")(
-        similarity(factors.document_keys, factors.query_keys), *masks
-    )
-    matrix = similarity(factors.document_values, factors.query_values)
-    return relevance(matrix, weights).sum(1)
+    keys = similarity(factors.document_keys, factors.query_keys)
+    weights = Softmax("document_to_query")(keys, *masks)
+    return relevance(similarity(factors.document_values, factors.query_values), weights).sum(1)
 
 
 def squared_key_norm(factors: Factors) -> Tensor:
     """(B,) mean of ‖d_i + q_j‖² over the pair's keys and heads: sets how many features it takes."""
-    documents, queries = factors.document_keys.double(), factors.query_keys.double()
-    squares = documents.square().sum(-1)[..., :, None] + queries.square().sum(-1)[..., None, :]
-    squares = squares + 2 * documents @ queries.transpose(-1, -2)
-    real = (factors.document_mask[:, :, None] & factors.query_mask[:, None, :])[:, None]
-    heads = squares.shape[1]
-    return (squares * real).sum((1, 2, 3)) / (heads * real.sum((1, 2, 3)))
+    squares, means = [], []
+    for side in ("document", "query"):
+        mask = getattr(factors, f"{side}_mask")[:, None, :, None].double()
+        keys, share = getattr(factors, f"{side}_keys").double(), mask / mask.sum(2, keepdim=True)
+        squares.append((keys.square() * share).sum((2, 3)))
+        means.append((keys * share).sum(2))
+    return (sum(squares) + 2 * (means[0] * means[1]).sum(-1)).mean(1)
+
+
+@torch.inference_mode()
+def kernel_rankings(
+    model: "MultiVector",
+    documents: Table,
+    queries: Table,
+    sample: Table,
+    features: Sequence[int],
+    depth: int = DEPTH,
+) -> dict[str, Ranking]:
+    """The best documents of each query by every feature map, and by the softmax itself ("exact").
+
+    All documents are encoded once more, in small groups of which only scores are kept.
+
+    Args:
+        documents, queries: column tables with `id` and `tokens`.
+        sample: queries whose mean normaliser replaces each query's own.
+        depth: documents a query.
+    """
+
+    def encoded(table: Table) -> tuple[TokenVectors, Sequence[str]]:
+        names, texts = zip(*model.encoded_queries(table), strict=True)
+        return replace(stack(texts).to(model.device), salience=None), names
+
+    (asked, names), (sampled, _) = encoded(queries), encoded(sample)
+    kernels = {}
+    for name, log_features in feature_maps(keys_of(asked).shape[-1], features).items():
+        logarithms = log_features(keys_of(sampled)).flatten(0, 1)
+        shift, mass = query_mass(logarithms, sampled.mask.flatten())
+        logarithms = log_features(keys_of(asked))
+        vectors = query_vectors(asked.vectors, logarithms, asked.mask, shift).flatten(1)
+        kernels[name] = log_features, shift, mass, vectors
+    scores, ids, all_ids = defaultdict(list), [], documents["id"][:]
+    tokens = [model.cut_document(text) for text in documents["tokens"]]
+    for rows in track(batch_by_length([*map(len, tokens)], _DOCUMENTS), "searching by kernels"):
+        sides = (part.to(model.device) for part in pad([tokens[row] for row in rows]))
+        texts = replace(model.encode_documents(*sides), salience=None)
+        ids += [all_ids[row] for row in rows]
+        scores["exact"].append(all_pairs_relevance(texts, asked, _SOFTMAX).double().cpu())
+        for name, (log_features, shift, mass, vectors) in kernels.items():
+            logarithms = log_features(keys_of(texts))
+            stored = document_vectors(texts.vectors, logarithms, texts.mask, shift, mass)
+            scores[name].append((stored.flatten(1) @ vectors.T).double().cpu())
+    rankings = {}
+    for name, parts in scores.items():
+        results = {}
+        for query, column in zip(names, torch.cat(parts).numpy().T, strict=True):
+            best = best_places(column, depth, ids.__getitem__)
+            results[query] = {ids[place]: float(column[place]) for place in best}
+        rankings[name] = Ranking(results)
+    return rankings
+
+
+def keys_of(texts: TokenVectors) -> Tensor:
+    """(…, l) the vectors that the alignment is computed from."""
+    return texts.vectors if texts.keys is None else texts.keys
 
 
 @part("analysis")
@@ -342,7 +282,6 @@ class Kernel(Analysis):
         pairs: how many test pairs of the first test split.
         features: numbers of random features.
         retrieval_queries: test queries, evenly spread, that search the whole corpus; 0 = none.
-        retrieval_features: as `features`, for retrieval.
         most_documents: a larger corpus is not searched, as it would be encoded once more; the
             estimates stay.
     """
@@ -358,8 +297,8 @@ class Kernel(Analysis):
         ),
         Metric(
             "bound_share",
-            "How much of the bound that the trace inequality sets (Lemma 5.2) the relevance "
-            "reaches: 1 if it is tight, 0 if it says nothing.",
+            "How much of the bound of the trace inequality (Lemma 5.2) the relevance reaches: 1 if "
+            "it is tight, 0 if it says nothing.",
         ),
         Metric(
             "bound_correlation",
@@ -378,7 +317,7 @@ class Kernel(Analysis):
     words: ClassVar[dict[str, str]] = {
         "elu": "Softmax replaced by the feature map elu + 1.",
         "exact": "With the softmax itself, nothing replaced.",
-        "uniform": "Every token aligned with all others alike: what no attention would reach.",
+        "uniform": "Every token aligned with all others alike: no attention at all.",
         "features #": "Softmax replaced by this number of random features.",
     }
 
@@ -392,112 +331,92 @@ class Kernel(Analysis):
         self,
         subject: Subject,
         pairs: Count,
-        features: Sequence[Size] = (16, 64, 256, 1024),
+        features: Sequence[Size] = (16, 64, 256),
         retrieval_queries: Count = 0,
-        retrieval_features: Sequence[Size] = (16, 64, 256),
         most_documents: Count = 20_000,
     ):
         self.model, self.data = subject.model, subject.data
         self.pairs, self.features = pairs, features
-        self.retrieval_features = retrieval_features
         retrieves = self.model.paradigm == "multi_vector"
         searchable = retrieves and len(self.data.documents) <= most_documents
         self.queries = retrieval_queries if searchable else 0
 
     def finish(self) -> Findings:
-        """The table `kernel`, its metrics and curves."""
-        rows, norm = self._estimates()
-        if not rows:
+        values = self._estimates()
+        if not values:
             return Findings()
-        if self.queries:
-            maps = partial(feature_maps, features=self.retrieval_features)
-            found = retrieval_quality(self.model, self.data, self.queries, maps)
-            for name, values in found.items():
-                rows[name] = rows.get(name, {"features": name}) | values
-        flat = {"squared_key_norm": norm}
-        for name, row in rows.items():
-            place = f"features_{name}" if name.isdigit() else name
-            for key in ("error", "rank_correlation", "bound_share", "bound_correlation", "mrr@10"):
-                flat[f"{place}/{key}"] = row.get(key, float("nan"))
-        table = list(rows.values())
-        figures = [(kernel_curves(table), GalleryEntry("kernel", self.title, caption(norm)))]
-        return Findings(named(self.name, flat), {"kernel": table}, figures)
-
-    @torch.inference_mode()
-    def _estimates(self) -> tuple[dict[str, Row], float]:
-        """Feature map → its row: `error` ‖estimate − truth‖ / ‖truth‖ over pairs and
-        `rank_correlation`; of the trace inequality `bound_share`, ‖its left side‖ / ‖its right
-        side‖, and `bound_correlation`, the right side's rank correlation with the truth. And the
-        mean over pairs of ‖d_i + q_j‖².
-        """
-        model, data, maps = self.model.eval(), self.data, {}
-        split, parts = data.test_splits[0], defaultdict(list)
-        _, batches = data.test_pairs(split, self.pairs, _BATCH, covers=model.covers)
-        for batch in track(batches, "kernelising pairs"):
-            factors = model.factors(batch.to(model.device))
-            maps = maps or feature_maps(factors.query_keys.shape[-1], self.features)
-            values = {name: kernel_relevance(factors, one) for name, one in maps.items()}
-            values |= {f"{name} bound": log_trace_bound(factors, one) for name, one in maps.items()}
-            values |= {"truth": softmax_relevance(factors), "norm": squared_key_norm(factors)}
-            for name, value in values.items():
-                parts[name].append(value.double().cpu())
-        if not parts:
-            return {}, float("nan")
-        found = {name: torch.cat(values) for name, values in parts.items()}
-        truth, norm = found.pop("truth"), float(found.pop("norm").mean())
-        rows = {}
-        for name in maps:
-            estimate, bound = found[name], found[f"{name} bound"]
+        truth, norm = values.pop("truth"), float(values.pop("norm").mean())
+        rows: dict[str, dict[str, float]] = defaultdict(dict)
+        for name, (estimate, bound) in values.items():
             rows[name] = {
-                "features": name,
                 "error": float((estimate - truth).norm() / truth.norm()),
                 "rank_correlation": spearman(estimate, truth),
                 "bound_share": float((estimate.norm().log() - (2 * bound).logsumexp(0) / 2).exp()),
                 "bound_correlation": spearman(bound, truth),
-                "pairs": len(truth),
             }
-        return rows, norm
+        if self.queries:
+            for name, mrr in self._retrieve().items():
+                rows[name]["mrr@10"] = mrr
+        flat = {"squared_key_norm": norm}
+        for name, row in rows.items():
+            place = f"features_{name}" if name.isdigit() else name
+            flat |= {f"{place}/{key}": value for key, value in row.items()}
+        caption = CAPTION.format(norm, norm / log(10))
+        figures = [(kernel_curves(rows), GalleryEntry("kernel", self.title, caption))]
+        return Findings(named(self.name, flat), figures=figures)
 
+    @torch.inference_mode()
+    def _estimates(self) -> dict[str, Tensor]:
+        """Feature map → (2, B) fp64, each pair's estimate and the bound's logarithm; "truth" and
+        "norm" → (B,) its relevance and squared key norm. {} without pairs.
+        """
+        model, data, maps, parts = self.model.eval(), self.data, {}, defaultdict(list)
+        _, batches = data.test_pairs(data.test_splits[0], self.pairs, _PAIRS, covers=model.covers)
+        for batch in track(batches, "kernelising pairs"):
+            factors = model.factors(batch.to(model.device))
+            maps = maps or feature_maps(factors.query_keys.shape[-1], self.features)
+            for name, log_features in maps.items():
+                both = (
+                    kernel_relevance(factors, log_features),
+                    log_trace_bound(factors, log_features),
+                )
+                parts[name].append(torch.stack(both).double().cpu())
+            parts["truth"].append(softmax_relevance(factors).double().cpu())
+            parts["norm"].append(squared_key_norm(factors).cpu())
+        return {name: torch.cat(values, -1) for name, values in parts.items()}
 
-def caption(squared_key_norm: float) -> str:
-    """How to read the curves, with the scale of this system's keys."""
-    features = f"10^{squared_key_norm / log(10):.1f}"
-    return (
-        "Σ S ⊙ softmax with the exponential replaced by an inner product of features (Lemma 5.2): "
-        "the points are positive random features, the dashed line is elu + 1, one feature a "
-        "dimension; dash-dotted is no kernel at all, equal weights, above which an estimate says "
-        "something. Error is ‖estimate − true‖ / ‖true‖ over pairs. Retrieval is by one inner "
-        "product a document; the dotted line is the softmax's own relevance over all documents. "
-        "The relative variance of the estimate of exp(d·q) is (exp ‖d + q‖² − 1) / features, and "
-        f"‖d + q‖² is {squared_key_norm:.1f} on average here: it takes some {features} features "
-        "until a typical weight's deviation is no larger than the weight."
-    )
+    def _retrieve(self) -> dict[str, float]:
+        """Feature map, or "exact" → MRR@10 of searching the whole corpus by it."""
+        data, split = self.data, self.data.test_splits[0]
+        queries = spread(data.test_queries(split), self.queries)
+        sample = spread(data.queries(data.train_split), _SAMPLE)
+        depth = DEPTH + data.drop_identical
+        tables = data.documents, queries, sample, self.features
+        rankings = kernel_rankings(self.model, *tables, depth)
+        judged = {
+            name: judge(one, data, split, queries, ["mrr@10"]) for name, one in rankings.items()
+        }
+        return {name: average_metrics(values)["mrr@10"] for name, values in judged.items()}
 
 
 @styled
-def kernel_curves(rows: Sequence[Row]) -> Figure:
-    """The table `kernel`: error, rank correlation, and a third panel if there was retrieval."""
-    measures = [name for name in TITLES if any(row.get(name) is not None for row in rows)]
-    figure = page_figure()
-    for axes, measure in zip(figure.subplots(1, len(measures)), measures, strict=True):
-        _curve(axes, [row for row in rows if measure in row], measure)
+def kernel_curves(rows: dict[str, dict[str, float]]) -> Figure:
+    """Error, rank correlation and MRR@10 by the number of random features, beside other maps."""
+    table = DataFrame(rows).T
+    measures = [name for name in PANELS if name in table]
+    curve = table[[name.isdigit() for name in table.index]].rename(index=int).sort_index()
+    figure, panels = page_panels("", len(measures))
+    for axes, measure in zip(panels, measures, strict=True):
+        look = dict(marker="o", color=COLOURS[0], label="random features")
+        curve[measure].dropna().plot(ax=axes, logx=True, title=PANELS[measure], **look)
+        for (name, label), colour, style in zip(
+            LINES.items(), COLOURS[1:], ("--", "-.", ":"), strict=False
+        ):
+            if name in table.index and table[measure][name] == table[measure][name]:
+                axes.axhline(table[measure][name], color=colour, linestyle=style, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("random features")
+        axes.set_ylim(min(0, axes.get_ylim()[0]))
+        axes.grid()
     legend_below(figure, 4)
     return figure
-
-
-def _curve(axes: Axes, rows: Sequence[Row], measure: str) -> None:
-    found = {int(row["features"]): row[measure] for row in rows if row["features"].isdigit()}
-    points, look = sorted(found.items()), {"color": COLOURS[0], "marker": MARKERS[0]}
-    axes.plot(*zip(*points, strict=True), label="random features", **look)
-    for row in rows:
-        if row["features"] in LINES:
-            label, colour, style = LINES[row["features"]]
-            axes.axhline(row[measure], color=colour, linestyle=style, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([number for number, _ in points], [str(number) for number, _ in points])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="random features", title=TITLES[measure])
-    values = [row[measure] for row in rows if row[measure] == row[measure]]
-    top = max([*values, 0.0]) or 1.0
-    axes.set_ylim(min([*values, 0.0]) * 1.08, top * 1.08)  # from zero, no marker cut off
-    axes.grid()

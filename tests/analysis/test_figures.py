@@ -19,10 +19,9 @@ from analysis.claims import Finding, draw_claims
 from analysis.deletion import deletion_figure
 from analysis.exact_match import DEFINITIONS, DIRECTIONS, MEASURES, OF_A, head_map, match_boxes
 from analysis.figures import turn_crowded_labels
-from analysis.framework import RANKING_LABELS as SCORES
-from analysis.framework import ranking_bars, share_bars
-from analysis.gold_alignment import gold_figure
-from analysis.kernel import ELU, UNIFORM, kernel_curves
+from analysis.framework import share_bars
+from analysis.gold import gold_figure
+from analysis.kernel import kernel_curves
 from analysis.low_rank import ERRORS, MARKS, norm_figure, rank_figure
 from analysis.patching import patching_figure
 from analysis.search_diagnostics import search_figure
@@ -65,26 +64,17 @@ def curve():
 
 
 def kernel():
-    names = [*(str(2**n) for n in range(4, 13)), ELU, UNIFORM]
+    names = [*(str(2**n) for n in range(4, 13)), "elu", "uniform", "exact"]
     measures = ("error", "rank_correlation", "mrr@10")
-    return kernel_curves([{"features": n, **{m: wave(len(n)) for m in measures}} for n in names])
+    return kernel_curves({n: {m: wave(len(n)) for m in measures} for n in names})
 
 
 def paths():
     kinds = ("self_attention", "cross_attention", "feed_forward")
     names = ["embedding", *(f"{kind}_{layer}" for layer in range(1, 13) for kind in kinds)]
     shares = ("covariance_share", "pair_mean_share", "absolute_share")
-    rows = [{"path": p} | {s: wave(n, 0.3) - 0.1 for s in shares} for n, p in enumerate(names)]
-    return share_bars(rows, "change of logit")
-
-
-def ranking():
-    forms = {name: ("sum", "mean") for name in SCORES} | {"score": ("own",)}
-    every = [(score, form) for score, found in forms.items() for form in found]
-    measures = ("mrr@10", "rank_correlation")
-    return ranking_bars(
-        [{"score": s, "form": f} | {m: wave(n) for m in measures} for n, (s, f) in enumerate(every)]
-    )
+    rows = [{s: wave(n, 0.3) - 0.1 for s in shares} for n in range(len(names))]
+    return share_bars(DataFrame(rows, index=names), "change of logit")
 
 
 def ranks(alignments, layers):
@@ -113,15 +103,13 @@ def heads():
 
 def gold():
     names = ("recall", "precision", "possible_recall", "possible_precision")
-    every = [("own", layer, d) for d in DIRECTIONS for layer in range(1, 13)] + [("random", "", "")]
-    return gold_figure(
-        [
-            {"selection": "top", "head": "mean", "alignment": a, "layer": layer, "direction": d}
-            | {name: wave(n) for name in names}
-            for (a, layer, d), n in product(every, range(6))
-        ],
-        TITLE,
-    )
+    every = [("own", layer, d) for d in DIRECTIONS for layer in range(1, 13)] + [("random", 0, "")]
+    rows = [
+        {"selection": "top", "alignment": a, "layer": layer, "direction": d}
+        | {name: wave(n) for name in names}
+        for (a, layer, d), n in product(every, range(6))
+    ]
+    return gold_figure(DataFrame(rows), TITLE)
 
 
 def shape():
@@ -205,7 +193,6 @@ FIGURES = {
     "alignment curve": curve,
     "kernel": kernel,
     "framework": paths,
-    "framework ranking": ranking,
     "ranks by layer": lambda: ranks(["own"], 24),
     "ranks": lambda: ranks(["own", "without_salience"], 1),
     "norms": norms,
@@ -220,7 +207,9 @@ FIGURES = {
     "study": study,
     "heads": heads,
     "retrieved tokens": lambda: retrieval_figure(
-        [dict(rank=n, gold=0.5, lexical=0.2) for n in range(1, 101)], TITLE
+        [dict(rank=n, gold=0.5, lexical=0.2) for n in range(1, 101)],
+        [dict(similarity=n / 40, gold=wave(n), other=wave(2 * n)) for n in range(40)],
+        TITLE,
     ),
     "effectiveness": lambda: draw_effectiveness(*section()),
     "exact match of all systems": lambda: draw_exact_match(

@@ -4,29 +4,26 @@ from functools import partial
 import pytest
 import torch
 
-from analysis.figures import Gallery
 from analysis.kernel import (
     Kernel,
-    KernelVectors,
+    document_vectors,
     feature_maps,
     kernel_rankings,
     kernel_relevance,
     log_elu_features,
     log_random_features,
     log_trace_bound,
-    log_uniform_features,
     orthogonal_projections,
-    row_features,
+    query_mass,
+    query_vectors,
     softmax_relevance,
     squared_key_norm,
 )
 from analysis.statistics import spearman
-from analysis.tables.rows import write_rows
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.relevance import Factors, relevance, similarity
-from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import EOS_ID
 from models.bm25 import BM25
 from models.multi_vector import MultiVector
@@ -99,9 +96,9 @@ def test_projections_are_gaussian_and_orthogonal_in_blocks():
         assert torch.allclose(products, torch.diag(products.diagonal()), atol=1e-10)
     assert torch.equal(found, orthogonal_projections(7, 4, seed=1))
     assert not torch.equal(found, orthogonal_projections(7, 4, seed=2))
-    many = torch.cat([orthogonal_projections(4, 4, seed) for seed in range(3000)])
-    assert torch.allclose(many.mean(0), torch.zeros(4).double(), atol=0.04)
-    assert torch.allclose(many.T @ many / len(many), torch.eye(4).double(), atol=0.06)
+    many = torch.cat([orthogonal_projections(4, 4, seed) for seed in range(500)])
+    assert torch.allclose(many.mean(0), torch.zeros(4).double(), atol=0.1)
+    assert torch.allclose(many.T @ many / len(many), torch.eye(4).double(), atol=0.15)
 
 
 def test_the_kernel_form_is_the_double_sum_of_the_lemma():
@@ -118,31 +115,6 @@ def test_the_kernel_form_is_the_double_sum_of_the_lemma():
                 values = found.document_values[b, h][rows] @ found.query_values[b, h][columns].T
                 expected[b] += (values * kernel / kernel.sum(1, keepdim=True)).sum()
         assert torch.allclose(kernel_relevance(found, log_features), expected)
-
-
-def test_elu_worked_out_by_hand():
-    """One document token, keys of size 1: φ(d) = 2; φ(q) = 3 and 1; values 5 and 7 weigh 3 : 1."""
-    one = torch.ones(1, 1, 1, 1)
-    queries = torch.tensor([5.0, 7]).view(1, 1, 2, 1)
-    keys = torch.tensor([2.0, 0]).view(1, 1, 2, 1)
-    masks = torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 2, dtype=torch.bool)
-    found = kernel_relevance(Factors(one, queries, one, keys, *masks), log_elu_features)
-    assert found.item() == pytest.approx((3 * 5 + 1 * 7) / 4)
-
-
-def test_the_trace_inequality_by_hand():
-    """As above: with one number a value and a feature, ≤ is = but for signs."""
-    one, mask = torch.ones(1, 1, 1, 1), torch.ones(1, 2, dtype=torch.bool)
-    keys = torch.tensor([2.0, 0]).view(1, 1, 2, 1)
-    for values, bound in (([5.0, 7], (3 * 5 + 7) / 4), ([5.0, -7], (3 * 5 + 7) / 4)):
-        side = torch.tensor(values).view(1, 1, 2, 1)
-        found = Factors(one, side, one, keys, mask[:, :1], mask)
-        assert log_trace_bound(found, log_elu_features).exp().item() == pytest.approx(bound)
-    # d = (1, 0) against q = (0, 1), equal weights: relevance 0, bound ‖d‖ ‖q‖ = 1.
-    first = torch.tensor([1.0, 0]).view(1, 1, 1, 2)
-    found = Factors(first, first.flip(-1), first, first, mask[:, :1], mask[:, :1])
-    assert kernel_relevance(found, log_uniform_features) == 0
-    assert log_trace_bound(found, log_uniform_features) == 0
 
 
 @pytest.mark.parametrize("scale", [0.5, 100.0])
@@ -168,21 +140,6 @@ def test_the_trace_inequality_holds_term_by_term(scale):
                 ]
                 expected += (norms[0] / (phi @ psi.T).sum(1)).sum() * norms[1].sum()
             assert torch.isclose(bound[b].exp(), expected)
-
-
-def test_uniform_features_weigh_all_query_tokens_alike():
-    found = factors(heads=1)
-    expected = [
-        (d[m] @ q[n].T).mean(1).sum().item()
-        for d, q, m, n in zip(
-            found.document_values[:, 0],
-            found.query_values[:, 0],
-            found.document_mask,
-            found.query_mask,
-            strict=True,
-        )
-    ]
-    assert kernel_relevance(found, log_uniform_features).tolist() == pytest.approx(expected)
 
 
 def test_softmax_relevance_worked_out_by_hand():
@@ -269,12 +226,6 @@ def test_a_constant_that_cancels_in_every_row_changes_nothing():
     assert torch.allclose(moved, plain)
 
 
-def test_row_features_have_a_largest_of_one():
-    found = row_features(torch.tensor([[1000.0, 999, -5000], [-800, -800, -801]]))
-    expected = torch.tensor([[1, math.exp(-1), 0], [1, 1, math.exp(-1)]])
-    assert torch.allclose(found, expected)
-
-
 def test_squared_key_norm_worked_out_by_hand():
     """Keys 1 and 2 against 3: ‖4‖² and ‖5‖²."""
     documents, queries = torch.tensor([1.0, 2]).view(1, 1, 2, 1), torch.tensor(3.0).view(1, 1, 1, 1)
@@ -283,53 +234,26 @@ def test_squared_key_norm_worked_out_by_hand():
     assert found.item() == pytest.approx((16 + 25) / 2)
 
 
-def token_vectors(values, keys, mask):
-    return TokenVectors(values, mask, mask.long(), keys=keys)
-
-
-@pytest.mark.parametrize("name", ["elu", "8"])
-def test_document_and_query_vectors_multiply_to_the_kernel_relevance(name):
-    """With the query as its own sample p̂ is p."""
-    found, log_features = factors(heads=1), feature_maps(6, [8])[name]
-    expected = kernel_relevance(found, log_features)
-    sides = {
-        side: token_vectors(
-            getattr(found, f"{side}_values")[:, 0],
-            getattr(found, f"{side}_keys")[:, 0],
-            getattr(found, f"{side}_mask"),
-        )
-        for side in ("document", "query")
-    }
-    for b in range(3):
-        query = sides["query"][b : b + 1]
-        vectors = KernelVectors(log_features, query)
-        products = vectors.documents(sides["document"]) @ vectors.queries(query).T
-        assert products.shape == (3, 1)
-        assert products[b, 0].item() == pytest.approx(expected[b].item())
-
-
 @pytest.mark.parametrize("name", ["elu", "8"])
 def test_the_normaliser_is_the_mean_over_the_sampled_queries(name):
-    """Φ(d) = Σ_i F(d_i) / p̂_i, p̂_i = φ(d_i)ᵀ mean_q Σ_j φ(q_j), up to each query's own factor."""
+    """Φ(d) = Σ_i F(d_i) / p̂_i, p̂_i = φ(d_i)ᵀ Σ_q Σ_j φ(q_j), but for a factor of each query."""
     found, log_features = factors(heads=1), feature_maps(6, [8])[name]
-    documents = token_vectors(
-        found.document_values[:, 0], found.document_keys[:, 0], found.document_mask
+    document, query = (
+        [getattr(found, f"{side}_{part}") for part in ("values", "keys", "mask")]
+        for side in ("document", "query")
     )
-    queries = token_vectors(found.query_values[:, 0], found.query_keys[:, 0], found.query_mask)
-    vectors = KernelVectors(log_features, queries)
-    products = vectors.documents(documents) @ vectors.queries(queries).T
-
-    real = queries.mask.unsqueeze(-1)
-    features = log_features(queries.keys).exp() * real
-    mean = features.sum((0, 1)) / 3
-    d = log_features(documents.keys).exp()
-    weights = d / (d @ mean).unsqueeze(-1) * documents.mask.unsqueeze(-1)
-    expected = torch.einsum(
-        "bmk,bmr,cnk,cnr->bc", documents.vectors, weights, queries.vectors, features
+    (values, keys, real), (asked, query_keys, query_real) = (
+        (values[:, 0], log_features(keys[:, 0]), mask) for values, keys, mask in (document, query)
     )
+    shift, mass = query_mass(query_keys.flatten(0, 1), query_real.flatten())
+    stored = document_vectors(values, keys, real, shift, mass).flatten(1)
+    products = stored @ query_vectors(asked, query_keys, query_real, shift).flatten(1).T
+    features = query_keys.exp() * query_real.unsqueeze(-1)
+    weights = keys.exp() * real.unsqueeze(-1)
+    weights = weights / (keys.exp() @ features.sum((0, 1))).unsqueeze(-1)
+    expected = torch.einsum("bmk,bmr,cnk,cnr->bc", values, weights, asked, features)
     ratios = products / expected
-    assert torch.allclose(ratios, ratios[:1].expand(3, 3))
-    assert (ratios > 0).all()
+    assert torch.allclose(ratios, ratios[:1].expand(3, 3)) and (ratios > 0).all()
 
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
@@ -358,38 +282,35 @@ def seal():
     return T5SEAL(BACKBONE, key_length=4, beam_size=3, evidence=EVIDENCE, **SIZES)
 
 
-def maps_of(count):
-    return lambda size: feature_maps(size, [count])
-
-
-def rows(measured):
-    return {row["features"]: row for row in measured.tables["kernel"]}
+def numbers(metrics, place):
+    """The metrics of a feature map."""
+    start = f"analysis/kernel/{place}/"
+    return {key.removeprefix(start): v for key, v in metrics.items() if key.startswith(start)}
 
 
 @pytest.mark.parametrize("make", [multi_vector, seal])
 @torch.inference_mode()
 def test_error_and_correlation_over_all_pairs(make, tiny_data):
     system = make()
-    measured = asked(Kernel, system, tiny_data, pairs=9, features=(4, 32))
+    metrics = asked(Kernel, system, tiny_data, pairs=9, features=(4, 2048)).metrics
     _, (batch,) = tiny_data.test_pairs("test", 9, batch_size=9)
     factors = system.factors(batch)
-    truth = softmax_relevance(factors)
-    maps = feature_maps(8, (4, 32))
-    assert rows(measured).keys() == maps.keys() == {"uniform", "elu", "4", "32"}
-    for name, row in rows(measured).items():
-        estimate = kernel_relevance(factors, maps[name])
+    truth, maps = softmax_relevance(factors), feature_maps(8, (4, 2048))
+    for name, log_features in maps.items():
+        row = numbers(metrics, f"features_{name}" if name.isdigit() else name)
+        estimate = kernel_relevance(factors, log_features)
+        bound = log_trace_bound(factors, log_features).exp()
         error = ((estimate - truth).norm() / truth.norm()).item()
         assert row["error"] == pytest.approx(error, rel=1e-3)
         assert row["rank_correlation"] == pytest.approx(spearman(estimate, truth), abs=0.05)
-        bound = log_trace_bound(factors, maps[name]).exp()
         assert row["bound_share"] == pytest.approx(
             (estimate.norm() / bound.norm()).item(), rel=1e-3
         )
-        assert 0 < row["bound_share"] <= 1
         assert row["bound_correlation"] == pytest.approx(spearman(bound, truth), abs=0.05)
-        assert row["pairs"] == 9
     norm = squared_key_norm(factors).mean().item()
-    assert measured.metrics["analysis/kernel/squared_key_norm"] == pytest.approx(norm)
+    assert metrics["analysis/kernel/squared_key_norm"] == pytest.approx(norm)
+    errors = [numbers(metrics, f"features_{n}")["error"] for n in (4, 2048)]
+    assert make is seal or errors[1] < 0.5 * errors[0]
 
 
 def test_the_truth_is_the_generative_systems_own_relevance(tiny_data):
@@ -401,29 +322,21 @@ def test_the_truth_is_the_generative_systems_own_relevance(tiny_data):
         assert torch.allclose(found, system.align(batch).relevance, rtol=1e-3, atol=1e-4)
 
 
-def test_the_error_falls_with_features(tiny_data):
-    metrics = asked(Kernel, multi_vector(), tiny_data, 10, features=(8, 2048)).metrics
-    error = "analysis/kernel/features_{}/error"
-    assert metrics[error.format(2048)] < 0.5 * metrics[error.format(8)]
-    assert metrics["analysis/kernel/features_2048/rank_correlation"] > 0.9
-
-
 @torch.inference_mode()
 def exact(system, data, queries):
     """Σ S ⊙ softmax over the corpus, pair by pair."""
     system.eval()
+    texts = {row["id"]: pad([cut(row["tokens"], 10, EOS_ID)]) for row in data.documents}
+    texts = {name: system.encode_documents(*sides) for name, sides in texts.items()}
     results = {}
     for query in queries:
-        ids, mask = pad([cut(query["tokens"], 8, EOS_ID)])
-        asked = system.encode_queries(ids, mask)
-        results[query["id"]] = {}
-        for document in data.documents:
-            ids, mask = pad([cut(document["tokens"], 10, EOS_ID)])
-            text = system.encode_documents(ids, mask)
+        asked, scores = system.encode_queries(*pad([cut(query["tokens"], 8, EOS_ID)])), {}
+        for name, text in texts.items():
             matrix = similarity(text.vectors, asked.vectors)
             keys = matrix if text.keys is None else similarity(text.keys, asked.keys)
             weights = Softmax("document_to_query")(keys, text.mask, asked.mask)
-            results[query["id"]][document["id"]] = relevance(matrix, weights).item()
+            scores[name] = relevance(matrix, weights).item()
+        results[query["id"]] = scores
     return Ranking(results)
 
 
@@ -436,86 +349,47 @@ def test_the_exact_search_is_that_of_the_softmax(options, tiny_data, monkeypatch
     with torch.no_grad():
         for weight in system.encoder.salience.parameters():
             weight.uniform_(0.5, 2)  # a fresh one is the same for all tokens
-    measured = rows(asked(Kernel, system, tiny_data, 4, (4,), 5, (16,)))
     queries = tiny_data.test_queries("test").select([0, 2, 4, 7, 9])
     expected = exact(system, tiny_data, queries)
-    quality = evaluate(expected, tiny_data.judgements("test", queries))
-    found = kernel_rankings(system, tiny_data.documents, queries, queries, maps_of(4))["exact"]
+    found = kernel_rankings(system, tiny_data.documents, queries, queries, [4])["exact"]
     for query in queries["id"]:
         scores = expected.top(10).scores(query)
         assert found.scores(query) == pytest.approx(scores, rel=1e-4, abs=1e-5)
-    row = measured["exact"]
-    assert {key: row[key] for key in ("mrr@10", "recall@10")} == pytest.approx(
-        {key: quality[key] for key in ("mrr@10", "recall@10")}
-    )
-    assert row["queries"] == 5 and "error" not in row
-    assert measured["16"].keys() == {"features", "mrr@10", "recall@10", "queries"}
+    metrics = asked(Kernel, system, tiny_data, 4, (4,), 5).metrics
+    quality = evaluate(expected, tiny_data.judgements("test", queries))
+    assert numbers(metrics, "exact") == {"mrr@10": pytest.approx(quality["mrr@10"])}
 
 
 def test_with_enough_features_and_the_query_as_sample_the_search_is_exact(tiny_data):
     query = tiny_data.test_queries("test").select([0])
-    system = multi_vector().eval()
-    found = kernel_rankings(system, tiny_data.documents, query, query, maps_of(8192))
-    assert found.keys() == {"uniform", "elu", "8192", "exact"}
+    found = kernel_rankings(multi_vector().eval(), tiny_data.documents, query, query, [8192])
     expected, estimate = (found[name].scores("q10") for name in ("exact", "8192"))
-    assert len(expected) == 10
     common = expected.keys() & estimate.keys()
-    assert len(common) >= 9
-    largest = max(expected.values())
-    for document in common:
-        assert estimate[document] == pytest.approx(expected[document], abs=0.05 * largest)
+    assert len(expected) == 10 and len(common) >= 9
+    close = pytest.approx([expected[d] for d in common], abs=0.05 * max(expected.values()))
+    assert [estimate[d] for d in common] == close
 
 
-def test_metrics_of_pairs_and_of_retrieval(tiny_data):
-    metrics = asked(Kernel, multi_vector(), tiny_data, 6, (4, 16), 5, (16,)).metrics
+def test_only_a_multi_vector_system_searches_and_no_large_corpus(tiny_data):
+    searched = asked(Kernel, multi_vector(), tiny_data, 6, (4, 16), 5, most_documents=30)
+    assert len(searched.figures[0][0].axes) == 3
     maps = ("features_4", "features_16", "elu", "uniform")
-    keys = ("error", "rank_correlation", "bound_share", "bound_correlation")
-    parts = {f"{name}/{key}" for name in maps for key in keys}
-    parts |= {f"{name}/mrr@10" for name in ("features_16", "elu", "uniform", "exact")}
-    parts |= {"squared_key_norm"}
-    assert set(metrics) == {f"analysis/kernel/{part}" for part in parts}
-
-
-def test_a_generative_system_does_not_retrieve(tiny_data):
-    measured = asked(Kernel, seal(), tiny_data, 6, (4,), retrieval_queries=5)
-    assert not any("mrr" in key for key in measured.metrics)
-    assert rows(measured).keys() == {"uniform", "elu", "4"}
-    assert len(measured.figures[0][0].axes) == 2
-
-
-def test_a_larger_corpus_is_not_searched(tiny_data, monkeypatch):
-    system = multi_vector()
-    sizes = dict(features=(4,), retrieval_queries=5, retrieval_features=(4,))
-    searched = asked(Kernel, system, tiny_data, 6, **sizes, most_documents=30)
-    assert "mrr@10" in rows(searched)["exact"]
-    monkeypatch.setattr("analysis.kernel.retrieval_quality", None)
-    measured = asked(Kernel, system, tiny_data, 6, **sizes, most_documents=29)
-    assert rows(measured).keys() == {"uniform", "elu", "4"}
+    keys = ("error", "rank_correlation", "bound_share", "bound_correlation", "mrr@10")
+    parts = {f"{name}/{key}" for name in maps for key in keys} | {
+        "exact/mrr@10",
+        "squared_key_norm",
+    }
+    assert set(searched.metrics) == {f"analysis/kernel/{part}" for part in parts}
+    large = asked(Kernel, multi_vector(), tiny_data, 6, (4, 16), 5, most_documents=29)
     estimates = {k: v for k, v in searched.metrics.items() if not k.endswith("mrr@10")}
-    assert measured.metrics == pytest.approx(estimates)
+    assert large.metrics == pytest.approx(estimates) and len(large.figures[0][0].axes) == 2
+    metrics = asked(Kernel, seal(), tiny_data, 6, (4,), retrieval_queries=5).metrics
+    assert not any("mrr" in key for key in metrics)
 
 
-def test_systems_without_factors_have_nothing_to_measure(tiny_data):
-    for found in (asked(Kernel, BM25(), tiny_data, 4), asked(Kernel, multi_vector(), tiny_data, 0)):
-        assert (found.metrics, found.tables, found.figures) == ({}, {}, [])
-
-
-def test_documents_that_the_system_does_not_know_are_left_out(tiny_data):
+def test_systems_without_factors_or_known_documents_have_nothing_to_measure(tiny_data):
     system = seal()
-    system.covers = lambda row: row % 2 == 0
-    assert rows(asked(Kernel, system, tiny_data, 10, (4,)))["elu"]["pairs"] == 5
     system.covers = lambda row: False
-    assert asked(Kernel, system, tiny_data, 10, (4,)).tables == {}
-
-
-def test_the_figure_and_the_table_can_be_written(tiny_data, tmp_path):
-    measured = asked(Kernel, multi_vector(), tiny_data, 6, (4, 16), 5, (8, 16))
-    ((figure, entry),) = measured.figures
-    assert [axes.get_title() for axes in figure.axes][2] == "MRR@10, whole corpus"
-    assert f"{measured.metrics['analysis/kernel/squared_key_norm']:.1f}" in entry.caption
-    Gallery(tmp_path).add(figure, entry)
-    assert (tmp_path / "kernel.png").is_file()
-    write_rows(measured.tables["kernel"], tmp_path / "kernel.csv")
-    header = (tmp_path / "kernel.csv").read_text().splitlines()[0]
-    bound = "bound_share,bound_correlation"
-    assert header == f"features,error,rank_correlation,{bound},pairs,mrr@10,recall@10,queries"
+    for model, pairs in ((BM25(), 4), (multi_vector(), 0), (system, 4)):
+        found = asked(Kernel, model, tiny_data, pairs)
+        assert (found.metrics, found.tables, found.figures) == ({}, {}, [])

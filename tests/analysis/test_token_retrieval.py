@@ -8,14 +8,10 @@ from datasets import Dataset
 
 from analysis.analyse import write_findings
 from analysis.token_retrieval import (
-    Found,
-    QueryContexts,
-    QueryToken,
-    RetrievedToken,
+    Retrieved,
     TokenRetrieval,
     by_rank,
-    histogram,
-    hits,
+    densities_of,
     read_token_contexts,
 )
 from gr_mvdr.template import TextTemplate
@@ -26,22 +22,12 @@ from tests.analysis.asking import asked
 END = 1
 
 
-def test_hits_by_hand():
-    owners = torch.tensor([[4, 7, 4], [9, -1, -1]])
-    ids = torch.tensor([[20, 21, 22], [20, 20, 20]])
-    similar = torch.rand(2, 3)
-    found = hits(owners, ids, similar, torch.tensor([21, 20]), torch.tensor([4, 5]))
-    assert found.gold.tolist() == [[True, False, True], [False] * 3]
-    assert found.lexical.tolist() == [[False, True, False], [True, False, False]]
-    assert found.real.tolist() == [[True] * 3, [True, False, False]]
-    assert found.similarities is similar
-
-
 def test_a_rank_counts_the_tokens_that_are_there():
-    hit = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]]).bool()
-    real = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 0]]).bool()
-    found = by_rank(hit, real).tolist()
-    assert found[:2] == pytest.approx([2 / 3, 1 / 2]) and found[2] != found[2]
+    rows = torch.tensor([[4, 7, 4], [9, 1, -1], [3, -1, -1]])
+    gold = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]]).bool()
+    found = by_rank(Retrieved(rows, rows.float(), gold, ~gold & (rows >= 0)))
+    assert [row["gold"] for row in found] == pytest.approx([2 / 3, 1 / 2, 0])
+    assert [row["lexical"] for row in found] == pytest.approx([1 / 3, 1 / 2, 1])
 
 
 def unit(angle):
@@ -169,13 +155,6 @@ def test_other_systems_say_nothing(tmp_path):
     assert not asked(TokenRetrieval, Model(tmp_path, nothing), unjudged, 10).metrics
 
 
-def test_the_figure_has_logarithmic_ranks(tmp_path):
-    (figure, entry), (similar, other) = asked(TokenRetrieval, Model(tmp_path), data(), 10).figures
-    assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
-    assert (entry.name, other.name) == ("token_retrieval", "token_retrieval_similarity")
-    assert len(similar.axes[0].get_legend().texts) == 2
-
-
 def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
     """The query "a" is the document a: its 10 and 11 find b12, b10 and b's end, in that order."""
     queries = {"a": ([10, 11, END], [0.0, 1.0, 3.0])}
@@ -193,7 +172,7 @@ def test_similarities_of_relevant_and_other_tokens_are_two_densities(tmp_path):
     real = torch.tensor([[True, True, True], [True, True, False]])
     gold = torch.tensor([[True, False, False], [False, True, False]])
     similarities = torch.tensor([[0.75, 0.25, 0.25], [1.0, 0.0, -torch.inf]])
-    rows = histogram(Found(gold, gold, real, similarities))
+    rows = densities_of(Retrieved(real.long() - 1, similarities, gold, gold))
     width = rows[1]["similarity"] - rows[0]["similarity"]
     assert width == pytest.approx(1 / 40) and rows[0]["similarity"] == pytest.approx(1 / 80)
     for kind, places in {"gold": [0.75, 0.0], "other": [0.25, 0.25, 1.0]}.items():
@@ -201,7 +180,7 @@ def test_similarities_of_relevant_and_other_tokens_are_two_densities(tmp_path):
         filled = {n: row[kind] * width for n, row in enumerate(rows) if row[kind]}
         counts = {min(39, int(40 * place)): places.count(place) / len(places) for place in places}
         assert filled == pytest.approx(counts, rel=1e-5)
-    none = histogram(Found(gold & False, gold, real, similarities))
+    none = densities_of(Retrieved(real.long() - 1, similarities, gold & False, gold))
     assert {row["gold"] for row in none} == {None} and any(row["other"] for row in none)
 
 
@@ -213,18 +192,21 @@ def test_retrieved_tokens_are_kept_with_their_contexts(tmp_path):
     found = asked(TokenRetrieval, Model(tmp_path / "2"), data(), 10, neighbours=3)
     write_findings([found], tmp_path)
     kept = read_token_contexts(tmp_path)["q1"]
-    third = pytest.approx(1 / 3)
-    first = RetrievedToken(1, pytest.approx(math.cos(0.1)), "a", True, "w10", "w11", "")
-    second = RetrievedToken(2, pytest.approx(math.cos(0.9)), "b", False, "w10", "w12", "")
-    twelve = QueryToken("w12", gold=third, lexical=third, retrieved=[first, second])
-    assert kept == QueryContexts("w12 w11", [twelve, kept.tokens[1]])
-    assert kept.tokens[1].retrieved[0].token == "w11"
+    text = {"before": "w10", "after": ""}
+    first = {"rank": 1, "similarity": pytest.approx(math.cos(0.1)), "document": "a"}
+    first |= {"relevant": True, "token": "w11"} | text
+    second = {"rank": 2, "similarity": pytest.approx(math.cos(0.9)), "document": "b"}
+    second |= {"relevant": False, "token": "w12"} | text
+    shares = dict.fromkeys(("gold", "lexical"), pytest.approx(1 / 3))
+    twelve, eleven = kept["tokens"]
+    assert kept["text"] == "w12 w11" and eleven["retrieved"][0]["token"] == "w11"
+    assert twelve == {"token": "w12", "retrieved": [first, second]} | shares
 
 
 def test_contexts_that_cannot_be_read_are_said(tmp_path):
     assert read_token_contexts(tmp_path) == {}
     one = dict(rank=1, similarity=0.5, document="d", relevant=True, before="", token="t", after="")
-    for change in ({"similarity": math.nan}, {"similarity": None}, {"new": 1}):
+    for change in ({"similarity": math.nan}, {"similarity": None}):
         token = {"token": "t", "gold": 0.5, "lexical": 0.5, "retrieved": [one | change]}
         record = {"q": {"text": "x", "tokens": [token]}}
         (tmp_path / "token_contexts.json").write_text(json.dumps(record))
