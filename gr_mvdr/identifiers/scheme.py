@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import PreTrainedModel
 
-from gr_mvdr.files import CONTENTS, check, read_arrays, write_arrays
-from gr_mvdr.options import TARGET, show
+from gr_mvdr.files import check, read_arrays, write_arrays
+from gr_mvdr.options import show
 from gr_mvdr.template import TextTemplate
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
@@ -199,14 +199,11 @@ class Scheme:
         Raises:
             ValueError: it is damaged, or was saved by another scheme or with other options.
         """
-        saved: dict[str, Any] = {}
-        wanted = {name for owner in self.owners for name in owner.arrays}
-        for file in folder.rglob(CONTENTS):  # earlier versions kept a folder for each owner
-            names = tuple(name for name in wanted if (file.parent / f"{name}.npy").is_file())
-            arrays, values = read_arrays(file.parent, names)
-            saved |= arrays | values
+        arrays = tuple(name for owner in self.owners for name in owner.arrays)
+        tensors, values = read_arrays(folder, arrays)
+        saved = {**tensors, **values}
         for key, value in self._origin().items():
-            if _by_class(saved.get(key)) != _by_class(value):
+            if saved.get(key) != value:
                 raise ValueError(
                     f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
                     f"made with {key}={saved.get(key)}"
@@ -218,13 +215,6 @@ class Scheme:
         named = dict(zip(identifiers.document_ids, identifiers.sequences, strict=True))
         self.known = {document: named[document] for document in saved["document_ids"]}
         self.first_token = saved["first_token"]
-
-
-def _by_class(settings: Any) -> Any:
-    """Settings whose parts are named by their class alone: earlier versions had other modules."""
-    if not isinstance(settings, dict):
-        return settings
-    return {k: v.split(".")[-1] if k == TARGET else _by_class(v) for k, v in settings.items()}
 
 
 def hash_collection(document_ids: Sequence[str]) -> str:

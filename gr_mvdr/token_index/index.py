@@ -4,11 +4,9 @@ Documents can be added and deleted.
 """
 
 import shutil
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -35,7 +33,6 @@ from gr_mvdr.token_index.search import OPEN_KEYS, Proposer, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
 PLANS, SAMPLE = "plans.json", "sample.safetensors"
-_QUERIES = 32  # of the sample searched at once
 # The exact search reads a token, and a document, in so much less time than a search that retrieves
 # it, or scores it by itself.
 _TOKEN, _DOCUMENT = 64, 4
@@ -186,87 +183,74 @@ class TokenIndex:
     def planned(self, options: SearchOptions, scoring: Scoring, depth: int) -> SearchOptions:
         """The options with a value for each that is "auto".
 
-        Values are chosen on the sample of queries, so that the search finds `options.recall` of
-        the exact search's best `depth` documents, and kept with the index until it changes.
+        Values are chosen on the sample of queries, so that the search retrieves the share
+        `options.recall` of the exact search's best `depth` documents. They are kept with the index
+        until it changes.
         """
         if not options.open_keys:
             return options
-        path, sample, queries = self.directory / PLANS, self.directory / SAMPLE, None
-        if sample.is_file():
-            queries = PackedTokens(**open_tensors(sample)[0]).pad()
-        age = self.store.revision, {} if queries is None else checksum(sample)
+        path, sample = self.directory / PLANS, self.directory / SAMPLE
+        age = self.store.revision, checksum(sample) if sample.is_file() else {}
         key = repr((options, scoring, depth, age))
         with reading(f"{path}"):
             plans = read_json(path) if path.is_file() else {}
             if key not in plans:
-                depth = min(depth, len(self.store.live_numbers))
-                plans[key] = self._choose(options, scoring, depth, queries)
+                plans[key] = self._choose(options, scoring, depth)
                 with suppress(OSError):  # a folder that cannot be written
                     write_json(path, plans)
             return replace(options, **plans[key])
 
-    def _choose(
-        self, options: SearchOptions, scoring: Scoring, depth: int, sample: TokenVectors | None
-    ) -> dict[str, Any]:
-        """Doubles the open values until the recall holds, less its standard error over the sample,
-        then searches for the least `refine` that keeps it, within a tenth.
+    def _choose(self, options: SearchOptions, scoring: Scoring, depth: int) -> dict[str, Any]:
+        """Doubles the open values until the recall, less its standard error, is reached.
 
-        It stops where the exact search would be less work. That is chosen then, unless it would
-        ignore a value that the user has set; else the values with the highest recall are.
+        The exact search is chosen where it is cheaper than the next values, unless that would
+        ignore a value of the user; without it the values with the highest recall are.
         """
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
-        self.proposer(options)  # counts the tokens and the lists
+        depth = min(depth, len(self.store.live_numbers))
         ladder = self._ladder(options, depth)
-        if sample is None:
+        if not (self.directory / SAMPLE).is_file():
             return {"mode": "exact"} if may_be_exact else ladder[min(3, len(ladder) - 1)]
-        texts = [sample.unpad(number) for number in range(len(sample))]
+        sample = PackedTokens(**open_tensors(self.directory / SAMPLE)[0]).pad()
+        queries = [sample.unpad(number) for number in range(len(sample))]
         costs, self.costs = self.costs, SearchCosts()  # those of the user's searches are kept
         exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
-        wanted = self._best(texts, scoring, exact, depth)
-
-        def measure(values: dict[str, Any]) -> float:
-            results = self._best(texts, scoring, replace(options, **values), depth)
-            shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
-            return fmean(shares) - pstdev(shares) / len(shares) ** 0.5
-
-        chosen: dict[str, Any] = {"mode": "exact"}
-        best = -1.0
-        tokens, documents = (
-            len(self.nearest(options.keep_document).rows),
-            len(self.store.live_numbers),
-        )
-        cheap = [  # where the exact search would be more work
-            values
-            for values in ladder
-            if _TOKEN * values.get("neighbours", 0) < tokens
-            and _DOCUMENT * values.get("refine", 0) <= documents
-        ]
-        for values in cheap or ladder[: not may_be_exact]:
-            if (recall := measure(values)) > best:
-                best, chosen = recall, values
-            if recall >= options.recall:
+        wanted = self._best(queries, scoring, exact, depth)
+        best, chosen = -1.0, ladder[0]
+        for values in ladder:
+            if may_be_exact and self._is_dearer_than_exact(options, values):
                 break
-        if best < options.recall and may_be_exact:
+            results = self._best(queries, scoring, replace(options, **values), depth)
+            shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
+            recall = fmean(shares) - pstdev(shares) / len(shares) ** 0.5
+            if recall > best:
+                best, chosen = recall, values
+            if best >= options.recall:
+                break
+        if may_be_exact and best < options.recall:
             best, chosen = 1.0, {"mode": "exact"}
-        if best >= options.recall and "refine" in chosen:
-            keeps = cache(lambda refine: measure(chosen | {"refine": refine}))
-            fewer = range(depth, chosen["refine"], max(1, chosen["refine"] // 10))
-            place = bisect_left(fewer, True, key=lambda refine: keeps(refine) >= options.recall)
-            if place < len(fewer):
-                best, chosen = keeps(fewer[place]), chosen | {"refine": fewer[place]}
         self.costs = costs
-        said = ", ".join(f"{key}={value}" for key, value in chosen.items())
-        print(f"model.search.recall={options.recall}: {said} finds {best:.3f} of the best {depth}")
+        shown = ", ".join(f"{key}={value}" for key, value in chosen.items())
+        print(f"model.search.recall={options.recall}: {shown} finds {best:.3f} of the best {depth}")
         return chosen
 
-    def _ladder(self, options: SearchOptions, depth: int) -> list[dict[str, int]]:
+    def _is_dearer_than_exact(self, options: SearchOptions, values: dict[str, int]) -> bool:
+        tokens = len(self.nearest(options.keep_document).rows)
+        documents = len(self.store.live_numbers)
+        return (
+            _TOKEN * values.get("neighbours", 0) > tokens
+            or _DOCUMENT * values.get("refine", 0) > documents
+        )
+
+    def _ladder(self, options: SearchOptions, depth: int) -> list[dict[str, Any]]:
         """The open options at 1, 2, 4, … times their least values, up to what is of use."""
+        self.proposer(options)  # counts the lists
         nearest = self.nearest(options.keep_document)
         refine = max(depth, len(self.store.live_numbers) // _DOCUMENT)
         bounds = {"neighbours": (250, len(nearest.rows)), "probes": (4, nearest.n_lists)}
         bounds["refine"] = depth, refine
-        ladder: list[dict[str, int]] = []
+        ladder: list[dict[str, Any]] = []
         while True:
             efforts = {k: bounds[k][0] << len(ladder) for k in options.open_keys}
             values = {k: min(effort, bounds[k][1]) for k, effort in efforts.items()}
@@ -279,10 +263,9 @@ class TokenIndex:
     ) -> list[set[int]]:
         """The numbers of the `depth` best documents of each query."""
         results = []
-        for start in range(0, len(queries), _QUERIES):
-            for scored in self.search(queries[start : start + _QUERIES], scoring, options):
-                best = scored.scores.topk(min(depth, len(scored.scores))).indices
-                results.append({*scored.documents[best].tolist()})
+        for scored in self.search(queries, scoring, options):
+            best = scored.scores.topk(min(depth, len(scored.scores))).indices
+            results.append({*scored.documents[best].tolist()})
         return results
 
     def search(

@@ -88,8 +88,8 @@ def trace(model, window=None):
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_the_paths_sum_to_the_logit_of_transformers(family):
-    batch, found, output = trace(make(*FAMILIES[family]))
-    paths, real = sum_paths(found), batch.document_mask
+    batch, traced, output = trace(make(*FAMILIES[family]))
+    paths, real = sum_paths(traced), batch.document_mask
     expected = output.logits.gather(2, batch.document_ids.unsqueeze(2)).squeeze(2)
     # UMT5's norm computes in fp32.
     tolerance = 1e-5 if family == "umt5" else 1e-12
@@ -107,10 +107,10 @@ def test_the_paths_sum_to_the_logit_of_transformers(family):
 @torch.no_grad()
 def test_a_layers_path_is_its_similarity_times_its_alignment(family):
     """Value biases and the scale of the products are in S and A; output biases are not."""
-    batch, found, output = trace(make(*FAMILIES[family]))
-    paths, real = sum_paths(found), batch.document_mask
+    batch, traced, output = trace(make(*FAMILIES[family]))
+    paths, real = sum_paths(traced), batch.document_mask
     for layer in (0, 1):
-        pairs = align_layer(found, torch.zeros(3), layer)
+        pairs = align_layer(traced, torch.zeros(3), layer)
         expected = paths.contributions[:, paths.names.index(f"cross_attention_{layer + 1}")]
         assert torch.allclose(
             (pairs.similarity * pairs.alignment).sum((1, 3)), expected, atol=1e-12
@@ -118,7 +118,7 @@ def test_a_layers_path_is_its_similarity_times_its_alignment(family):
         assert torch.allclose(pairs.alignment.sum(-1), real[:, None].double(), atol=1e-12)
         theirs = output.cross_attentions[layer] * real[:, None, :, None]
         assert torch.allclose(pairs.alignment, theirs, atol=1e-12)
-        factors = collect_factors(found, layer)
+        factors = collect_factors(traced, layer)
         logits = similarity(factors.document_keys, factors.query_keys)
         made = logits.masked_fill(~batch.query_mask[:, None, None], -torch.inf).softmax(-1)
         assert torch.allclose(made * real[:, None, :, None], pairs.alignment, atol=1e-12)
@@ -140,8 +140,8 @@ def test_windows_begin_at_position_0_and_an_infinite_bias_is_no_nan():
     assert paths.contributions.isfinite().all() and paths.log_probs.isfinite().all()
     first = batch.document_mask[:, :3]
     for name in ("logits", "log_probs"):
-        found, expected = getattr(windows, name), getattr(paths, name)
-        assert torch.allclose(found[:, :3][first], expected[:, :3][first], atol=1e-12)
+        traced, expected = getattr(windows, name), getattr(paths, name)
+        assert torch.allclose(traced[:, :3][first], expected[:, :3][first], atol=1e-12)
     query, rest = (batch.query_ids[:1], batch.query_mask[:1]), slice(3, None)
     document = batch.document_ids[:1, rest], batch.document_mask[:1, rest]
     second = PairBatch(*query, *document, batch.document_index[:1])

@@ -53,8 +53,8 @@ def test_pairwise_loss_by_hand():
     margins = torch.tensor([2.0 - 1.0, 4.0 - 5.0, 3.0 - 1.0])
     for temperature in (1.0, 0.25):
         expected = torch.log1p(torch.exp(-margins / temperature)).mean()
-        found = PairwiseCrossEntropy(temperature)(scores, in_batch([0, 1, 2]))
-        assert torch.isclose(found, expected)
+        loss_value = PairwiseCrossEntropy(temperature)(scores, in_batch([0, 1, 2]))
+        assert torch.isclose(loss_value, expected)
 
 
 def test_pairwise_loss_prefers_the_first_hard_negative():
@@ -86,11 +86,11 @@ def test_relevant_documents_and_copies_are_no_negatives_by_hand():
     expected = (2 * math.log(2) + math.log(2.5)) / 3
     assert math.isclose(InBatchCrossEntropy()(scores, copies).item(), expected, rel_tol=1e-6)
     # Against the one hard negative: 2 / 3, query 1 does not count, 2 / 3.
-    found = HardNegativesCrossEntropy()(scores, batch).item()
-    assert math.isclose(found, math.log(3 / 2), rel_tol=1e-6)
+    loss_value = HardNegativesCrossEntropy()(scores, batch).item()
+    assert math.isclose(loss_value, math.log(3 / 2), rel_tol=1e-6)
     # −log σ(ln 2 − 0) = log(3 / 2), a mean over the two queries that have a negative.
-    found = PairwiseCrossEntropy()(scores, batch).item()
-    assert math.isclose(found, math.log(3 / 2), rel_tol=1e-6)
+    loss_value = PairwiseCrossEntropy()(scores, batch).item()
+    assert math.isclose(loss_value, math.log(3 / 2), rel_tol=1e-6)
 
 
 @pytest.mark.parametrize("loss", LOSSES[:3])
@@ -107,9 +107,9 @@ def test_label_smoothing_spreads_over_the_rows_that_are_there():
         expected = F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
         assert torch.isclose(target_cross_entropy(logits, labels, smoothing), expected)
         wider = F.pad(logits, (0, 2), value=-torch.inf).requires_grad_()
-        found = target_cross_entropy(wider, labels, smoothing)
-        assert torch.isclose(found, expected)
-        found.backward()
+        loss_value = target_cross_entropy(wider, labels, smoothing)
+        assert torch.isclose(loss_value, expected)
+        loss_value.backward()
         assert wider.grad.isfinite().all() and not wider.grad[:, 6:].any()
 
 
@@ -121,12 +121,12 @@ def test_hard_negatives_by_hand():
     scores = torch.tensor([[math.log(3), 0.0], [9.0, math.log(2)], [0.0, math.log(5)], [0.0, 9.0]])
     batch = in_batch([0, 1, 2, 3], queries=2, negatives=[[2, 3], [0, 2]])
     expected = -(math.log(3 / 5) + math.log(2 / 8)) / 2
-    found = HardNegativesCrossEntropy()(scores, batch).item()
-    assert math.isclose(found, expected, rel_tol=1e-6)
+    loss_value = HardNegativesCrossEntropy()(scores, batch).item()
+    assert math.isclose(loss_value, expected, rel_tol=1e-6)
     softer = -(math.log(math.sqrt(3) / (math.sqrt(3) + 2)))
     softer -= math.log(math.sqrt(2) / (math.sqrt(2) + 1 + math.sqrt(5)))
-    found = HardNegativesCrossEntropy(temperature=2.0)(scores, batch).item()
-    assert math.isclose(found, softer / 2, rel_tol=1e-6)
+    loss_value = HardNegativesCrossEntropy(temperature=2.0)(scores, batch).item()
+    assert math.isclose(loss_value, softer / 2, rel_tol=1e-6)
 
 
 def test_kl_distillation_by_hand():

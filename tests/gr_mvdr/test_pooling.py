@@ -96,9 +96,11 @@ def test_padding_and_batch_mates_change_no_group(by):
         assert torch.equal((groups > 0).any(1), tokens.mask), "no token is lost"
     for row in range(5):
         alone = tokens[row : row + 1][:, tokens.mask[row]]
-        found = group_tokens(alone, 3, by)
+        result = group_tokens(alone, 3, by)
         inner = groups[row][:, tokens.mask[row]]
-        assert torch.equal(found[0], inner[: found.shape[1]]) and not inner[found.shape[1] :].any()
+        assert (
+            torch.equal(result[0], inner[: result.shape[1]]) and not inner[result.shape[1] :].any()
+        )
     assert group_tokens(tokens, 1, by) is None and merge_tokens(tokens, None) is tokens
     with torch.autocast("cpu", torch.bfloat16):  # as a training in half precision groups
         assert torch.equal(group_tokens(tokens, 3, by), groups)
@@ -127,7 +129,7 @@ def test_ward_pools_as_sentence_transformers_does(factor, protected):
     merged = merge_tokens(tokens, group_tokens(tokens, factor, protected=protected))
     for row in range(4):
         expected = theirs.pool([tokens.vectors[row][tokens.mask[row]].clone()])[0]
-        found = merged.vectors[row][merged.mask[row]]
-        assert len(found) == len(expected)
-        nearest = torch.cdist(found, expected).amin(1)  # their clusters are in another order
-        assert nearest.max() < 1e-6 and torch.cdist(expected, found).amin(1).max() < 1e-6
+        result = merged.vectors[row][merged.mask[row]]
+        assert len(result) == len(expected)
+        nearest = torch.cdist(result, expected).amin(1)  # their clusters are in another order
+        assert nearest.max() < 1e-6 and torch.cdist(expected, result).amin(1).max() < 1e-6

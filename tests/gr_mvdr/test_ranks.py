@@ -36,35 +36,35 @@ def whole_loss(vectors: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def of_each_rank():
-    found = {"rank": rank(), "ranks": world_size(), "share": range(5)[slice_for_rank(5)].start}
+    results = {"rank": rank(), "ranks": world_size(), "share": range(5)[slice_for_rank(5)].start}
     number, weight = rank(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     own = texts(number).requires_grad_()
     parts = gather(own)
-    found["parts"] = [part.detach() for part in parts]
+    results["parts"] = [part.detach() for part in parts]
     loss = whole_loss(torch.cat(parts), weight)
     loss.backward()
-    found |= {"loss": loss.detach(), "gradient": own.grad, "weight": weight.grad}
+    results |= {"loss": loss.detach(), "gradient": own.grad, "weight": weight.grad}
     mask = torch.ones(2 - number, 1 + number, dtype=torch.bool)
-    found["mask"] = gather_rows(mask)
-    found["none"] = [len(part) for part in gather(torch.zeros(3 * number, 2))]
-    found["number"] = gather_rows(torch.tensor([7 + number]))
-    found["sum"] = sum_over_ranks(torch.tensor(number + 1.0))
-    found["mean"] = mean_over_ranks(torch.tensor(10.0 * (number + 1)), 1 + 3 * number)
-    found["empty"] = mean_over_ranks(torch.tensor(4.0 * number), 2 * number)
-    found["first"] = broadcast(torch.arange(3 + number).double())
+    results["mask"] = gather_rows(mask)
+    results["none"] = [len(part) for part in gather(torch.zeros(3 * number, 2))]
+    results["number"] = gather_rows(torch.tensor([7 + number]))
+    results["sum"] = sum_over_ranks(torch.tensor(number + 1.0))
+    results["mean"] = mean_over_ranks(torch.tensor(10.0 * (number + 1)), 1 + 3 * number)
+    results["empty"] = mean_over_ranks(torch.tensor(4.0 * number), 2 * number)
+    results["first"] = broadcast(torch.arange(3 + number).double())
     with rank_zero_first():
-        found["entered"] = time.monotonic()  # one clock for all processes of a machine
+        results["entered"] = time.monotonic()  # one clock for all processes of a machine
         if number == 0:
             time.sleep(0.3)
-        found["done"] = time.monotonic()
+        results["done"] = time.monotonic()
     wait()
     join()  # a second time is no harm
     leave()
-    return found | {"after": [rank(), world_size()], "connected": distributed.is_initialized()}
+    return results | {"after": [rank(), world_size()], "connected": distributed.is_initialized()}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     return in_two_processes(of_each_rank, tmp_path_factory.mktemp("ranks"))
 
 
@@ -80,8 +80,8 @@ def test_one_process_needs_no_connection():
         assert not distributed.is_initialized()
 
 
-def test_gathered_tensors_are_padded_to_the_longest_and_cut_to_each_ranks_own(found):
-    for one in found:
+def test_gathered_tensors_are_padded_to_the_longest_and_cut_to_each_ranks_own(results):
+    for one in results:
         first_part, second_part = one["parts"]
         assert torch.equal(first_part[:, :2], texts(0)) and not first_part[:, 2:].any()
         assert first_part.shape == (3, 4, 2) and torch.equal(second_part, texts(1))
@@ -89,13 +89,13 @@ def test_gathered_tensors_are_padded_to_the_longest_and_cut_to_each_ranks_own(fo
         assert one["none"] == [0, 3] and one["number"].tolist() == [7, 8]
 
 
-def test_loss_and_gradients_are_those_of_one_process(found):
+def test_loss_and_gradients_are_those_of_one_process(results):
     whole = torch.nn.functional.pad(texts(0), (0, 0, 0, 2)).requires_grad_()
     other = texts(1).requires_grad_()
     weight = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     loss = whole_loss(torch.cat([whole, other]), weight)
     loss.backward()
-    for one, expected in zip(found, (whole.grad[:, :2], other.grad), strict=True):
+    for one, expected in zip(results, (whole.grad[:, :2], other.grad), strict=True):
         assert torch.allclose(one["loss"], loss)
         # DDP takes the mean over ranks of what these gradients make of the parameters' own.
         assert torch.allclose(one["gradient"] / 2, expected)
@@ -103,14 +103,14 @@ def test_loss_and_gradients_are_those_of_one_process(found):
     assert whole.grad.abs().min() > 1e-4
 
 
-def test_ranks_share_items_and_a_mean_weighs_every_item_alike(found):
-    assert [(one["rank"], one["ranks"], one["share"]) for one in found] == [(0, 2, 0), (1, 2, 2)]
-    assert all(torch.equal(one["first"], torch.arange(3).double()) for one in found)
-    assert all(one["sum"] == 3 for one in found)
-    assert [one["mean"].item() for one in found] == [4.0, 8.0], "mean 6 = (10 + 20) / 5, twice"
-    assert [one["empty"].item() for one in found] == [0.0, 4.0], "one rank without items"
+def test_ranks_share_items_and_a_mean_weighs_every_item_alike(results):
+    assert [(one["rank"], one["ranks"], one["share"]) for one in results] == [(0, 2, 0), (1, 2, 2)]
+    assert all(torch.equal(one["first"], torch.arange(3).double()) for one in results)
+    assert all(one["sum"] == 3 for one in results)
+    assert [one["mean"].item() for one in results] == [4.0, 8.0], "mean 6 = (10 + 20) / 5, twice"
+    assert [one["empty"].item() for one in results] == [0.0, 4.0], "one rank without items"
 
 
-def test_rank_0_goes_first_and_the_connection_ends(found):
-    assert found[1]["entered"] > found[0]["done"]
-    assert all(one["after"] == [0, 1] and not one["connected"] for one in found)
+def test_rank_0_goes_first_and_the_connection_ends(results):
+    assert results[1]["entered"] > results[0]["done"]
+    assert all(one["after"] == [0, 1] and not one["connected"] for one in results)

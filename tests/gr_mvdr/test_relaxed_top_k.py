@@ -34,33 +34,20 @@ CASES = [
 SOLVERS = [("exact", 1), ("iterative", 1000)]
 
 
-def golden_cases():
-    if not GOLDEN.is_file():
-        return []
-    cases = json.loads(GOLDEN.read_text())["cases"]
-    return [(case["scores"], case["k"], case["eps"], case["solution"]) for case in cases]
-
-
 def random_scores(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, dtype=torch.double, generator=generator)
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("scores", "k", "epsilon", "solution"), CASES)
-def test_reference_solutions(scores, k, epsilon, solution, dtype, solver):
-    weights = relaxed_top_k(torch.tensor(scores, dtype=dtype), k, epsilon, None, *solver)
-    assert weights.dtype == dtype
-    assert weights.tolist() == pytest.approx(solution, abs=1e-6)
-
-
-@pytest.mark.skipif(not GOLDEN.is_file(), reason="the golden file is not here")
 @pytest.mark.parametrize("solver", [("exact", 1), ("iterative", 2000)], ids=str)
-def test_the_golden_file(solver):
-    for scores, k, epsilon, solution in golden_cases():
+def test_reference_solutions(solver):
+    golden = json.loads(GOLDEN.read_text())["cases"] if GOLDEN.is_file() else []
+    keys = "scores", "k", "eps", "solution"
+    for scores, k, epsilon, solution in [*CASES, *(tuple(c[key] for key in keys) for c in golden)]:
         weights = relaxed_top_k(torch.tensor(scores).double(), k, epsilon, None, *solver)
         assert weights.tolist() == pytest.approx(solution, abs=1e-6)
+        single = relaxed_top_k(torch.tensor(scores), k, epsilon, None, *solver)
+        assert single.dtype == torch.float32 and torch.allclose(single.double(), weights, atol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 3, 17, 39])

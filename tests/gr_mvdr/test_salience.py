@@ -43,8 +43,8 @@ def token_scores(vectors):
 def test_the_lp_gate_is_the_relaxed_top_k_of_its_share():
     options = {"sparsity": 0.4, "epsilon": 0.5}
     vectors = random_vectors()
-    found, scores = learned("lp", **options)(vectors, IDS, MASK), token_scores(vectors)
-    for row, m, result in zip(scores, (6, 4, 1), found, strict=False):
+    saliences, scores = learned("lp", **options)(vectors, IDS, MASK), token_scores(vectors)
+    for row, m, result in zip(scores, (6, 4, 1), saliences, strict=False):
         gates = relaxed_top_k(row[:m], math.ceil(0.4 * m), 0.5)
         assert torch.allclose(result[:m], gates * row[:m], atol=1e-6)
 
@@ -52,21 +52,21 @@ def test_the_lp_gate_is_the_relaxed_top_k_of_its_share():
 @pytest.mark.parametrize("gate", GATES)
 def test_all_tokens_count_alike_at_first_and_can_learn(gate):
     salience, vectors = LearnedSalience(3, gate), random_vectors().float()
-    found = salience(vectors, IDS, MASK)
-    assert found.dtype == torch.float32
+    saliences = salience(vectors, IDS, MASK)
+    assert saliences.dtype == torch.float32
     if gate != "hard":
-        assert found[0].tolist() == pytest.approx([3 / 6 if gate == "lp" else 1] * 6)
-    (found * IDS).sum().backward()
+        assert saliences[0].tolist() == pytest.approx([3 / 6 if gate == "lp" else 1] * 6)
+    (saliences * IDS).sum().backward()
     assert salience.weight.grad.abs().min() > 0 and salience.bias.grad != 0
 
 
 @pytest.mark.parametrize("gate", GATES)
 def test_padding_and_batch_mates_change_nothing(gate):
     vectors = random_vectors()
-    found = learned(gate)(vectors.masked_fill(~MASK[..., None], 99.0), IDS, MASK)
+    saliences = learned(gate)(vectors.masked_fill(~MASK[..., None], 99.0), IDS, MASK)
     alone = learned(gate)(vectors[1:2, :4], IDS[1:2, :4], MASK[1:2, :4])
-    assert torch.allclose(found[1, :4], alone[0])
-    assert not found[~MASK].any() and found.isfinite().all()
+    assert torch.allclose(saliences[1, :4], alone[0])
+    assert not saliences[~MASK].any() and saliences.isfinite().all()
 
 
 @pytest.mark.parametrize("gate", GATES)
@@ -85,8 +85,8 @@ def test_bf16_autocast_leaves_saliences_exact():
     vectors = random_vectors().float()
     salience = learned("lp", epsilon=0.002).float()
     with torch.autocast("cpu", torch.bfloat16):
-        found = salience(vectors, IDS, MASK)
-    assert torch.equal(found, salience(vectors, IDS, MASK))
+        saliences = salience(vectors, IDS, MASK)
+    assert torch.equal(saliences, salience(vectors, IDS, MASK))
 
 
 # IDF -------------------------------------------------------------------------------------------
@@ -110,13 +110,13 @@ def test_idf_by_hand():
     """Token 3 occurs four times in three documents, 4 and 5 once, 6 never; 1 ends a text."""
     ids = torch.tensor([[3, 4, 5, 6, 1, 0, 2, 3], [4, 4, 4, 4, 4, 4, 4, 9]])
     mask = torch.tensor([[True] * 7 + [False], [True] * 8])
-    found = fitted()(torch.zeros(2, 8, 3), ids, mask)
+    saliences = fitted()(torch.zeros(2, 8, 3), ids, mask)
     mean = (4 * idf(3) + idf(1) + idf(1)) / 6
     expected = [idf(3), idf(1), idf(1), idf(0), 0, 0, 0, 0]
-    assert found.dtype == torch.float32
-    assert found[0].tolist() == pytest.approx([value / mean for value in expected])
+    assert saliences.dtype == torch.float32
+    assert saliences[0].tolist() == pytest.approx([value / mean for value in expected])
     # 9 is a pooling's learned token, beyond the vocabulary.
-    assert found[1].tolist() == pytest.approx([idf(1) / mean] * 7 + [1])
+    assert saliences[1].tolist() == pytest.approx([idf(1) / mean] * 7 + [1])
 
 
 def test_idf_is_in_the_checkpoint(tmp_path):
@@ -167,10 +167,10 @@ def test_max_sim_over_one_hot_vectors_is_bm25():
         return TokenVectors(vectors, mask, ids, part(vectors[None], ids[None], mask[None])[0])
 
     texts = [one_hot(text, frequency) for text in documents]
-    found = torch.stack([Scoring(MaxSim())(text, one_hot(query, idf)) for text in texts])
+    saliences = torch.stack([Scoring(MaxSim())(text, one_hot(query, idf)) for text in texts])
     index = index_bm25(list("abcd"), documents, k1=1.2, b=0.6)
     expected = torch.as_tensor(index.scores(query), dtype=torch.float32)
-    ratio = found / expected
+    ratio = saliences / expected
     assert (expected > 0).all() and torch.allclose(ratio, ratio[0].expand(4), rtol=1e-4)
 
 

@@ -68,8 +68,8 @@ def by_pairs(documents, queries, scoring):
 def gradients(scores, *sides):
     weights = torch.linspace(-1, 2, scores.numel(), dtype=scores.dtype).view(scores.shape)
     parts = [p for s in sides for p in (s.vectors, s.salience, s.keys) if p is not None]
-    found = torch.autograd.grad((scores * weights).sum(), parts, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parts, found, strict=True)]
+    computed = torch.autograd.grad((scores * weights).sum(), parts, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parts, computed, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,14 @@ def test_scores_and_gradients_are_those_of_single_pairs(
     monkeypatch.setattr(module, "_BLOCK_SIMILARITIES", 2 * 4 * 7 * 5)  # two queries a block
     documents, queries = texts((7, 1, 0, 5), 0, salience, keys), texts((3, 5, 1), 1, salience, keys)
     scoring = Scoring(strategy, normaliser)
-    found = all_pairs_relevance(documents, queries, scoring)
+    computed = all_pairs_relevance(documents, queries, scoring)
     expected = by_pairs(documents, queries, scoring)
-    assert found.shape == (4, 3)
-    assert torch.allclose(found, expected, atol=1e-9)
+    assert computed.shape == (4, 3)
+    assert torch.allclose(computed, expected, atol=1e-9)
     pairs = zip(
-        gradients(found, documents, queries), gradients(expected, documents, queries), strict=True
+        gradients(computed, documents, queries),
+        gradients(expected, documents, queries),
+        strict=True,
     )
     for one, other in pairs:
         assert torch.allclose(one, other, atol=1e-9)
@@ -111,8 +113,8 @@ def test_xtrs_loss_whole():
     relevance = all_pairs_relevance(documents, queries, Scoring(InBatchTopK(k_train), "alignment"))
     ids, mask = queries.ids, queries.mask
     batch = PairBatch(ids, mask, documents.ids, documents.mask, torch.arange(3))
-    found = InBatchCrossEntropy(temperature)(relevance, batch)
-    assert torch.isclose(found, torch.stack(losses).mean(), atol=1e-9)
+    computed = InBatchCrossEntropy(temperature)(relevance, batch)
+    assert torch.isclose(computed, torch.stack(losses).mean(), atol=1e-9)
 
 
 @pytest.mark.parametrize("strategy", [Softmax("query_to_document"), MaxSim(), InBatchTopK(4)])
@@ -151,8 +153,8 @@ def test_all_pairs_compile_to_one_graph():
         sides = replace(documents, vectors=d), replace(queries, vectors=q)
         return all_pairs_relevance(*sides, scoring)
 
-    found, vectors = [], (documents.vectors, queries.vectors)
+    computed, vectors = [], (documents.vectors, queries.vectors)
     for run in (scores, torch.compile(scores, backend="aot_eager", fullgraph=True)):
         each = run(*vectors)
-        found.append([each, *torch.autograd.grad(each.square().sum(), vectors)])
-    assert all(torch.allclose(one, other) for one, other in zip(*found, strict=True))
+        computed.append([each, *torch.autograd.grad(each.square().sum(), vectors)])
+    assert all(torch.allclose(one, other) for one, other in zip(*computed, strict=True))

@@ -46,8 +46,8 @@ def test_a_word_counts_with_its_first_letters_and_every_letter_is_known(capsys):
     trained = train_tokenizer([*texts(), f"Kalo, {word}. mi"], 200)  # whole: minutes
     said = "training sees only the first 256 letters of longer words (1 in these texts)\n"
     assert capsys.readouterr().out == f"tokenizer: {said}"
-    found = ids(trained, word)
-    assert UNK_ID not in found and trained.decode(found).replace(" ", "") == word
+    pieces = ids(trained, word)
+    assert UNK_ID not in pieces and trained.decode(pieces).replace(" ", "") == word
     cut = train_tokenizer([*texts(), f"Kalo, {word[:256]}. mi a c g t z 漢"], 200)
     assert cut.backend_tokenizer.to_str() == trained.backend_tokenizer.to_str()
     # Punctuation ends a word, whatever its script.
@@ -74,8 +74,8 @@ def test_word_tokens_are_bm25s_words():
     samples = ["".join(generator.choices(alphabet, k=30)) for _ in range(300)]
     tokenizer = build_word_tokenizer([ODD, *samples])
     for text in (ODD, *samples):
-        found = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
-        assert found == split_words(text)
+        pieces = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
+        assert pieces == split_words(text)
     assert ids(build_word_tokenizer(["one two"]), "two three ONE") == [5, UNK_ID, 4]
 
 
@@ -116,10 +116,12 @@ def test_special_tokens_within_a_text_are_text(make, tmp_path):
     tokenizer = make()
     special = set(tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS)) - {UNK_ID}
     for text in SPECIAL_TEXTS:
-        found = ids(tokenizer, text)
-        assert found and not special & set(found), text
-        assert not [t for t in tokenizer.convert_ids_to_tokens(found) if t.startswith("<extra_id_")]
-        assert tokenizer([text], add_special_tokens=False)["input_ids"] == [found]
+        pieces = ids(tokenizer, text)
+        assert pieces and not special & set(pieces), text
+        assert not [
+            t for t in tokenizer.convert_ids_to_tokens(pieces) if t.startswith("<extra_id_")
+        ]
+        assert tokenizer([text], add_special_tokens=False)["input_ids"] == [pieces]
     tokenizer.save_pretrained(tmp_path / "run")
     again = load_tokenizer(tmp_path / "run")
     assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
@@ -140,7 +142,7 @@ def test_only_the_pair_of_a_template_depends_on_a_tokenizers_template_of_pairs(p
         {"pair": pair} if pair else {}
     )
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing("start $A </s>", **options)
-    found = read_template(tokenizer)
+    pieces = read_template(tokenizer)
     expected = None if between is None else (start,) if between else ()
-    assert found == TextTemplate(query=(start,), document=(start,), target=(start,), pair=expected)
-    assert TextTemplate(**found.settings) == found
+    assert pieces == TextTemplate(query=(start,), document=(start,), target=(start,), pair=expected)
+    assert TextTemplate(**pieces.settings) == pieces

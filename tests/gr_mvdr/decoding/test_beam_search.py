@@ -41,18 +41,18 @@ def plain_search(model, successors_of, query, beam_size, length, bonus_of=lambda
     """One query, one hypothesis after the other; `successors_of` a path, ascending."""
     live, final, candidates = [((), torch.zeros(()))], [], []
     for _ in range(length):
-        found = []
+        result = []
         for rank, (path, score) in enumerate(live):
             tokens = successors_of(path)
             if path and not tokens:
                 final.append((path, score))
             log_probs = model.log_probs((query, *path))
-            found += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
-        found.sort(key=lambda item: (-(item[1] + bonus_of(item[0])).item(), item[2], item[3]))
-        found = [(path, score) for path, score, _, _ in found[: 2 * beam_size]]
-        candidates += found
-        final += [item for item in found if item[0][-1] == END]
-        live = [item for item in found if item[0][-1] != END][:beam_size]
+            result += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
+        result.sort(key=lambda item: (-(item[1] + bonus_of(item[0])).item(), item[2], item[3]))
+        result = [(path, score) for path, score, _, _ in result[: 2 * beam_size]]
+        candidates += result
+        final += [item for item in result if item[0][-1] == END]
+        live = [item for item in result if item[0][-1] != END][:beam_size]
     return tuple(
         [(list(path), score.item()) for path, score in part] for part in (final + live, candidates)
     )
@@ -84,7 +84,7 @@ def test_equals_the_plain_search(vocabulary, n_documents, beam_size, length, gra
     queries = range(3)
     model = PathModel(vocabulary, queries, grain)
     index = NgramIndex.build(documents)
-    found = beam_search(model, index, len(queries), beam_size, length, END)
+    result = beam_search(model, index, len(queries), beam_size, length, END)
 
     def successors_of(path):
         n = len(path)
@@ -93,12 +93,12 @@ def test_equals_the_plain_search(vocabulary, n_documents, beam_size, length, gra
 
     for query in queries:
         final, candidates = plain_search(model, successors_of, query, beam_size, length)
-        assert found.candidates.of(query) == candidates
-        assert sorted(found.final.of(query)) == sorted(final)
-        scores = [score for _, score in found.final.of(query)]
+        assert result.candidates.of(query) == candidates
+        assert sorted(result.final.of(query)) == sorted(final)
+        scores = [score for _, score in result.final.of(query)]
         assert scores == sorted(scores, reverse=True)
         first = model.log_probs((query,))
-        assert torch.equal(found.first_log_probs[query], first)
+        assert torch.equal(result.first_log_probs[query], first)
 
 
 def test_batch_mates_change_nothing():

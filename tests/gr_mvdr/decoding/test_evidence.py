@@ -47,14 +47,14 @@ def places_of(ngram, document):
 def plain_document(document, weights, unigrams, beta):
     free, covered, score = [True] * len(document), set(), 0.0
     for ngram, weight in sorted(weights.items(), key=lambda item: (-item[1], item[0])):
-        found = False
+        result = False
         for place in places_of(ngram, document):
             span = range(place, place + len(ngram))
             if all(free[i] for i in span):
-                found = True
+                result = True
                 for i in span:
                     free[i] = False
-        if found:
+        if result:
             types = set(ngram)
             score += weight * (1 - beta + beta * len(types - covered) / len(types))
             covered |= types

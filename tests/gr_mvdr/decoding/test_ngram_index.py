@@ -9,12 +9,12 @@ from gr_mvdr.decoding.ngram_index import NgramIndex
 
 def all_ngrams(documents, longest):
     """Every n-gram and its (document, offset) pairs, found by walking through the documents."""
-    found = {}
+    result = {}
     for number, document in enumerate(documents):
         for start in range(len(document)):
             for end in range(start + 1, min(start + longest, len(document)) + 1):
-                found.setdefault(tuple(document[start:end]), []).append((number, start))
-    return found
+                result.setdefault(tuple(document[start:end]), []).append((number, start))
+    return result
 
 
 def followers(documents, ngram, places):
@@ -45,8 +45,8 @@ def test_equals_a_table_of_all_ngrams(vocabulary, depth):
         assert index.count(ngram) == len(places)
         assert index.successors(ngram).tolist() == followers(documents, ngram, places)
         assert index.documents(ngram).tolist() == sorted({number for number, _ in places})
-        found = np.sort(index.positions(ngram))
-        assert found.tolist() == [index.starts[number] + offset for number, offset in places]
+        result = np.sort(index.positions(ngram))
+        assert result.tolist() == [index.starts[number] + offset for number, offset in places]
 
 
 @pytest.mark.parametrize("vocabulary", [2, 40])
@@ -56,16 +56,16 @@ def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
     index = NgramIndex.build(documents)
     prefixes, state = [()], index.root(1, "cpu")
     for length in range(1, 17):
-        found = index.expand(state)
-        rows = zip(found.row.tolist(), found.token.tolist(), strict=True)
+        result = index.expand(state)
+        rows = zip(result.row.tolist(), result.token.tolist(), strict=True)
         extended = [(*prefixes[row], token) for row, token in rows]
         assert extended == sorted(extended)
         assert set(extended) == {ngram for ngram in table if len(ngram) == length}
-        counts = found.state.high - found.state.low
+        counts = result.state.high - result.state.low
         assert counts.tolist() == [len(table[ngram]) for ngram in extended]
         chosen = torch.arange(len(extended)) % 3 != 1  # any selection of hypotheses will do
         prefixes = [ngram for ngram, kept in zip(extended, chosen, strict=True) if kept]
-        state = found.state[chosen]
+        state = result.state[chosen]
         table = {n: p for n, p in table.items() if len(n) <= length or n[:length] in prefixes}
 
 
@@ -107,5 +107,5 @@ def test_the_ngrams_within_some_documents_are_those_of_an_index_of_them():
                     ngram = text[start : start + length]
                     assert part.count(ngram) == alone.count(ngram)
                     assert part.successors(ngram).tolist() == alone.successors(ngram).tolist()
-                    found = [sorted(chosen)[number] for number in alone.documents(ngram)]
-                    assert part.documents(ngram).tolist() == found
+                    result = [sorted(chosen)[number] for number in alone.documents(ngram)]
+                    assert part.documents(ngram).tolist() == result

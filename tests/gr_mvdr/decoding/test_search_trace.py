@@ -56,23 +56,6 @@ def test_a_lost_gold_worked_out_by_hand():
     assert path.generated == (hypothesis((2, 4), 0.3, 0),)
 
 
-def test_what_ends_is_kept_and_takes_no_place_of_the_beam():
-    table = {
-        (): {2: 0.8, 5: 0.2},
-        (2,): {END: 0.3, 3: 0.7},
-        (2, 3): {4: 1.0},
-        (2, 3, 4): {END: 1.0},
-    }
-    docids = [[2, END], [2, 3, 4, END], [5, END]]
-    path, _ = path_to(2, docids, table.__getitem__, beam_size=1)
-    assert path.lost == 1 and path.lost_step.best.tokens == (5,)
-    second, last = path.steps[1], path.steps[3]
-    assert [one.tokens for one in second.kept] == [(2, 3), (2, END)]
-    assert second.limit.tokens == (2, 3), "the end is less probable and kept for all that"
-    assert [one.tokens for one in last.kept] == [(2, 3, 4, END)] and last.limit is None
-    assert [one.n_documents for one in path.generated] == [1, 1]
-
-
 @pytest.mark.parametrize("beam_size", [1, 2, 5, 40])
 def test_a_path_is_the_searchs_own(beam_size):
     """On random docids: what is kept goes on, and what replaced the gold is more probable."""
@@ -104,10 +87,10 @@ def test_a_path_is_the_searchs_own(beam_size):
                 assert kept or step.limit.log_prob >= step.best.log_prob
                 assert kept == any(one.tokens == step.best.tokens for one in step.kept)
         assert [(list(g.tokens), g.log_prob) for g in path.generated] == result.final.of(0)
-        found = tuple(docid) in {one.tokens for one in path.generated}
-        assert (path.lost is None) == found and (found or beam_size < 40)
-        assert found or not path.steps[path.lost - 1].alive
-        lost += not found
+        continuations = tuple(docid) in {one.tokens for one in path.generated}
+        assert (path.lost is None) == continuations and (continuations or beam_size < 40)
+        assert continuations or not path.steps[path.lost - 1].alive
+        lost += not continuations
     assert bool(lost) == (beam_size < 40)
 
 

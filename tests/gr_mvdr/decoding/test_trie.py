@@ -35,38 +35,25 @@ def search(trie, vocabulary, n_queries=1, beam_size=4, length=None, **options):
 # The arrays -----------------------------------------------------------------------------------
 
 
-def test_find_tells_every_path_and_its_documents_from_every_other_sequence():
-    sequences = random_sequences(0, n_documents=12, longest=3)
-    trie, prefixes = Trie.build(sequences), prefixes_of(sequences)
-    everything = [[]]
-    for _ in range(4):
-        everything += [[*s, t] for s in everything if len(s) < 4 for t in (0, 2, 3, 4, 5, 6, 8)]
-        everything = [list(s) for s in dict.fromkeys(map(tuple, everything))]
-    nodes = trie.find(padded(everything, 4)).tolist()
-    assert len(trie) == len(prefixes)
-    for sequence, node in zip(everything, nodes, strict=True):
-        assert (node >= 0) == (tuple(sequence) in prefixes)
-        if sequence and node >= 0:
-            same = [number for number, other in enumerate(sequences) if other == sequence]
-            assert trie.documents_at(node).tolist() == same
-    found = [node for node in nodes if node >= 0]
-    assert len(found) == len(set(found))
-
-
 def test_expanding_all_prefixes_at_once_visits_exactly_the_paths():
     sequences = random_sequences(0)
     trie, table = Trie.build(sequences), prefixes_of(sequences)
+    absent = torch.tensor([[9, -1, -1], [2**40, 4, 4], [-1, 3, 4]])
+    assert trie.find(absent).tolist() == [-1, -1, trie.find(torch.tensor([[3, 4]]))[0]]
     prefixes, state = [()], trie.root(1, "cpu")
     for length in range(1, trie.depth + 2):
-        found = trie.expand(state)
-        rows = zip(found.row.tolist(), found.token.tolist(), strict=True)
+        result = trie.expand(state)
+        rows = zip(result.row.tolist(), result.token.tolist(), strict=True)
         extended = [(*prefixes[row], token) for row, token in rows]
         assert extended == sorted(extended)
         assert set(extended) == {prefix for prefix in table if len(prefix) == length}
-        assert found.state.tolist() == trie.find(padded(extended, length)).tolist()
+        assert result.state.tolist() == trie.find(padded(extended, length)).tolist()
+        for path, node in zip(extended, result.state.tolist(), strict=True):
+            named = [n for n, sequence in enumerate(sequences) if tuple(sequence) == path]
+            assert trie.documents_at(node).tolist() == named
         chosen = torch.arange(len(extended)) % 3 != 1  # any selection of hypotheses will do
         prefixes = [prefix for prefix, kept in zip(extended, chosen, strict=True) if kept]
-        state = found.state[chosen]
+        state = result.state[chosen]
         table = {p for p in table if len(p) <= length or p[:length] in prefixes}
 
 
@@ -96,7 +83,7 @@ def test_search_equals_the_plain_search(end, beam_size, extra_length, grain, pla
     length = trie.depth + extra_length
     bonus = (2 * torch.randn(len(trie), 3, generator=torch.Generator().manual_seed(0))).round()
     plan = (lambda first: bonus) if planned else None
-    found = search(trie, 7, 3, beam_size, length, grain=grain, plan=plan)
+    result = search(trie, 7, 3, beam_size, length, grain=grain, plan=plan)
     prefixes = prefixes_of(sequences)
 
     def successors_of(path):
@@ -110,8 +97,8 @@ def test_search_equals_the_plain_search(end, beam_size, extra_length, grain, pla
 
         asked = model, successors_of, query, beam_size, length, bonus_of
         expected, candidates = plain_search(*asked)
-        assert sorted(found.final.of(query)) == sorted(expected)
-        assert found.candidates.of(query) == candidates
+        assert sorted(result.final.of(query)) == sorted(expected)
+        assert result.candidates.of(query) == candidates
 
 
 class Fenced:
@@ -133,9 +120,9 @@ class Fenced:
 def test_a_query_without_any_sequence_finds_nothing_and_disturbs_nobody(fenced):
     trie = Trie.build([[*s, END] for s in random_sequences(5)])
     free = search(trie, 7, n_queries=3)
-    found = search(Fenced(trie, fenced), 7, n_queries=3)
+    result = search(Fenced(trie, fenced), 7, n_queries=3)
     for query in range(3):
         for name in ("final", "candidates"):
             expected = [] if query in fenced else getattr(free, name).of(query)
-            assert getattr(found, name).of(query) == expected
-    assert torch.equal(found.first_log_probs, free.first_log_probs)
+            assert getattr(result, name).of(query) == expected
+    assert torch.equal(result.first_log_probs, free.first_log_probs)

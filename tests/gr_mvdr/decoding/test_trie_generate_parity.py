@@ -53,8 +53,8 @@ def test_docids_of_one_length(model, depth, beam_size):
     tokens[:6, 0] = FIRST_TOKEN + np.arange(6)
     ours, theirs = search_both(model, [[*row, END] for row in tokens.tolist()], beam_size, depth)
     assert_same(ours, theirs)
-    assert [len(found) for found in ours] == [beam_size] * 5
-    scores = [score for found in ours for _, score in found]
+    assert [len(result) for result in ours] == [beam_size] * 5
+    scores = [score for result in ours for _, score in result]
     assert len({round(score, 5) for score in scores}) == len(scores)  # no equal scores to hide in
 
 
@@ -69,4 +69,4 @@ def test_docids_of_many_lengths_that_all_fit_into_the_beam(model, n_docids):
     assert len({len(docid) for docid in docids}) > 1
     ours, theirs = search_both(model, docids, n_docids, n_docids)
     assert_same(ours, theirs)
-    assert all(sorted(ids for ids, _ in found) == sorted(docids) for found in ours)
+    assert all(sorted(ids for ids, _ in result) == sorted(docids) for result in ours)

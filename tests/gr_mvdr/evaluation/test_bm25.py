@@ -34,9 +34,9 @@ def by_hand(query, document, k1=1.5, b=0.75):
 @pytest.mark.parametrize("k1, b", [(1.5, 0.75), (0.9, 0.4)])
 def test_scores_are_the_formula_and_the_sum_of_the_terms_shares(query, k1, b):
     lists, terms = index(k1, b), split_words(query)
-    found = lists.scores(terms).tolist()
-    assert found == pytest.approx([by_hand(query, d, k1, b) for d in TEXTS], abs=1e-5)
-    for score, parts in zip(found, lists.shares(terms, TEXTS).values(), strict=True):
+    result = lists.scores(terms).tolist()
+    assert result == pytest.approx([by_hand(query, d, k1, b) for d in TEXTS], abs=1e-5)
+    for score, parts in zip(result, lists.shares(terms, TEXTS).values(), strict=True):
         assert [term for term, _ in parts] == terms
         assert sum(value for _, value in parts) == pytest.approx(score, abs=1e-5)
 

@@ -11,8 +11,8 @@ def test_documents_come_by_score_and_ties_by_id_last_first():
     assert list(ranking.scores("q")) == ranking.documents("q")
     assert ranking.documents("unknown") == []
     for k in (0, 2, 3, 9):
-        found = best_documents(list(scores), np.array(list(scores.values())), k)
-        assert list(found.items()) == list(ranking.top(k).scores("q").items())
+        best = best_documents(list(scores), np.array(list(scores.values())), k)
+        assert list(best.items()) == list(ranking.top(k).scores("q").items())
 
 
 def test_a_score_that_is_not_a_number_is_refused():

@@ -61,11 +61,11 @@ def test_a_span_is_found_at_its_first_place(backbone):
     # the beginning of the text agrees with two of the tokens, the third place with all three
     targets = torch.tensor([[5, 6, 7], [6, 5, 1], [7, 0, 0], [6, 7, 7]])
     rows = head.labels(targets, torch.zeros(4, dtype=torch.long))
-    found = head.table[rows]
-    assert torch.equal(found[0], vectors[[2, 3, 4]])
-    assert torch.equal(found[1, :2], vectors[[1, 2]])
-    assert torch.equal(found[2, 0], vectors[4])
-    assert torch.equal(found[3], vectors[[3, 4, 4]])  # then the first row of 7
+    result = head.table[rows]
+    assert torch.equal(result[0], vectors[[2, 3, 4]])
+    assert torch.equal(result[1, :2], vectors[[1, 2]])
+    assert torch.equal(result[2, 0], vectors[4])
+    assert torch.equal(result[3], vectors[[3, 4, 4]])  # then the first row of 7
 
 
 def test_what_a_document_does_not_have_is_the_first_row_of_its_token(backbone):

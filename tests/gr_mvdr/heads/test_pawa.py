@@ -72,8 +72,8 @@ def test_vectors_times_hidden_are_the_logits(backbone, vocabulary, form):
     context, hidden = head.context(head.inputs(rows)), states(2, 3)
     logits = head.logits(hidden.flatten(0, 1), context.flatten(0, 1), torch.arange(3).repeat(2))
     expected = logits.gather(1, rows.view(-1, 1)).view(2, 3)
-    found = (head.vectors(rows, context) * hidden).sum(-1)
-    assert torch.allclose(found, expected, atol=1e-5)
+    result = (head.vectors(rows, context) * hidden).sum(-1)
+    assert torch.allclose(result, expected, atol=1e-5)
 
 
 def test_context_looks_back_only_and_at_all_of_it(backbone):
@@ -124,8 +124,8 @@ def test_tokens_that_came_after_training_have_the_mean_row(backbone):
     static = states(4) @ backbone.lm_head.weight[torch.tensor([1, 5, 9, 20, 7, 8])].T * head.scale
     adaptive = logits - static
     assert torch.allclose(adaptive[:, 4], adaptive[:, :4].mean(1), atol=1e-5)
-    found = (head.vectors(rows, states(1, 4)) * states(1, 4)).sum(-1)
-    assert torch.allclose(found, logits.gather(1, rows.T).T, atol=1e-5)
+    result = (head.vectors(rows, states(1, 4)) * states(1, 4)).sum(-1)
+    assert torch.allclose(result, logits.gather(1, rows.T).T, atol=1e-5)
     assert head.by_token(logits)[:, [7, 8]].isfinite().all()
 
 

@@ -29,9 +29,9 @@ def test_the_plain_head_is_the_backbones_own_loss(backbone, scaled, monkeypatch)
     encoded = backbone.encoder(input_ids=query).last_hidden_state
     hidden = backbone.decoder(inputs_embeds=inputs, encoder_hidden_states=encoded)[0]
     position = torch.arange(4).expand(2, -1)
-    found = head.logits(hidden.flatten(0, 1), None, position.flatten())
+    result = head.logits(hidden.flatten(0, 1), None, position.flatten())
     expected = backbone(input_ids=query, labels=tokens)  # labels shifted right behind the start
-    assert torch.allclose(found.view(2, 4, -1), expected.logits, atol=1e-5)
+    assert torch.allclose(result.view(2, 4, -1), expected.logits, atol=1e-5)
 
 
 PROBABILITIES = torch.tensor(
@@ -53,17 +53,17 @@ def test_a_token_has_the_probability_of_all_its_rows(table):
     far = table.by_token(torch.full((1, 6), -1e4, dtype=torch.float64))  # exp would be 0
     assert far[0, 2].item() == pytest.approx(-1e4 + math.log(3))
     parents, tokens = torch.tensor([0, 1, 0, 1]), torch.tensor([4, 4, 2, 3])
-    found = table.token_scores(PROBABILITIES.log(), parents, tokens)
-    assert torch.allclose(found.exp(), expected[parents, tokens])
+    result = table.token_scores(PROBABILITIES.log(), parents, tokens)
+    assert torch.allclose(result.exp(), expected[parents, tokens])
     assert table.first_row(torch.tensor([2, 3, 4, 5])).tolist() == [1, 4, 0, 0]
 
 
 def test_the_decoder_reads_the_mean_of_a_tokens_rows(table):
     table.embed = lambda rows: torch.eye(6).double()[rows]
     parents, tokens = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([4, 4, 2, 3, 0])
-    found = table.expected_inputs(PROBABILITIES.log(), parents, tokens)
+    result = table.expected_inputs(PROBABILITIES.log(), parents, tokens)
     expected = torch.zeros(5, 6, dtype=torch.float64)  # nothing at padding, which has no row
     expected[[0, 0, 1, 1], [0, 2, 0, 2]] = torch.tensor([0.25, 0.75, 0.5, 0.5]).double()
     expected[2, [1, 3, 5]] = torch.tensor([4, 1, 4]).double() / 9
     expected[3, 4] = 1
-    assert torch.allclose(found, expected)
+    assert torch.allclose(result, expected)

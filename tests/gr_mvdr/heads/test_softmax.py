@@ -70,14 +70,14 @@ def test_the_loss_and_all_its_gradients_are_the_cross_entropys(task, smoothing, 
     logits = head.logits(*states)
     logits = logits if masked is None else logits.masked_fill(masked, -torch.inf)
     expected = target_cross_entropy(logits, labels, smoothing)
-    found = table_cross_entropy(head, states, labels, masked, smoothing)
-    assert torch.isclose(found, expected, rtol=0, atol=1e-10)
-    both = (torch.autograd.grad(3 * x, sources) for x in (found, expected))
+    loss = table_cross_entropy(head, states, labels, masked, smoothing)
+    assert torch.isclose(loss, expected, rtol=0, atol=1e-10)
+    both = (torch.autograd.grad(3 * x, sources) for x in (loss, expected))
     for own, other in zip(*both, strict=True):
         assert torch.allclose(own, other, rtol=0, atol=1e-10)
     with torch.no_grad():
         alone = table_cross_entropy(head, states, labels, masked, smoothing)
-    assert alone == found and not alone.requires_grad
+    assert alone == loss and not alone.requires_grad
 
 
 def test_log_probabilities_are_those_of_log_softmax(task):
@@ -93,10 +93,10 @@ def test_nothing_is_larger_than_a_block_or_the_table(task):
         numbers = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            found = func(*args, **(kwargs or {}))
-            made = [x.numel() for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+            loss = func(*args, **(kwargs or {}))
+            made = [x.numel() for x in tree_leaves(loss) if isinstance(x, torch.Tensor)]
             self.numbers = max(self.numbers, *made, 0)
-            return found
+            return loss
 
     head, (hidden, context, position), labels = task
     context = None if context is None else context.repeat(30, 1)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.files import read_arrays, write_arrays
 from gr_mvdr.identifiers.cluster_tree import SemanticDocids
 from gr_mvdr.identifiers.docids import AtomicDocids, NaiveDocids, Titles
 from gr_mvdr.identifiers.scheme import Identifiers
@@ -123,26 +122,3 @@ def test_a_scheme_is_loaded_only_as_what_it_was_saved(tmp_path):
     fitted(SemanticDocids(k=4, leaf_size=5), 1).save(tmp_path / "semantic")
     with pytest.raises(ValueError, match="model.identifiers.k=3: .*semantic.* made with k=4"):
         SemanticDocids(k=3, leaf_size=5).load(tmp_path / "semantic", known)
-
-
-def test_the_folders_of_earlier_versions_are_read(tmp_path):
-    """The scheme, its embeddings and its tree had a folder each; parts were in other modules."""
-    scheme, loaded = fitted(SCHEMES["semantic"](), 60), SCHEMES["semantic"]()
-    scheme.save(tmp_path / "new")
-    names = scheme.arrays + scheme.embedder.arrays
-    arrays, values = read_arrays(tmp_path / "new", names)
-    learned = {name: values.pop(name) for name in scheme.embedder.values}
-    values["embeddings"] = values["embeddings"] | {"_target_": "gr_mvdr.elsewhere.TfidfSvd"}
-    owned = {
-        "scheme": ((), values),
-        "embeddings": (scheme.embedder.arrays, learned),
-        "tree": (scheme.arrays, {}),
-    }
-    for folder, (own, settings) in owned.items():
-        kept = {name: arrays[name] for name in own} | {"members": np.arange(60)}
-        write_arrays(tmp_path / "old" / folder, kept, settings)
-    loaded.load(tmp_path / "old", scheme.assign(documents(60)))
-    assert assigned(loaded, documents(90)) == assigned(scheme, documents(90))
-    (tmp_path / "old/tree/points.npy").unlink()
-    with pytest.raises(ValueError, match="is damaged, must hold .*points"):
-        loaded.load(tmp_path / "old", scheme.assign(documents(60)))

@@ -32,12 +32,12 @@ def fitted(texts=TEXTS, dimension=4):
 def test_all_dimensions_keep_tf_idfs_cosines():
     """Without reduction the SVD is a rotation. The weights here are worked out by hand."""
     texts = ["a b", "a a c", "d d d"]
-    found = fitted(texts, 50).transform(table(texts))
+    embedded = fitted(texts, 50).transform(table(texts))
     a, once = 1 + np.log(4 / 3), 1 + np.log(4 / 2)  # idf = 1 + ln((1 + N) / (1 + df))
     first, second = np.array([a, once, 0]), np.array([(1 + np.log(2)) * a, 0, once])
     cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
     expected = np.array([[1, cosine, 0], [cosine, 1, 0], [0, 0, 1]])
-    assert np.allclose(found @ found.T, expected, atol=1e-5)
+    assert np.allclose(embedded @ embedded.T, expected, atol=1e-5)
 
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
@@ -81,7 +81,7 @@ def by_hand(folder, text, length):
 
 
 def test_a_hub_encoder_gives_the_mean_over_real_tokens(folder):
-    found = HuggingFaceEncoder(str(folder), 7, batch_size=4).transform(table())
-    assert found.shape == (6, 16) and found.dtype == np.float32
-    for text, vector in zip(TEXTS, found, strict=True):
+    embedded = HuggingFaceEncoder(str(folder), 7, batch_size=4).transform(table())
+    assert embedded.shape == (6, 16) and embedded.dtype == np.float32
+    for text, vector in zip(TEXTS, embedded, strict=True):
         assert np.allclose(vector, by_hand(folder, text, 7), atol=1e-5)

@@ -18,8 +18,8 @@ def test_statistics_of_five_documents_counted_by_hand():
         # Prefixes 7, 8, 75, 76, 769; what can be followed: nothing yet, 7 and 76.
         "branching": 5 / 3,
     }
-    found = Identifiers(["a"], [[]]).statistics()
-    assert found.pop("documents") == 1 and set(found.values()) == {0}
+    result = Identifiers(["a"], [[]]).statistics()
+    assert result.pop("documents") == 1 and set(result.values()) == {0}
 
 
 def test_identifiers_come_back_from_their_folder_for_the_same_documents(tmp_path):

@@ -25,13 +25,13 @@ def test_a_missing_title_is_refused_or_replaced_by_the_first_tokens_of_the_text(
     with pytest.raises(ValueError, match=message):
         named([[7], [], [8], []])
     texts = [[1] * 9, [21, 22, 23, 24], [31], []]
-    found = named([[7], [], [], []], texts, missing="first_tokens", first_tokens=3)
-    assert found == [[7, EOS_ID], [21, 22, 23, EOS_ID], [31, EOS_ID], [EOS_ID]]
+    result = named([[7], [], [], []], texts, missing="first_tokens", first_tokens=3)
+    assert result == [[7, EOS_ID], [21, 22, 23, EOS_ID], [31, EOS_ID], [EOS_ID]]
 
 
 def test_a_long_title_is_refused_with_the_longest_or_cut():
     message = r"max_length=4: 3 titles .* the longest \('d2'\) 7, .*long=cut"
     with pytest.raises(ValueError, match=message):
         named([[5] * 3, [5] * 4, [5] * 6, [5] * 5], max_length=4)
-    found = named([[5, 6, 7, 8, 9], [5, 6]], max_length=4, long="cut")
-    assert found == [[5, 6, 7, EOS_ID], [5, 6, EOS_ID]]
+    result = named([[5, 6, 7, 8, 9], [5, 6]], max_length=4, long="cut")
+    assert result == [[5, 6, 7, EOS_ID], [5, 6, EOS_ID]]

@@ -44,9 +44,9 @@ def test_mvas_table_5(system, sizes, paper, share):
 
 
 def test_mvas_cross_encoder_reads_128_tokens():
-    found = transformer_flops(128, **BERT_BASE)
-    assert mega(found) == pytest.approx(11_000_000, rel=0.02)
-    assert mega(found) * 10 / 1000 == pytest.approx(110_000, rel=0.02), "Table 6, K = 10"
+    operations = transformer_flops(128, **BERT_BASE)
+    assert mega(operations) == pytest.approx(11_000_000, rel=0.02)
+    assert mega(operations) * 10 / 1000 == pytest.approx(110_000, rel=0.02), "Table 6, K = 10"
 
 
 def test_a_layer_by_hand():

@@ -49,8 +49,8 @@ def test_figure_3_by_hand(imputation, expected):
 
 def test_saliences_weight_the_query_tokens():
     salience = torch.tensor([3.0, 1.0])
-    found = relevance(HAND, "last", salience)
-    assert found == pytest.approx({4: (2.7 + 0.6) / 4, 7: (2.4 + 0.7) / 4})
+    relevances = relevance(HAND, "last", salience)
+    assert relevances == pytest.approx({4: (2.7 + 0.6) / 4, 7: (2.4 + 0.7) / 4})
     assert relevance(HAND, "none", salience) == pytest.approx({4: 0.9, 7: (2.4 + 0.7) / 4})
     silent = relevance(HAND, "none", torch.tensor([0.0, 1.0]))
     assert silent == pytest.approx({4: 0.0, 7: 0.7}), "no weight is left: 0, not 0/0"
@@ -64,8 +64,8 @@ def test_expected_relevance_by_hand(normaliser):
     query = TokenVectors(
         torch.zeros(2, 1), torch.ones(2, dtype=torch.bool), torch.ones(2), torch.tensor([2.0, 1.0])
     )
-    found = expected_relevance(retrieved, query, Scoring(MaxSim(), normaliser))
+    relevances = expected_relevance(retrieved, query, Scoring(MaxSim(), normaliser))
     # Document 4: 0.9 with u 1 · 2, and missed 0.6 with u (0.5 + 1.5)/2. Document 7: 0.8, 0.7.
     totals = torch.tensor([0.9 * 2 + 0.6 * 1, 0.8 * 4 + 0.7 * 0.5])
     z = {"none": 1, "alignment": torch.tensor([3.0, 4.5]), "query_tokens": 2}[normaliser]
-    assert torch.allclose(found, totals / z)
+    assert torch.allclose(relevances, totals / z)

@@ -133,9 +133,9 @@ def test_segment_maxima_and_their_first_columns(device, monkeypatch):
 def test_gathering_every_token_is_exact_search(tmp_path, probes, alignment):
     tokens, queries = random_tokens(MANY), some_queries()
     index, scoring = build(tmp_path / "index", tokens), Scoring(alignment)
-    found = gather(index, as_text(queries, 0), scoring, 180, probes, lists=3)
+    outcome = gather(index, as_text(queries, 0), scoring, 180, probes, lists=3)
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
-    assert by_document(found) == pytest.approx(expected, abs=1e-5)
+    assert by_document(outcome) == pytest.approx(expected, abs=1e-5)
     assert (index.costs.candidates, index.costs.scored_tokens) == (60, 180)
 
 
@@ -145,13 +145,13 @@ def test_keys_retrieve_and_vectors_score(tmp_path):
     query, scoring = as_text(queries, 0), Scoring(Softmax("query_to_document"), "query_tokens")
     owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
     nearest = (tokens.keys @ query.keys.T).topk(2, dim=0).indices
-    found = gather(index, query, scoring, 2)
-    assert found.documents.tolist() == owner[nearest].unique().tolist()
+    outcome = gather(index, query, scoring, 2)
+    assert outcome.documents.tolist() == owner[nearest].unique().tolist()
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
-    assert by_document(found) == pytest.approx(
-        {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
+    assert by_document(outcome) == pytest.approx(
+        {n: expected[n] for n in outcome.documents.tolist()}, abs=1e-5
     )
-    assert impute(index, query, 2).documents.tolist() == found.documents.tolist()
+    assert impute(index, query, 2).documents.tolist() == outcome.documents.tolist()
 
 
 @pytest.mark.parametrize("probes", [None, 3])
@@ -193,27 +193,27 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
     rows = index.nearest(keep).search(query.vectors, 60, probes)[1]
     similarity = tokens.vectors.double() @ query.vectors.double().T  # (180, 4)
     is_retrieved = torch.zeros(180, 4, dtype=torch.bool)
-    for column, found in enumerate(rows):
-        is_retrieved[found[found >= 0], column] = True
+    for column, outcome in enumerate(rows):
+        is_retrieved[outcome[outcome >= 0], column] = True
     lists = [similarity[is_retrieved[:, column], column] for column in range(4)]
     m = {"last": [x.min() for x in lists], "mean": [x.mean() for x in lists], "zero": [0] * 4}
     filled = is_retrieved * similarity + ~is_retrieved * torch.tensor(m.get(imputation, [0.25] * 4))
     u, expected = query.salience.double(), {}
     for document in set(owner[is_retrieved.any(1)].tolist()):
         expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
-    found = by_document(index.search([query], COLBERT, options)[0])
-    assert found == pytest.approx(expected, abs=1e-5)
+    outcome = by_document(index.search([query], COLBERT, options)[0])
+    assert outcome == pytest.approx(expected, abs=1e-5)
 
 
 # Documents come and go --------------------------------------------------------------------------
 
 
 def all_modes(index, query, scoring=COLBERT, k=20, **options):
-    found = {}
+    outcome = {}
     for mode, probes in (("exact", None), *product(("gather", "impute"), (None, 2))):
         how = SearchOptions(mode, k, probes, 2, None, **(options if mode != "exact" else {}))
-        found[mode, probes] = by_document(index.search([query], scoring, how)[0])
-    return found
+        outcome[mode, probes] = by_document(index.search([query], scoring, how)[0])
+    return outcome
 
 
 def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
@@ -233,8 +233,8 @@ def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
     fresh = TokenIndex.build(tmp_path / "fresh", ids, encoder(fresh_tokens, ids))
     assert len(index.store.live_numbers) == len(fresh.store.live_numbers) == 59
     for changed in (index, TokenIndex(tmp_path / "changed")):
-        found, expected = all_modes(changed, query), all_modes(fresh, query)
-        for mode, scores in found.items():
+        outcome, expected = all_modes(changed, query), all_modes(fresh, query)
+        for mode, scores in outcome.items():
             named = {changed.store.document_ids[n]: s for n, s in scores.items()}
             wanted = {fresh.store.document_ids[n]: s for n, s in expected[mode].items()}
             assert named == pytest.approx(wanted, abs=1e-5), mode
@@ -248,11 +248,11 @@ def test_an_index_opens_again_as_it_was_left(tmp_path, monkeypatch):
     tokens, query = random_tokens(MANY, salience=True), as_text(some_queries(), 0)
     index = build(tmp_path / "index", tokens, fingerprint={"model": "m"})
     options = {"keep_document": 0.7, "seed": 4}
-    found = all_modes(index, query, **options)
+    outcome = all_modes(index, query, **options)
     monkeypatch.setattr(NearestTokens, "_train_lists", None)  # the inverted file is not built again
     opened = TokenIndex(tmp_path / "index", {"model": "m"})
     assert opened.store.document_ids == names(tokens) and len(opened.store.live_numbers) == 60
-    assert all_modes(opened, query, **options) == found
+    assert all_modes(opened, query, **options) == outcome
     with pytest.raises(ValueError, match="made with model m, expected n"):
         TokenIndex(tmp_path / "index", {"model": "n"})
 
@@ -276,9 +276,9 @@ def test_costs_by_hand(tmp_path):
 
     def counted(search, *arguments, **options):
         index.costs = SearchCosts()
-        found = search(index, query, *arguments, **options)
+        outcome = search(index, query, *arguments, **options)
         costs = index.costs
-        return found.documents, (costs.candidates, costs.scored_tokens, costs.flops)
+        return outcome.documents, (costs.candidates, costs.scored_tokens, costs.flops)
 
     # 10 retrieved tokens of 2 candidates: n · C · (r̄ + 1) = 2 · 2 · 6.
     assert counted(impute, 5)[1] == (2, 0, 24)

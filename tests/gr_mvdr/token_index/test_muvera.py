@@ -87,9 +87,9 @@ def test_the_best_estimates_are_scored_exactly(tmp_path):
     exact = pair_by_pair(tokens, texts, COLBERT).T
     estimates = index.search(queries, COLBERT, ESTIMATE)
     before = index.costs.candidates
-    found = index.search(queries, COLBERT, ESTIMATE.changed(refine=2))
+    result = index.search(queries, COLBERT, ESTIMATE.changed(refine=2))
     assert index.costs.candidates - before == 2 * len(queries)
-    for number, (few, some) in enumerate(zip(found, estimates, strict=True)):
+    for number, (few, some) in enumerate(zip(result, estimates, strict=True)):
         assert 3 not in some.documents and len(some.documents) == 7
         assert {*few.documents.tolist()} == {*some.documents[some.scores.topk(2).indices].tolist()}
         assert torch.allclose(few.scores, exact[number, few.documents], atol=1e-5)
@@ -115,8 +115,8 @@ def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     assert sum(encoded) == 5, "what is there is opened"
     monkeypatch.setattr(muvera, "_TOKENS", 1)
     index.add(names(tokens)[5:], lambda ids: [part_of(tokens, [5, 6, 7])])
-    for found, expected in zip(index.search(queries, COLBERT, ESTIMATE), whole, strict=True):
-        assert torch.allclose(found.scores, expected.scores, atol=1e-6)
+    for result, expected in zip(index.search(queries, COLBERT, ESTIMATE), whole, strict=True):
+        assert torch.allclose(result.scores, expected.scores, atol=1e-6)
     assert sum(encoded) == 5 + 8
     index.proposer(ESTIMATE.changed(seed=1))
     assert sum(encoded) == 5 + 8 + 8, "other settings"

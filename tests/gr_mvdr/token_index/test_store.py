@@ -86,10 +86,10 @@ def interrupted(ids):
     yield
 
 
-def equal(found, expected):
+def equal(result, expected):
     return all(
         a is b if a is None or b is None else torch.equal(a, b)
-        for a, b in zip(found, expected, strict=True)
+        for a, b in zip(result, expected, strict=True)
     )
 
 
