@@ -87,12 +87,8 @@ def test_scores_and_gradients_are_those_of_single_pairs(
     expected = by_pairs(documents, queries, scoring)
     assert computed.shape == (4, 3)
     assert torch.allclose(computed, expected, atol=1e-9)
-    pairs = zip(
-        gradients(computed, documents, queries),
-        gradients(expected, documents, queries),
-        strict=True,
-    )
-    for one, other in pairs:
+    both = (gradients(scores, documents, queries) for scores in (computed, expected))
+    for one, other in zip(*both, strict=True):
         assert torch.allclose(one, other, atol=1e-9)
 
 

@@ -48,6 +48,7 @@ def plain_search(model, successors_of, query, beam_size, length, bonus_of=lambda
                 final.append((path, score))
             log_probs = model.log_probs((query, *path))
             result += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
+        result = [item for item in result if bonus_of(item[0]) > -float("inf")]
         result.sort(key=lambda item: (-(item[1] + bonus_of(item[0])).item(), item[2], item[3]))
         result = [(path, score) for path, score, _, _ in result[: 2 * beam_size]]
         candidates += result
