@@ -109,6 +109,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         take_settings(config, taken.settings(config), typed)
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
+    instantiate(config.trainer, logger=False)  # refuses its keys before hours of work
     untrained = not get_class(config.model._target_).trainable
     if untrained and is_in_sweep() and (same := find_other_seed(config)):
         print(f"{config.system} is not trained, no seed changes it: {same} stands for {config.run}")

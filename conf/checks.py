@@ -183,7 +183,6 @@ def _check_together(config: dict[str, Any]) -> None:
     codes = search.get("pq_bytes")
     if search.get("dtype") in ("pq", "residual") and codes and size and size % codes:
         raise ValueError(f"model.search.pq_bytes={codes}: must divide model.dimension={size}")
-    _check_effects(config, search)
     key, longest = model.get("key_length"), model.get("document_length")
     if key and longest and key > longest:
         raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")
@@ -200,34 +199,6 @@ def _check_together(config: dict[str, Any]) -> None:
     if shard and not weights:
         rule = "must be null without weights=RUN, nothing is trained on a part of the documents"
         raise ValueError(f"data.shard={shard}: {rule}")
-
-
-def _check_effects(config: dict[str, Any], search: dict[str, Any]) -> None:
-    """Raises ValueError for an option that has no effect in combination with the others.
-
-    A study searches with further options, and weights that are taken over have their own settings;
-    in these cases the options may have an effect.
-
-    Args:
-        search: `model.search`.
-    """
-    if not config.get("study"):
-        dtype = search.get("dtype")
-        if search.get("pq_bytes") and dtype not in ("pq", "residual"):
-            rule = f"must be null under model.search.dtype={dtype}, which stores no codes"
-            raise ValueError(f"model.search.pq_bytes={search['pq_bytes']}: {rule}")
-    tokenizer, model = config.get("tokenizer") or {}, config.get("model") or {}
-    query, document = map((tokenizer.get("markers") or {}).get, ("query", "document"))
-    if query is not None and query == document:
-        rule = "must differ from tokenizer.markers.query, to tell documents from queries"
-        raise ValueError(f"tokenizer.markers.document={document}: {rule}")
-    if tokenizer.get("expansion") is None and not (config.get("weights") or config.get("initial")):
-        for key, default in (("expansion_length", None), ("attend_expansion", True)):
-            if (value := model.get(key, default)) != default:
-                rule = (
-                    f"must be {show(default)} without tokenizer.expansion, which fills queries up"
-                )
-                raise ValueError(f"model.{key}={show(value)}: {rule}")
 
 
 def _check_files(config: dict[str, Any]) -> None:
@@ -277,33 +248,3 @@ def _check_trainer(trainer: dict[str, Any]) -> None:
             f"trainer.max_epochs={show(epochs)}: must be ≥ 1 without trainer.max_steps, or "
             "training would not end"
         )
-    kind, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
-    if kind != "cpu" and (kind != "auto" or devices not in ("auto", -1, 1)):
-        _check_gpus(kind, devices)
-    elif kind == "cpu":
-        _check_processes(devices)
-
-
-def _check_gpus(kind: str, devices: int | str | list[int]) -> None:
-    import torch
-
-    mps = kind == "mps" or (kind == "gpu" and torch.backends.mps.is_available())
-    there = int(torch.backends.mps.is_available()) if mps else torch.cuda.device_count()
-    if kind == "auto" and not there:  # processes on the CPU
-        _check_processes(devices)
-        return
-    if not there:
-        raise ValueError(f"trainer.accelerator={kind}: must be auto or cpu, there is no such GPU")
-    if isinstance(devices, str) and "," in devices:
-        devices = [int(number) for number in devices.strip(",").split(",")]
-    needed = max(devices) + 1 if isinstance(devices, list) else devices
-    if isinstance(needed, int) and needed > there:
-        raise ValueError(
-            f"trainer.devices={show(devices)}: this machine has no more than {there} GPUs"
-        )
-
-
-def _check_processes(devices: int | str | list[int]) -> None:
-    """Raises ValueError for a list of devices: on a CPU only their number can be chosen."""
-    if isinstance(devices, list) or "," in str(devices):
-        raise ValueError(f"trainer.devices={show(devices)}: must be one number without a GPU")

@@ -31,7 +31,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.checks import check_hub, check_values, find_types, read_taker, walk
+from conf.checks import check_hub, check_values, walk
 from conf.composition import list_options, prepare_arguments, register_resolvers
 from conf.rules import RULES
 from conf.signatures import read_signature
@@ -44,6 +44,10 @@ _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
 
 _SHARED = ("multi_vector.yaml", "docid.yaml")  # the keys of most models
+_TAKERS = {
+    "data": "data_modules.module.RetrievalDataModule",
+    "trainer": "pytorch_lightning.Trainer",
+}
 _SWEEP = "is a sweep, which needs the command line"
 RESUME = "interrupted: the same command with resume=true goes on"
 
@@ -68,12 +72,10 @@ def run_command(name: str, target: str, interrupted: str = "interrupted") -> Non
 
 def _run_command(name: str, target: str) -> None:
     module, _, function = target.partition(":")
-    added: dict[str, str] = {}
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name=name)
     def job(config: DictConfig) -> None:
         with report_errors():
-            _check_added(config, added)
             check_values(config)
             check_hub(config)
             if "trainer" in config and config.trainer.devices != 1:
@@ -89,12 +91,7 @@ def _run_command(name: str, target: str) -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         _check_flags(sys.argv[1:])
         _check_options(sys.argv[1:])
-        while True:
-            try:
-                job()
-                return
-            except ConfigCompositionException as error:
-                sys.argv[1:] = _add_key(sys.argv[1:], added, error)
+        job()
 
 
 def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -116,14 +113,8 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
         arguments = prepare_arguments(list(overrides))
         _check_options(arguments)
         _refuse_sweep(arguments)
-        added: dict[str, str] = {}
         with hydra.initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
-            while True:
-                try:
-                    config = hydra.compose(name, arguments, return_hydra_config=True)
-                    break
-                except ConfigCompositionException as error:
-                    arguments = _add_key(arguments, added, error)
+            config = hydra.compose(name, arguments, return_hydra_config=True)
         if config.hydra.mode == RunMode.MULTIRUN:
             raise ValueError(f"{' '.join(overrides)}: {_SWEEP}; hydra.mode=RUN makes one run of it")
         HydraConfig.instance().set_config(config)
@@ -132,52 +123,8 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
                 OmegaConf.update(config, key, value)
         with open_dict(config):
             del config["hydra"]
-        _check_added(config, added)
         check_values(config)
     return config
-
-
-def _add_key(
-    arguments: list[str], added: dict[str, str], error: ConfigCompositionException
-) -> list[str]:
-    """Writes `++` before a key that the YAML files leave out: Hydra then adds it.
-
-    Args:
-        added: the keys that were added so far, with their arguments; this one is entered.
-            `_check_added` checks them later.
-        error: of Hydra.
-
-    Raises:
-        ConfigCompositionException: `error` itself, if it has another cause.
-    """
-    unknown = _UNKNOWN_KEY.match(str(error))
-    typed = [a for a in arguments if unknown and a.startswith(f"{unknown['key']}=")]
-    if unknown is None or not typed:
-        raise error
-    added[unknown["key"]] = typed[0]
-    return [f"++{argument}" if argument in typed else argument for argument in arguments]
-
-
-def _check_added(config: DictConfig, added: dict[str, str]) -> None:
-    """Raises ValueError for an added key that nothing takes; suggests a similar key."""
-    nodes = dict(walk(OmegaConf.to_container(config))) if added else {}
-    for key, argument in added.items():
-        if not _is_taken(key, nodes):
-            group = key.rpartition(".")[0]
-            taker = read_taker(nodes, group) if group else None
-            taken = [f"{group}.{name}" for name in taker.types] if taker else []
-            raise ValueError(_explain_key(key, argument, taken))
-
-
-def _is_taken(key: str, nodes: dict[str, Any]) -> bool:
-    """Whether a class takes the key in its group; without a class, whether the rules list it."""
-    group, _, name = key.rpartition(".")
-    if not group:
-        return False
-    if (taker := read_taker(nodes, group)) is not None:
-        return name in taker.types
-    # The group itself may have been added with the key.
-    return bool(find_types(nodes, group) and find_types(nodes, key))
 
 
 def _refuse_sweep(arguments: Sequence[str]) -> None:
@@ -315,22 +262,21 @@ def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
     return f"{key}: {said}" if key else said
 
 
-def _explain_key(key: str, argument: str, taken: Sequence[str] = ()) -> str:
+def _explain_key(key: str, argument: str) -> str:
     """The options that have a key which this configuration lacks, or similar keys.
 
     Args:
         argument: as the user typed it, such as "data.path=FOLDER".
-        taken: keys that the class of the key's group takes.
     """
     group, _, rest = key.partition(".")
     if rest and (having := _options_with(key)):
         group = group if group in having else min(having)
         options = " or ".join(having[group])
         return f"{argument}: not a key of the chosen {group}, {group}={options} has it"
-    if rest and key in RULES:
-        return f"{argument}: not a key of the chosen {group}"
-    adds = "" if rest else f", +{key}=… adds it"
-    return f"{argument}: no such key{_did_you_mean(find_similar_keys(key, taken)) or adds}"
+    adds = f", +{key}=… adds it"
+    if key in RULES:
+        return f"{argument}: not in this configuration{adds}"
+    return f"{argument}: no such key{_did_you_mean(find_similar_keys(key)) or adds}"
 
 
 def _options_with(key: str) -> dict[str, list[str]]:
@@ -362,17 +308,13 @@ def _package(file: Path) -> str:
     return "" if package == "_global_" else package
 
 
-def find_similar_keys(key: str, taken: Sequence[str] = ()) -> list[str]:
-    """Similar keys and groups: `data.path` for `path`, `model` for `modle`.
-
-    Args:
-        taken: keys that are known besides those of the rules and of `_SHARED`.
-    """
+def find_similar_keys(key: str) -> list[str]:
+    """Similar keys and groups: `data.path` for `path`, `model` for `modle`."""
     shared = (OmegaConf.to_container(OmegaConf.load(CONFIGURATIONS / file)) for file in _SHARED)
-    data = read_signature("data_modules.sources.FilesDataModule").types
-    listed = [*RULES, *(f"data.{name}" for name in data)]
-    listed += [name for content in shared for name, _ in walk(content)]
-    known = dict.fromkeys([*(name for name in listed if "*" not in name and name != key), *taken])
+    listed = [*RULES, *(name for content in shared for name, _ in walk(content))]
+    for group, path in _TAKERS.items():
+        listed += [f"{group}.{name}" for name in read_signature(path).types]
+    known = dict.fromkeys(name for name in listed if "*" not in name and name != key)
     groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
     ends = {name: name.rpartition(".")[2] for name in [*known, *sorted(groups - known.keys())]}
     tail = key.rpartition(".")[2]

@@ -12,7 +12,6 @@ from gr_mvdr.evaluation.metrics import KNOWN, find_metric
 from gr_mvdr.options import (
     AtLeast,
     Count,
-    Fraction,
     NonNegative,
     Proportion,
     Rate,
@@ -125,15 +124,12 @@ RULES: dict[str, Any] = {
     "trainer.max_steps": Size | Literal[-1],
     "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
     "trainer.devices": Size | Literal["auto", -1] | _some(Count) | Devices,
-    "trainer.num_nodes": Size,
     "trainer.precision": Precision,
+    # Lightning itself checks the other keys when the trainer is made, before anything is trained.
     "trainer.gradient_clip_val": NonNegative | None,
     "trainer.accumulate_grad_batches": Size,
     "trainer.check_val_every_n_epoch": Size | None,
-    "trainer.limit_train_batches": Size | Proportion | None,
-    "trainer.limit_*_batches": Count | Fraction | None,
     "trainer.enable_checkpointing": Checkpointing,
-    "trainer.strategy": Group | Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
     #
     "data": Group,
     "data.metrics": _some(Metric),
