@@ -13,7 +13,6 @@ from gr_mvdr.options import (
     AtLeast,
     Count,
     NonNegative,
-    Proportion,
     Rate,
     Rule,
     Seed,
