@@ -70,7 +70,7 @@ class CompareRuns(Callback):
         # Jobs of a launcher with processes of its own are not seen here: then the folder says.
         # A job made no folder where a run of another seed stands for it.
         runs = [run for run in dict.fromkeys(self.runs) if run.exists()] or [sweep]
-        logger = config.get("logger")
+        logger = config.get("logger") or None
         if logger:  # without what is a single run's
             logger = OmegaConf.merge(logger, {"name": None, "save_dir": None})
             logger = OmegaConf.to_container(logger, resolve=True)
