@@ -1,11 +1,10 @@
-import csv
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from analysis.alignment_curve import FILE, AlignmentCurve, Curve
-from analysis.analysis import Subject
+from analysis.alignment_curve import AlignmentCurve, Curve
+from analysis.analysis import Findings, Subject
 
 
 class Learner(torch.nn.Module):
@@ -38,38 +37,29 @@ class Batch(SimpleNamespace):
         return self
 
 
-def trainer_of(batches, epoch=0, first=True):
+def measured(model, batches=1):
+    """What an epoch's end logs of a model."""
+
     def test_pairs(split, pairs, covers):
         assert (split, pairs, covers(0)) == ("test", 7, True)
         return ["pair"] * batches, [Batch(number) for number in range(batches)]
 
     data = SimpleNamespace(test_splits=["test"], test_pairs=test_pairs)
-    place = dict(current_epoch=epoch, global_step=10 * (epoch + 1), is_global_zero=first)
-    return SimpleNamespace(datamodule=data, **place)
-
-
-def rows_of(folder):
-    with (folder / FILE).open() as file:
-        return list(csv.DictReader(file))
+    AlignmentCurve(7).on_train_epoch_end(SimpleNamespace(datamodule=data), model)
+    return {name.removeprefix("alignment/"): value for name, value in model.logged}
 
 
 @pytest.mark.parametrize("paradigm", ["generative", "multi_vector"])
-def test_a_row_an_epoch_without_training_mode(tmp_path, make_explanation, paradigm):
+def test_pairs_are_measured_without_training_mode(make_explanation, paradigm):
     model = Learner([make_explanation(n, seed=n, paradigm=paradigm) for n in (3, 2)], paradigm)
-    curve = AlignmentCurve(7, str(tmp_path))
-    for epoch in range(2):
-        curve.on_train_epoch_end(trainer_of(2, epoch), model)
-    assert model.modes == [(False, False)] * 4 and model.training
-    rows = rows_of(tmp_path)
-    assert [(row["epoch"], row["step"]) for row in rows] == [("1", "10"), ("2", "20")]
+    found = measured(model, 2)
+    assert model.modes == [(False, False)] * 2 and model.training
     names = {"relative_error", "relative_error_rank_one", "hard", "soft"}
-    names |= {"cross_attention"} if paradigm == "generative" else set()
-    assert set(rows[0]) == {"epoch", "step"} | names
-    assert {name for name, _ in model.logged} == {f"alignment/{name}" for name in names}
-    assert all(0 <= float(rows[0][name]) <= 1 for name in names)
+    assert set(found) == names | ({"cross_attention"} if paradigm == "generative" else set())
+    assert all(0 <= value <= 1 for value in found.values())
 
 
-def test_rank_one_attention_has_no_error(tmp_path, make_explanation):
+def test_rank_one_attention_has_no_error(make_explanation):
     explanation = make_explanation(4)
     pairs = explanation.layers[-1]
     rows = pairs.query_mask.float() / pairs.query_mask.sum(1, keepdim=True)
@@ -79,44 +69,30 @@ def test_rank_one_attention_has_no_error(tmp_path, make_explanation):
     sizes = torch.arange(1, 1 + pairs.document_mask.shape[1])[:, None]
     for scaled in (1, sizes):  # rank one still, with unequal rows
         pairs.alignment = pairs.alignment * scaled
-        curve = AlignmentCurve(7, str(tmp_path))
-        curve.on_train_epoch_end(trainer_of(1), Learner([explanation]))
-        (row,) = rows_of(tmp_path)
-        assert float(row["relative_error_rank_one"]) < 1e-6
-        assert (float(row["relative_error"]) < 1e-6) == (scaled is not sizes)
+        found = measured(Learner([explanation]))
+        assert found["relative_error_rank_one"] < 1e-6
+        assert (found["relative_error"] < 1e-6) == (scaled is not sizes)
 
 
-def test_one_process_alone_writes(tmp_path, make_explanation):
+def test_nothing_is_measured_if_nothing_is_asked_or_aligned(make_explanation):
     model = Learner([make_explanation(3)])
-    curve = AlignmentCurve(7, str(tmp_path))
-    curve.on_train_epoch_end(trainer_of(1, first=False), model)
-    assert not list(tmp_path.iterdir()) and len(curve.rows) == 1 and model.logged
-
-
-def test_a_resumed_run_goes_on_with_its_curve(tmp_path, make_explanation):
-    model = Learner([make_explanation(3)])
-    first, second = (AlignmentCurve(7, str(tmp_path)) for _ in range(2))
-    first.on_train_epoch_end(trainer_of(1, 0), model)
-    second.load_state_dict(first.state_dict())
-    second.on_train_epoch_end(trainer_of(1, 1), model)
-    assert [row["epoch"] for row in rows_of(tmp_path)] == ["1", "2"]
-
-
-def test_nothing_is_measured_where_nothing_is_asked_or_aligned(tmp_path, make_explanation):
-    model = Learner([make_explanation(3)])
-    AlignmentCurve(0, str(tmp_path)).on_train_epoch_end(trainer_of(1), model)
+    AlignmentCurve(0).on_train_epoch_end(None, model)
     model.alignable = False
-    AlignmentCurve(7, str(tmp_path)).on_train_epoch_end(trainer_of(1), model)
-    assert not list(tmp_path.iterdir()) and Curve(Subject(run=tmp_path)).finish().figures == []
+    AlignmentCurve(7).on_train_epoch_end(None, model)
+    assert not model.logged
 
 
-@pytest.mark.parametrize("paradigm", ["generative", "multi_vector"])
-def test_the_curve_is_drawn_with_a_panel_a_measure(tmp_path, make_explanation, paradigm):
-    model = Learner([make_explanation(3, paradigm=paradigm)], paradigm)
-    curve = AlignmentCurve(7, str(tmp_path))
-    for epoch in range(3):
-        curve.on_train_epoch_end(trainer_of(1, epoch), model)
-    ((figure, entry),) = Curve(Subject(run=tmp_path)).finish().figures
-    assert len(figure.axes) == (4 if paradigm == "generative" else 3)
-    assert figure.axes[0].lines[0].get_xdata().tolist() == [10, 20, 30]
-    assert ("cross-attention" in entry.caption) == (paradigm == "generative")
+def test_the_curve_is_drawn_from_the_training_curves(tmp_path):
+    """Other rows are losses; an older run has none of its columns."""
+    assert not Curve.applies(Subject(run=tmp_path))
+    (tmp_path / "training").mkdir()
+    names = "alignment/hard,alignment/relative_error,alignment/soft"
+    lines = [f"{names},step,train/loss", ",,,4,6.5", "0.1,0.9,0.2,9,", "0.2,0.8,0.3,19,"]
+    (tmp_path / "training/metrics.csv").write_text("\n".join(lines))
+    subject = Subject(run=tmp_path)
+    ((figure, entry),) = Curve(subject).finish().figures
+    assert entry.name == "alignment_curve" and len(figure.axes) == 3
+    line = figure.axes[0].lines[0]
+    assert line.get_xdata().tolist() == [10, 20] and line.get_ydata().tolist() == [0.9, 0.8]
+    (tmp_path / "training/metrics.csv").write_text("step,train/loss\n4,6.5")
+    assert Curve(subject).finish() == Findings()

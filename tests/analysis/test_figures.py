@@ -60,7 +60,7 @@ def training():
 
 def curve():
     rows = [{"step": 50_000 * n} | {p: wave(n) for p in CURVE_PANELS} for n in range(1, 9)]
-    return curve_figure(rows)
+    return curve_figure(DataFrame(rows))
 
 
 def kernel():
