@@ -10,12 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from analysis.alignment_store import (
+    AlignmentStore,
+    StoreDescription,
+    extract_alignments,
+    write_vocabulary,
+)
 from analysis.analysis import Analysis, Findings, GoldTokens, Subject, Texts
 from analysis.evaluation import release_memory
 from analysis.figures import Gallery
 from analysis.gold import find_gold_tokens
-from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
-from analysis.store.alignment_writer import extract_alignments
 from analysis.tables.rows import write_rows
 from analysis.tokens import (
     TokenKinds,

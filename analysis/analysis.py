@@ -32,8 +32,8 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
 
+from analysis.alignment_store import AlignmentStore
 from analysis.figures import GalleryEntry
-from analysis.store.alignment_store import AlignmentStore
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from analysis.tokens import TokenKinds

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
 
+from analysis.alignment_store import StoreDescription
 from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, Texts, named
 from analysis.figures import (
     ALIGNING,
@@ -27,7 +28,6 @@ from analysis.figures import (
     styled,
 )
 from analysis.statistics import long_frame, mean_table, spearman, spread
-from analysis.store.alignment_store import StoreDescription
 from analysis.tables.metric_names import Metric
 from analysis.tokens import BIN_NAMES, idf_bin
 from analysis.viewer.directed_alignment import (

@@ -13,8 +13,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from analysis.alignment_store import AlignmentStore
 from analysis.run import analyse_again
-from analysis.store.alignment_store import AlignmentStore
 from gr_mvdr.files import UnfinishedRun
 from tests.runs import ROOT, TINY, command, undrawn
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from analysis.alignment_store import AlignmentStore
 from analysis.exact_match import DIRECTIONS
 from analysis.runs.run_folder import Run
 from analysis.shape import agreement
 from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
-from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import metric_names
 from analysis.tables.comparison import LEVEL, MARKS, Section
 from analysis.tables.metric_names import DIRECTIONS as DIRECTION_LABELS

@@ -19,11 +19,11 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from analysis.alignment_store import AlignmentStore, TokenStrings, read_vocabulary
 from analysis.best_documents import KeptDocument, KeptQuery, read_best_documents
 from analysis.contribution import contributions
 from analysis.exact_match import DIRECTIONS
 from analysis.runs.run_folder import Run
-from analysis.store.alignment_store import AlignmentStore, TokenStrings, read_vocabulary
 from analysis.viewer.directed_alignment import TINY, directed_alignment, own_direction
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import TARGET

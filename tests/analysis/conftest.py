@@ -8,9 +8,8 @@ import pytest
 import torch
 from datasets import Dataset
 
+from analysis.alignment_store import AlignmentStore, AlignmentWriter, StoreDescription
 from analysis.analysis import Subject, Texts
-from analysis.store.alignment_store import AlignmentStore, StoreDescription
-from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tokens import TokenKinds
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule

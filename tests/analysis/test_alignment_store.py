@@ -1,12 +1,17 @@
 import json
+from dataclasses import replace
 
 import pytest
 import pytorch_lightning as pl
 import torch
 
-from analysis.store import alignment_writer
-from analysis.store.alignment_store import AlignmentStore, StoreDescription
-from analysis.store.alignment_writer import AlignmentWriter, extract_alignments
+from analysis import alignment_store
+from analysis.alignment_store import (
+    AlignmentStore,
+    AlignmentWriter,
+    StoreDescription,
+    extract_alignments,
+)
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.relevance import Explanation
 
@@ -41,7 +46,7 @@ def parts_of(explanation):
 
 @pytest.mark.parametrize("shard_values", [1, 400, 2**23])
 def test_every_pair_comes_back_without_padding(tmp_path, batches, monkeypatch, shard_values):
-    monkeypatch.setattr(alignment_writer, "SHARD_VALUES", shard_values)
+    monkeypatch.setattr(alignment_store, "SHARD_VALUES", shard_values)
     store = write(tmp_path / "alignments", batches)
     shards = len(list((tmp_path / "alignments").glob("*.safetensors.zst")))
     assert shards == {1: 3, 400: 2, 2**23: 1}[shard_values]
@@ -107,61 +112,6 @@ def test_half_precision_keeps_three_digits_at_half_the_size(tmp_path, batches):
     assert not list(tmp_path.glob("large*"))
 
 
-def test_zeros_take_no_room(tmp_path, make_explanation):
-    explanation = make_explanation(200, paradigm="multi_vector")
-    description = StoreDescription("s", "multi_vector", "almanac")
-    sparse = write(tmp_path / "sparse", [explanation], description)
-    pairs = explanation.layers[0]
-    pairs.alignment = torch.rand_like(pairs.alignment)
-    dense = write(tmp_path / "dense", [explanation], description)
-    sizes = [sum(f.stat().st_size for f in s.directory.glob("*.zst")) for s in (sparse, dense)]
-    assert sizes[0] < 0.7 * sizes[1]
-
-
-def interrupted(directory, batches, description=DESCRIPTION):
-    with pytest.raises(KeyboardInterrupt), AlignmentWriter(directory, description) as writer:
-        add(writer, batches)
-        raise KeyboardInterrupt
-
-
-def test_an_interrupted_stream_goes_on_after_its_last_shard(tmp_path, batches, monkeypatch):
-    monkeypatch.setattr(alignment_writer, "SHARD_VALUES", 1)
-    directory, whole = tmp_path / "alignments", write(tmp_path / "whole", batches)
-    interrupted(directory, batches[:2])
-    with pytest.raises(FileNotFoundError, match="interrupted"):
-        AlignmentStore(directory)
-    with AlignmentWriter(directory, DESCRIPTION) as writer:
-        assert len(writer.pairs) == 6
-        add(writer, batches[2:])
-    store = AlignmentStore(directory)
-    assert store.pairs == whole.pairs and not list(tmp_path.glob("*.partial"))
-    for number in range(10):
-        assert torch.equal(store[number].similarity, whole[number].similarity)
-
-
-def test_what_was_made_from_something_else_is_begun_anew(tmp_path, batches, monkeypatch):
-    monkeypatch.setattr(alignment_writer, "SHARD_VALUES", 1)
-    interrupted(tmp_path / "alignments", batches)
-    other = StoreDescription("t5_seal", "generative", "almanac", made_from="other weights")
-    with AlignmentWriter(tmp_path / "alignments", other) as writer:
-        assert writer.pairs == []
-        add(writer, batches[1:2])
-    assert len(AlignmentStore(tmp_path / "alignments")) == 1
-
-
-def test_nothing_remains_of_a_writer_that_finished_no_shard(tmp_path, batches):
-    interrupted(tmp_path / "alignments", batches)
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_existing_store_stays_until_the_new_one_is_whole(tmp_path, batches):
-    directory = tmp_path / "alignments"
-    write(directory, batches[:1])
-    interrupted(directory, batches)
-    assert len(AlignmentStore(directory)) == 5
-    assert len(write(directory, batches)) == 10
-
-
 def test_damage_is_named(tmp_path, batches):
     directory = tmp_path / "alignments"
     with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing"):
@@ -173,7 +123,7 @@ def test_damage_is_named(tmp_path, batches):
     with pytest.raises(ValueError, match=rf"truncated: {len(whole) - 100} bytes, .* {len(whole)}"):
         AlignmentStore(directory)
     shard.unlink()
-    with pytest.raises(FileNotFoundError, match=r"shard-00000\.safetensors\.zst is missing"):
+    with pytest.raises(FileNotFoundError, match=r"shard-00000\.safetensors\.zst: no such file"):
         AlignmentStore(directory)
     for place in (20, len(whole) // 2, len(whole) - 3):
         shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
@@ -194,33 +144,22 @@ def test_a_store_of_an_older_version_names_it(tmp_path, batches):
         AlignmentStore(tmp_path / "alignments")
 
 
-def test_wrong_descriptions_and_counts_are_named(tmp_path, make_explanation):
+def test_wrong_use_is_named(tmp_path, batches):
     with pytest.raises(ValueError, match="paradigm='dense': must be one of multi_vector"):
         StoreDescription("s", "dense", "almanac")
-    with pytest.raises(ValueError, match="precision=int8: must be one of float32, float16"):
-        StoreDescription("s", "lexical", "almanac", "int8")
     with (
-        pytest.raises(ValueError, match="2 alignments for 1 query and 1 document ids"),
+        pytest.raises(ValueError, match="shorter"),
         AlignmentWriter(tmp_path / "alignments", DESCRIPTION) as writer,
     ):
-        writer.add(make_explanation(2), ["q"], ["d"])
-    with pytest.raises(ValueError, match="heads 1 in a store of 2"):
-        write(tmp_path / "alignments", [make_explanation(1, heads=n) for n in (2, 1)])
-    with pytest.raises(ValueError, match="layers 1 in a store of 2"):
-        write(tmp_path / "alignments", [make_explanation(1, layers=n) for n in (2, 1)])
-
-
-def test_a_pair_number_outside_the_store_is_an_index_error(tmp_path, batches):
+        writer.add(batches[0], ["q"], ["d"])
+    assert not list(tmp_path.iterdir())  # no shard was finished
     store = write(tmp_path / "alignments", batches)
     with pytest.raises(IndexError, match="pair 10: the store holds 10"):
         store[10]
 
 
-def test_tokens_come_text_by_text_and_batches_keep_to_a_budget(tmp_path, batches):
+def test_batches_keep_to_a_budget(tmp_path, batches):
     store = write(tmp_path / "alignments", batches)
-    expected = [ids for n in range(10) for ids in (store[n].document_ids[0], store[n].query_ids[0])]
-    for found, ids in zip(store.tokens(), expected, strict=True):
-        assert found.tolist() == ids.tolist()
     largest = max(store.layers * store[n].similarity.numel() for n in range(10))
     assert store.batch_size(3 * largest + 1, 64) == 3
     assert store.batch_size(1000 * largest, 64) == 64
@@ -263,37 +202,30 @@ def extract(model, pair_batches, folder, pairs=PAIRS, description=EXTRACTED):
     return extract_alignments(model, pair_batches, folder / "alignments", pairs, description)
 
 
-def test_writes_every_batch_in_evaluation_mode(tmp_path, answers, pair_batches):
-    model = Recorded(answers)
-    store = extract(model, pair_batches, tmp_path)
-    assert model.modes == [(False, True)] * 3 and model.training
-    assert store.pairs == PAIRS and store.description == EXTRACTED
-    assert torch.equal(store[3].score[0], answers[1].score[0])
-
-
-def test_goes_on_where_it_was_interrupted(tmp_path, answers, pair_batches, monkeypatch):
-    monkeypatch.setattr(alignment_writer, "SHARD_VALUES", 1)
-    with pytest.raises(KeyboardInterrupt):
-        extract(Recorded(answers, broken_at=2), pair_batches, tmp_path)
-    model = Recorded(answers)
-    store = extract(model, pair_batches, tmp_path)
-    assert len(model.modes) == 1 and len(store) == 9
-    for number, (batch, row) in enumerate((b, r) for b in answers for r in range(len(b.score))):
-        assert torch.equal(store[number].relevance[0], batch.relevance[row])
-
-
-@pytest.mark.parametrize("change", ["pairs", "pair_batches"])
-def test_an_interrupted_extraction_of_other_pairs_starts_again(
+@pytest.mark.parametrize("change", ["nothing", "pairs", "batches", "weights"])
+def test_an_interrupted_extraction_continues_unless_something_changed(
     tmp_path, answers, pair_batches, monkeypatch, change
 ):
-    monkeypatch.setattr(alignment_writer, "SHARD_VALUES", 1)
+    """The older store stays until the new one is whole."""
+    monkeypatch.setattr(alignment_store, "SHARD_VALUES", 1)
+    older = replace(EXTRACTED, made_from="older weights")
+    extract(Recorded(answers), pair_batches, tmp_path, description=older)
     with pytest.raises(KeyboardInterrupt):
-        extract(Recorded(answers, broken_at=1), pair_batches, tmp_path)
+        extract(Recorded(answers, broken_at=2), pair_batches, tmp_path)
+    assert AlignmentStore(tmp_path / "alignments").description == older
     pairs = [("other", "d"), *PAIRS[1:]] if change == "pairs" else PAIRS
-    order = pair_batches if change == "pairs" else pair_batches[::-1]
+    order = pair_batches[::-1] if change == "batches" else pair_batches
+    made = replace(EXTRACTED, made_from="other") if change == "weights" else EXTRACTED
     model = Recorded(answers)
-    assert extract(model, order, tmp_path, pairs).pairs == pairs
-    assert len(model.modes) == 3
+    store = extract(model, order, tmp_path, pairs, made)
+    assert model.modes == [(False, True)] * (1 if change == "nothing" else 3) and model.training
+    assert store.pairs == pairs and store.description == made
+    assert not list(tmp_path.glob("*.partial"))
+    rows = (
+        (b, r) for b in answers[:: -1 if change == "batches" else 1] for r in range(len(b.score))
+    )
+    for number, (batch, row) in enumerate(rows):
+        assert torch.equal(store[number].relevance[0], batch.relevance[row])
 
 
 def test_a_finished_store_of_the_same_is_kept_another_is_replaced(tmp_path, answers, pair_batches):
@@ -305,10 +237,3 @@ def test_a_finished_store_of_the_same_is_kept_another_is_replaced(tmp_path, answ
     extract(other, pair_batches, tmp_path, description=changed)
     assert len(other.modes) == 3
     assert AlignmentStore(tmp_path / "alignments").description == changed
-
-
-@pytest.mark.parametrize("named", [8, 10])
-def test_the_number_of_names_must_fit(tmp_path, answers, pair_batches, named):
-    with pytest.raises(ValueError, match=rf"{named} pairs named, 9 in the batches"):
-        extract(Recorded(answers), pair_batches, tmp_path, [("q", "d")] * named)
-    assert not list(tmp_path.iterdir())

@@ -7,11 +7,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from analysis.alignment_store import AlignmentStore, AlignmentWriter, StoreDescription
 from analysis.analyse import ask, write_findings
 from analysis.analysis import Findings, GoldTokens, Subject, Texts
 from analysis.figures import read_gallery
-from analysis.store.alignment_store import AlignmentStore, StoreDescription
-from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tables import glossary as glossary_of
 from analysis.tables import metric_names
 from analysis.tables.glossary import find_terms, glossary

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from analysis.best_documents import KeptDocument, KeptQuery
-from analysis.store.alignment_store import (
+from analysis.alignment_store import (
     AlignmentStore,
+    AlignmentWriter,
     StoreDescription,
     TokenStrings,
     read_vocabulary,
     write_vocabulary,
 )
-from analysis.store.alignment_writer import AlignmentWriter
+from analysis.best_documents import KeptDocument, KeptQuery
 from analysis.viewer.cases import (
     SCORE_NAMES,
     AlignedRun,

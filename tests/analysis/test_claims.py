@@ -6,9 +6,8 @@ import math
 import pytest
 import torch
 
+from analysis.alignment_store import AlignmentWriter, StoreDescription
 from analysis.claims import CLAIMS, draw_claims, judge_claims, tabulate_verdicts
-from analysis.store.alignment_store import StoreDescription
-from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tables.comparison import compare_runs
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from gr_mvdr.relevance import DecoderPaths, Explanation

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from analysis.alignment_store import StoreDescription
 from analysis.analysis import Subject, Texts
 from analysis.exact_match import (
     DIRECTIONS,
@@ -17,7 +18,6 @@ from analysis.exact_match import (
     find_matches,
     summarise_matches,
 )
-from analysis.store.alignment_store import StoreDescription
 from analysis.tokens import BIN_NAMES, TokenKinds, idf_bin
 from analysis.viewer.directed_alignment import aligning_side, directed_alignment, directed_heads
 from gr_mvdr.alignment import Softmax

@@ -9,9 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from analysis.alignment_store import (
+    AlignmentStore,
+    AlignmentWriter,
+    StoreDescription,
+    write_vocabulary,
+)
 from analysis.compare import compare
-from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
-from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tables.report import write_report
 from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels

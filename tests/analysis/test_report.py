@@ -5,9 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from analysis.alignment_store import AlignmentWriter, StoreDescription
 from analysis.figures import Gallery, GalleryEntry
-from analysis.store.alignment_store import StoreDescription
-from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tables.report import write_report
 from analysis.viewer.heatmap import alignment_heatmap
 from gr_mvdr.files import UnfinishedRun

@@ -20,14 +20,18 @@ import yaml
 from safetensors.torch import save_file
 
 from analysis.alignment_curve import Curve
+from analysis.alignment_store import (
+    AlignmentStore,
+    AlignmentWriter,
+    StoreDescription,
+    read_vocabulary,
+)
 from analysis.best_documents import read_best_documents
 from analysis.compare import compare
 from analysis.figures import read_gallery
 from analysis.fuse import read_parts
 from analysis.run import analyse_again
 from analysis.runs.run_folder import read_run
-from analysis.store.alignment_store import AlignmentStore, StoreDescription, read_vocabulary
-from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tables.report import embed_picture
 from analysis.tables.rows import read_rows
 from analysis.tables.significance import JudgedQueries

@@ -1,8 +1,8 @@
-"""Alignments on disk: ragged, compressed shards and a small manifest, read as a stream.
+"""Alignments on disk: ragged, compressed shards and a small manifest, written and read as a stream.
 
-A shard holds whole pairs, one flat tensor for each field (`FIELDS`), cut to the real
-tokens; lengths say where a pair ends. Neither writer nor reader holds more than one shard. The
-vocabulary says what the token ids read as, so that pages need no tokeniser.
+A shard holds whole pairs, one flat tensor for each field (`FIELDS`), cut to the real tokens;
+lengths say where a pair ends. Neither writer nor reader holds more than one shard. The vocabulary
+says what the token ids read as, so that pages need no tokeniser.
 
     alignments/manifest.json                names, the ids of every pair, the shards and their sizes
     alignments/shard-00000.safetensors.zst  safetensors under Zstandard (`zstd -d` unpacks it)
@@ -11,34 +11,50 @@ vocabulary says what the token ids read as, so that pages need no tokeniser.
 
 import math
 import re
+import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analysis.viewer.directed_alignment import own_direction
-from gr_mvdr.files import check_file, read_json, reading, verify, write_json
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.files import (
+    VERSION,
+    check_file,
+    checksum,
+    move_into_place,
+    new_file,
+    read_json,
+    reading,
+    verify,
+    write_json,
+)
+from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
+
+if TYPE_CHECKING:
+    from models.base import System
 
 # What is kept of a pair. Axes: l layers, h heads, p paths of the decoder, m document tokens,
 # n query tokens.
 MATRICES = {"similarity": "lhmn", "alignment": "lhmn"}
-PAIRWISE = {"pairwise": "mn"}
 DECODER = {
     **{"contributions": "pm", "logits": "m", "log_probs": "m"},
     **{"document_norms": "l", "query_norms": ""},
 }
 TOKENS = {"document_tokens": "m", "query_tokens": "n"}
-SCALARS = {"normaliser": "l", "relevance": "l", "score": ""}
-FIELDS = MATRICES | PAIRWISE | DECODER | TOKENS | SCALARS
+LAYERS = {**MATRICES, "normaliser": "l", "relevance": "l"}
+FIELDS = LAYERS | {"pairwise": "mn"} | DECODER | TOKENS | {"score": ""}
 
 Fields = dict[str, Tensor]
 
@@ -46,6 +62,7 @@ FORMAT = 2
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 CODEC = "zstd"
 MANIFEST = "manifest.json"
+SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
 
 
 @dataclass(frozen=True)
@@ -66,13 +83,11 @@ class StoreDescription:
     made_from: str = ""
 
     def __post_init__(self):
-        own_direction(self.paradigm)
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision={self.precision}: must be one of {', '.join(PRECISIONS)}")
+        own_direction(self.paradigm)  # raises for an unknown one
 
     @property
     def title(self) -> str:
-        """What figures of the store are headed by."""
+        """The heading of figures of the store."""
         return f"{self.system} on {self.collection}"
 
 
@@ -125,21 +140,11 @@ class AlignmentStore:
         for start in range(0, len(self), size):
             yield self._padded(range(start, min(start + size, len(self))))
 
-    def tokens(self) -> Iterator[Tensor]:
-        """The token ids of every text of every pair, without reading the matrices into batches."""
-        for number in range(len(self)):
-            pair = self._pair(number)
-            yield from (pair["document_tokens"], pair["query_tokens"])
-
     def batch_size(self, values: int, most: int) -> int:
-        """Pairs of a padded batch, `most` at most, with at most `values` similarity values.
-
-        Args:
-            values: of all layers and heads, padding included, as far as the longest texts need it.
-        """
+        """How many pairs (1 to `most`) a padded batch of `values` similarity values holds."""
         return max(1, min(most, values // self._largest))
 
-    def _padded(self, numbers) -> Explanation:
+    def _padded(self, numbers: Iterable[int]) -> Explanation:
         pairs = [self._pair(number) for number in numbers]
         return padded(pairs, self.path_names, self._projection_norms)
 
@@ -149,8 +154,10 @@ class AlignmentStore:
             if self._loaded is None or self._loaded[0] != shard:
                 self._loaded = None  # one shard at a time, also while the next is read
                 sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
-                tensors = _read_shard(self.directory, self._shards[shard])
-                self._loaded = shard, _split(tensors, sizes)
+                path = self.directory / self._shards[shard]["file"]
+                verify(path, self._shards[shard])
+                with pyarrow.input_stream(str(path), compression=CODEC) as stream:
+                    self._loaded = shard, _split(load(stream.read()), sizes)
             return self._loaded[1][number - self._starts[shard]]
 
 
@@ -168,80 +175,28 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
             "python -m analysis.run run=… writes the alignments again"
         )
     for shard in manifest["shards"]:
-        file = directory / Path(shard["file"]).name  # of this folder, whatever it says
-        shard["file"] = file.name
-        if not file.exists():
-            raise FileNotFoundError(f"{file} is missing: the alignment store is incomplete")
-        if check_file(file, directory.parent).stat().st_size != shard["bytes"]:
+        shard["file"] = Path(shard["file"]).name  # in this folder, whatever the manifest says
+        file = check_file(directory / shard["file"], directory.parent)
+        if file.stat().st_size != shard["bytes"]:
             raise ValueError(
                 f"{file} is truncated: {file.stat().st_size} bytes, expected {shard['bytes']}"
             )
     return manifest
 
 
-def describe(description: StoreDescription) -> dict[str, Any]:
-    """A description as the first part of a manifest."""
-    return {"format": FORMAT, **asdict(description)}
-
-
-def _read_shard(directory: Path, shard: dict[str, Any]) -> Fields:
-    path = directory / shard["file"]
-    if "crc32" in shard:  # which stores of earlier versions lack
-        verify(path, shard)
-    with pyarrow.input_stream(str(path), compression=CODEC) as stream:
-        return load(stream.read())
-
-
 def _split(tensors: Fields, sizes: dict[str, int]) -> list[Fields]:
     """A shard's flat tensors as views, one dict for each pair."""
-    rows, columns = tensors["document_lengths"].tolist(), tensors["query_lengths"].tolist()
-    shapes = {
-        name: [
-            [{**sizes, "m": m, "n": n}[axis] for axis in FIELDS[name]]
-            for m, n in zip(rows, columns, strict=True)
-        ]
-        for name in FIELDS
-        if name in tensors
-    }
+    lengths = zip(tensors.pop("document_lengths"), tensors.pop("query_lengths"), strict=True)
+    every = [sizes | {"m": int(m), "n": int(n)} for m, n in lengths]
+    shapes = {name: [[pair[a] for a in FIELDS[name]] for pair in every] for name in tensors}
     parts = {
         name: tensors[name].split([math.prod(shape) for shape in found])
         for name, found in shapes.items()
     }
     return [
         {name: parts[name][number].view(shapes[name][number]) for name in parts}
-        for number in range(len(rows))
+        for number in range(len(every))
     ]
-
-
-def lengths(pairs: list[Fields]) -> dict[str, Tensor]:
-    """A shard's `document_lengths` and `query_lengths`."""
-    return {
-        f"{side}_lengths": torch.tensor([len(p[f"{side}_tokens"]) for p in pairs]).int()
-        for side in ("document", "query")
-    }
-
-
-def cut(explanation: Explanation, number: int) -> Fields:
-    """One pair of a batch without its padding, on the CPU; the axes are those of `FIELDS`."""
-    last = explanation.layers[-1]
-    rows, columns = last.document_mask[number], last.query_mask[number]
-    fields = {
-        name: torch.stack([getattr(layer, name)[number] for layer in explanation.layers])
-        for name in ("similarity", "alignment", "normaliser", "relevance")
-    }
-    fields["score"] = last.score[number]
-    fields["document_tokens"] = last.document_ids[number].int()
-    fields["query_tokens"] = last.query_ids[number].int()
-    if explanation.pairwise is not None:
-        fields["pairwise"] = explanation.pairwise[number, 0]
-    if explanation.decoder is not None:
-        fields |= {name: getattr(explanation.decoder, name)[number] for name in DECODER}
-    for name, axes in FIELDS.items():
-        if name in fields and "m" in axes:
-            fields[name] = fields[name][..., rows, :] if "n" in axes else fields[name][..., rows]
-        if name in fields and "n" in axes:
-            fields[name] = fields[name][..., columns]
-    return {name: value.cpu() for name, value in fields.items()}
 
 
 def padded(
@@ -261,7 +216,7 @@ def padded(
         sides[f"{side}_ids"] = pad_sequence(tokens, batch_first=True)
         sides[f"{side}_mask"] = pad_sequence(real, batch_first=True)
     layers = [
-        PairAlignment(**_of_layer(found, layer), score=found["score"], **sides)
+        PairAlignment(**{n: found[n][:, layer] for n in LAYERS}, score=found["score"], **sides)
         for layer in range(found["similarity"].shape[1])
     ]
     decoder = {name: found[name] for name in DECODER if name in found}
@@ -272,11 +227,6 @@ def padded(
     )
 
 
-def _of_layer(found: Mapping[str, Tensor], layer: int) -> Fields:
-    names = ("similarity", "alignment", "normaliser", "relevance")
-    return {name: found[name][:, layer] for name in names}
-
-
 def _stacked(values: Sequence[Tensor]) -> Tensor:
     """Tensors that differ in the length of their axes, as one, zero at padding."""
     shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
@@ -284,6 +234,170 @@ def _stacked(values: Sequence[Tensor]) -> Tensor:
     for row, value in zip(batch, values, strict=True):
         row[tuple(map(slice, value.shape))] = value
     return batch
+
+
+class AlignmentWriter:
+    """Writes a stream of alignments; the folder appears only when the stream has ended well.
+
+        with AlignmentWriter(directory, description) as writer:
+            writer.add(model.explain(batch), query_ids, document_ids)
+
+    An interrupted stream leaves `<directory>.partial` with its finished shards and their manifest.
+    A writer of the same description continues from it: `pairs` are those already written.
+
+    Args:
+        directory: the store's folder; a store that exists is replaced at the end.
+        description: system, paradigm, collection, precision and what it is made from.
+    """
+
+    def __init__(self, directory: Path, description: StoreDescription):
+        self.directory, self.description = Path(directory), description
+        self.partial = self.directory.with_name(self.directory.name + ".partial")
+        self._open: list[Fields] = []
+
+    @property
+    def pairs(self) -> list[list[str]]:
+        """[query id, document id] of every pair that is written or added."""
+        return self.manifest["pairs"]
+
+    def __enter__(self) -> "AlignmentWriter":
+        header = {"format": FORMAT, "version": VERSION, **asdict(self.description)}
+        self.manifest = header | {"largest": 0, "shards": [], "pairs": []}
+        with suppress(FileNotFoundError, ValueError):  # nothing, or it was cut short
+            known = read_json(check_file(self.partial / MANIFEST))
+            if {key: known.get(key) for key in header} == header:
+                self.manifest = known
+        if not self.pairs:
+            self.restart()
+        return self
+
+    def restart(self) -> None:
+        """Removes what an interrupted stream left."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(parents=True)
+        self.manifest |= {"largest": 0, "shards": [], "pairs": []}
+
+    def __exit__(self, error_type, error, traceback) -> None:
+        if error_type is None:
+            self._write_shard()
+            move_into_place(self.partial, self.directory)
+        elif not self.manifest["shards"]:
+            shutil.rmtree(self.partial, ignore_errors=True)
+
+    def add(
+        self, explanation: Explanation, query_ids: Sequence[str], document_ids: Sequence[str]
+    ) -> None:
+        """Appends B pairs, with the id of the query and of the document of each.
+
+        Raises:
+            ValueError: the counts differ, or a value overflows fp16.
+        """
+        decoder, pairs = explanation.decoder, list(zip(query_ids, document_ids, strict=True))
+        self.manifest |= {
+            "layers": len(explanation.layers),
+            "heads": explanation.layers[-1].similarity.shape[1],
+            "path_names": list(decoder.names) if decoder else [],
+            "projection_norms": decoder.projection_norms.tolist() if decoder else [],
+        }
+        for number, pair in zip(range(len(explanation)), pairs, strict=True):
+            fields = cut(explanation, number)
+            for name in MATRICES:
+                fields[name] = fields[name].to(PRECISIONS[self.description.precision])
+                if not fields[name].isfinite().all():
+                    raise ValueError(
+                        f"pair {len(self.pairs)}: {name} is not finite as "
+                        f"{self.description.precision}"
+                    )
+            self._open.append(fields)
+            self.pairs.append(list(pair))
+        sizes = [fields["similarity"].numel() for fields in self._open]
+        self.manifest["largest"] = max(self.manifest["largest"], *sizes)
+        # Only between batches: a writer that continues begins with a whole one.
+        if sum(sizes) >= SHARD_VALUES:
+            self._write_shard()
+
+    def _write_shard(self) -> None:
+        if self._open:
+            tensors = {
+                name: torch.cat([pair[name].flatten() for pair in self._open])
+                for name in self._open[0]
+            }
+            for side in ("document", "query"):
+                lengths = [len(pair[f"{side}_tokens"]) for pair in self._open]
+                tensors[f"{side}_lengths"] = torch.tensor(lengths).int()
+            shards = self.manifest["shards"]
+            path = self.partial / f"shard-{len(shards):05d}.safetensors.zst"
+            with (
+                new_file(path) as partial,
+                pyarrow.output_stream(str(partial), compression=CODEC) as stream,
+            ):
+                stream.write(save(tensors))
+            shards.append({"file": path.name, "pairs": len(self._open), **checksum(path)})
+            self._open = []
+        write_json(self.partial / MANIFEST, self.manifest)
+
+
+def cut(explanation: Explanation, number: int) -> Fields:
+    """One pair of a batch without its padding, on the CPU; the axes are those of `FIELDS`."""
+    last = explanation.layers[-1]
+    rows, columns = last.document_mask[number], last.query_mask[number]
+    fields = {
+        name: torch.stack([getattr(layer, name)[number] for layer in explanation.layers])
+        for name in LAYERS
+    }
+    fields["score"] = last.score[number]
+    fields["document_tokens"] = last.document_ids[number].int()
+    fields["query_tokens"] = last.query_ids[number].int()
+    if explanation.pairwise is not None:
+        fields["pairwise"] = explanation.pairwise[number, 0]
+    if explanation.decoder is not None:
+        fields |= {name: getattr(explanation.decoder, name)[number] for name in DECODER}
+    for name, axes in FIELDS.items():
+        if name in fields and "m" in axes:
+            fields[name] = fields[name][..., rows, :] if "n" in axes else fields[name][..., rows]
+        if name in fields and "n" in axes:
+            fields[name] = fields[name][..., columns]
+    return {name: value.cpu() for name, value in fields.items()}
+
+
+@torch.inference_mode()
+def extract_alignments(
+    model: "System",
+    batches: Sequence[PairBatch],
+    directory: Path,
+    pairs: Sequence[tuple[str, str]],
+    description: StoreDescription,
+) -> AlignmentStore:
+    """Writes `model.explain` of every pair to a store (the tensors of Eq. 1, gr_as_mvdr §7.2).
+
+    A finished store of the same description and pairs is kept, another one is replaced; an
+    interrupted extraction continues after its last shard.
+
+    Args:
+        batches: the pairs as padded batches; moved to the model's device here.
+        directory: where the store goes, such as `outputs/…/alignments`.
+        pairs: (query id, document id) of every pair, in the order of the batches.
+        description: names, precision, and what the alignments are made from.
+    """
+    with suppress(FileNotFoundError, ValueError):  # none, or a broken one
+        store = AlignmentStore(directory)
+        if store.description == description and store.pairs == list(pairs):
+            return store
+    ends = list(accumulate(map(len, batches)))
+    was_training = model.training
+    model.eval()
+    try:
+        with AlignmentWriter(directory, description) as writer:
+            done = len(writer.pairs)
+            if done not in (0, *ends) or [*map(tuple, writer.pairs)] != list(pairs[:done]):
+                writer.restart()  # other pairs, or other batches
+            todo = [both for both in zip(batches, ends, strict=True) if both[1] > len(writer.pairs)]
+            for batch, end in track(todo, f"aligning {description.system}"):
+                queries, documents = zip(*pairs[end - len(batch) : end], strict=True)
+                writer.add(model.explain(batch.to(model.device)), queries, documents)
+    finally:
+        model.train(was_training)
+    return AlignmentStore(directory)
 
 
 VOCABULARY = "vocabulary.json"
@@ -338,13 +452,14 @@ def write_vocabulary(
     Returns:
         The file's path.
     """
-    found: set[int] = set()
-    for tokens in store.tokens():
-        found.update(tokens.tolist())
-    ids = sorted(found)
+    used: set[int] = set()
+    for number in range(len(store)):
+        pair = store[number]
+        used.update(pair.document_ids[0].tolist(), pair.query_ids[0].tolist())
+    ids = sorted(used)
     tokens = {str(number): str(name) for number, name in zip(ids, strings(ids), strict=True)}
     path = Path(store.directory) / VOCABULARY
-    write_json(path, {"tokens": tokens, "special": sorted(found & set(special))})
+    write_json(path, {"tokens": tokens, "special": sorted(used & set(special))})
     return path
 
 

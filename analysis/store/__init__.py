@@ -1,1 +1,0 @@
-"""Alignments on disk: written once, read as a stream."""
