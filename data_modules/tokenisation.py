@@ -27,13 +27,13 @@ from data_modules.tables import (
     write_batches,
     write_once,
 )
+from data_modules.unigram import train_tokenizer
 from gr_mvdr.options import AtLeast, Text
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
     add_special_tokens,
     build_word_tokenizer,
     load_tokenizer,
-    train_tokenizer,
 )
 
 _INTEGERS = List(Value("int32"))

@@ -6,8 +6,8 @@ import pytest
 from transformers import T5Config, T5ForConditionalGeneration
 
 from analysis.export import export_run
+from data_modules.unigram import train_tokenizer
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.tokenizers import train_tokenizer
 from models.retriever import Retriever
 from tests.published_folders import make_bert, make_pylate
 from tests.runs import NO_ANALYSIS, TINY, beir, small

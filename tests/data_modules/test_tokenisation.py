@@ -10,7 +10,8 @@ from data_modules.tokenisation import (
     encode_special_tokens,
     find_word_starts,
 )
-from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer
+from data_modules.unigram import train_tokenizer
+from gr_mvdr.tokenizers import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -4,8 +4,8 @@ import torch
 from datasets import Dataset
 from transformers import BertConfig, BertModel, T5Config, T5EncoderModel, T5ForConditionalGeneration
 
+from data_modules.unigram import train_tokenizer
 from gr_mvdr.identifiers.document_embeddings import HuggingFaceEncoder, TfidfSvd
-from gr_mvdr.tokenizers import train_tokenizer
 
 TEXTS = [
     "the cat sat on the mat",
