@@ -1,6 +1,6 @@
 """People and what they make: trades, lives, teachers and friends; books, music, pictures, films."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from data_modules.almanac.world import (
     CONCEPTS,
@@ -36,6 +36,7 @@ class Person(Entry):
     """A person; people of the same position in their blocks are of the same kind of trade."""
 
     kind = "person"
+    telling = ("name", "opus", "correspondent", "teacher", "birthplace", "home", "deed")
 
     # Names: two pairs in each block share theirs.
 
@@ -87,9 +88,6 @@ class Person(Entry):
             what, objects = what // len(objects), objects[self.noun[0]]
         return Phrase((verb, objects[what], REGIONS[where]))
 
-    def others_of_deed(self) -> Iterator[int]:
-        return (n * TRADES + self.position for n in self._deeds.sharing(self.block))
-
     @fact
     def opus(self) -> Entry | None:
         """The first of the person's works."""
@@ -102,16 +100,11 @@ class Person(Entry):
     def _age(self) -> int:
         return _ages(self.world, self.position)(self.block)
 
-    @property
-    def birth_years(self) -> tuple[float, float]:
-        """The time in which one of this place in the order of age is born."""
-        first, years = _births(self.position)
-        count = self.world.blocks("person", self.position)
-        return first + self._age * years / count, first + (self._age + 1) * years / count
-
     @fact
     def born(self) -> int:
-        first, last = self.birth_years
+        start, years = _births(self.position)
+        count = self.world.blocks("person", self.position)
+        first, last = (start + age * years / count for age in (self._age, self._age + 1))
         return int(first) + self.draw("born") % max(1, int(last - first))
 
     @fact
@@ -138,12 +131,6 @@ class Person(Entry):
         teacher = _aged(self.world, self.position, self._age // 3 * 3 - self._generation)
         return teacher if teacher and 16 <= self.born - teacher.born <= 55 else None
 
-    def pupils(self) -> Iterator[int]:
-        """The numbers of those whose teacher this may be."""
-        ages = range(self._age + self._generation, self._age + self._generation + 3)
-        found = (_aged(self.world, self.position, age) for age in ages if self._age % 3 == 0)
-        return (person.number for person in found if person)
-
     birthplace = linked_to("settlement", "birthplace")
     home = linked_to("settlement", "home", unlike="birthplace")
 
@@ -153,15 +140,6 @@ class Person(Entry):
             return _aged(self.world, DIRECTOR, self._age ^ 1)
         place = OTHER_TRADES.index(self.position) + 1 + choice % (len(OTHER_TRADES) - 1)
         return _aged(self.world, OTHER_TRADES[place % len(OTHER_TRADES)], self._age)
-
-    def peers(self, positions: Iterable[int]) -> "Iterator[Person]":
-        """All people of these positions who may have this person as a peer."""
-        if self.position == DIRECTOR:
-            found = [_aged(self.world, DIRECTOR, self._age ^ 1)]
-        else:
-            others = (position for position in positions if position != DIRECTOR)
-            found = [_aged(self.world, position, self._age) for position in others]
-        return (person for person in found if person)
 
     @fact
     def _step(self) -> int:
@@ -173,12 +151,6 @@ class Person(Entry):
         """No two people write to the same one."""
         return self.peer(self._step)
 
-    def others_of_correspondent(self) -> Iterator[int]:
-        for person in self.correspondent.of_the_name():
-            writer = person.peer(-1 - person._step)  # as many trades back
-            if writer:
-                yield writer.number
-
     @fact
     def other(self) -> "Person | None":
         other = self.peer(self.draw("other"))
@@ -186,17 +158,6 @@ class Person(Entry):
 
     father = picked(CONCEPTS["fathers"], "father")
     prize = picked(PRIZES, "prize")
-
-
-Person.rivals = {
-    "name": lambda p: p._namesakes,
-    "opus": lambda p: [work.maker.number for work in p.opus.of_the_name()],
-    "correspondent": Person.others_of_correspondent,
-    "teacher": lambda p: [n for teacher in p.teacher.of_the_name() for n in teacher.pupils()],
-    "birthplace": lambda p: p.others_linked("birthplace", "settlement"),
-    "home": lambda p: p.others_linked("home", "settlement"),
-    "deed": Person.others_of_deed,
-}
 
 
 def _pairs(choice: int) -> list[tuple[int, int]]:
@@ -239,6 +200,7 @@ class Work(Entry):
     """A work; in each block two, of different media, have the same title."""
 
     kind = "work"
+    telling = ("name", "maker", "dedicatee", "setting", "venue", "story")
 
     @property
     def medium(self) -> str:
@@ -302,12 +264,6 @@ class Work(Entry):
     def dedicatee(self) -> Person | None:
         return self.maker.peer(self.draw("dedicatee"))
 
-    def others_of_dedicatee(self) -> Iterator[int]:
-        """The works of all makers who have people of the dedicatee's name as peers."""
-        for person in self.dedicatee.of_the_name():
-            for maker in person.peers(MAKERS):
-                yield from (work.number for work in Work.by(maker))
-
     @fact
     def other(self) -> Person | None:
         person = self.maker.peer(self.draw("other"))
@@ -318,13 +274,3 @@ def _makers(world: World, position: int) -> Link:
     """Some people have several works, some have none."""
     active = max(1, world.blocks("person", MAKERS[position]) * 3 // 5)
     return world.link(f"maker {position}", world.blocks("work", position), active)
-
-
-Work.rivals = {
-    "name": lambda w: w._namesakes,
-    "maker": lambda w: [work.number for maker in w.maker.of_the_name() for work in Work.by(maker)],
-    "dedicatee": Work.others_of_dedicatee,
-    "setting": lambda w: w.others_linked("setting", "settlement"),
-    "venue": lambda w: w.others_linked("venue", "settlement"),
-    "story": lambda w: w._stories.sharing(w.number),
-}

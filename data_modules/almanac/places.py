@@ -1,6 +1,5 @@
 """Settlements, and what there is and happens in them: buildings and events."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from data_modules.almanac.people import ARCHITECT, TRADES, Person, of_year
@@ -26,6 +25,7 @@ class Settlement(Entry):
     """A village, town, port or city."""
 
     kind = "settlement"
+    telling = ("name", "statue", "neighbour", "river")
 
     @fact
     def name(self) -> str:
@@ -74,18 +74,11 @@ class Settlement(Entry):
     other = linked_to("person", "other", unlike="statue")
 
 
-Settlement.rivals = {
-    "name": lambda s: [s.number],
-    "statue": lambda s: s.others_linked("statue", "person"),
-    "neighbour": lambda s: [s.number],
-    "river": lambda s: s._rivers.sharing(s.number),
-}
-
-
 class Building(Entry):
     """A building; no two are in the same settlement."""
 
     kind = "building"
+    telling = ("name", "location", "plaque", "architect")
 
     @fact
     def name(self) -> str:
@@ -131,14 +124,6 @@ class Building(Entry):
         return self.architect.peer(self.draw("other"))
 
 
-Building.rivals = {
-    "name": lambda b: [b.number],
-    "location": lambda b: [b.number],
-    "plaque": lambda b: b.others_linked("plaque", "person"),
-    "architect": lambda b: b._architects.sharing(b.number),
-}
-
-
 FIRST_YEAR, YEARS = 1765, 175
 LEADER_AGE = 42
 
@@ -165,6 +150,7 @@ class Event(Entry):
     """A siege, flood, fire, congress, exhibition or strike."""
 
     kind = "event"
+    telling = ("name", "location", "leader", "year")
 
     @fact
     def happening(self) -> Happening:
@@ -191,13 +177,6 @@ class Event(Entry):
 
     year_decade = decade_of("year")
 
-    def others_of_year(self) -> Iterator[int]:
-        order = self._order
-        start, stop = (
-            -((FIRST_YEAR - year) * order.size // YEARS) for year in (self.year, self.year + 1)
-        )
-        return map(order.inverse, range(start, stop))
-
     month = picked(NAMES["months"], "month")
     duration = picked(NAMES["durations"], "duration")
 
@@ -218,24 +197,6 @@ class Event(Entry):
         born = FIRST_YEAR - LEADER_AGE + self._order(self.number) * YEARS / self._order.size
         return of_year(self.world, self.draw("leader"), born)
 
-    def others_of_leader(self) -> Iterator[int]:
-        """The events at the time when people of the leader's name were of a leader's age."""
-        order = self._order
-        for person in self.leader.of_the_name():
-            first, last = (
-                (year + LEADER_AGE - FIRST_YEAR) * order.size / YEARS for year in person.birth_years
-            )
-            moments = range(max(0, int(first) - 1), min(int(last) + 2, order.size))
-            yield from map(order.inverse, moments)
-
     @fact
     def other(self) -> Person | None:
         return self.leader and self.leader.peer(self.draw("other"))
-
-
-Event.rivals = {
-    "name": lambda e: [e.number],
-    "location": lambda e: [e.number],
-    "leader": Event.others_of_leader,
-    "year": Event.others_of_year,
-}

@@ -6,10 +6,9 @@ Every question is true of no other entry; gold and evidence are spans of the tex
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import islice
 from typing import NamedTuple
 
-from data_modules.almanac.world import Entry, table
+from data_modules.almanac.world import Entry, said, table
 
 WORDINGS = table("wordings")
 ASKED, PREDICATES = WORDINGS["asked"], WORDINGS["predicates"]
@@ -152,21 +151,15 @@ def ask(entry: Entry, prose: Prose, wanted: int) -> list[Question]:
 
 
 def is_unique(entry: Entry, given: tuple[str, ...]) -> bool:
-    """Whether surely the given facts can be said of no other entry of the kind."""
-    fact = next((fact for fact in entry.rivals if fact in given), None)
+    """Whether the given facts can be said of no other entry of the kind."""
+    fact = next((fact for fact in entry.telling if fact in given), None)
     if fact is None:
         return False
-    rivals = list(islice(entry.rivals[fact](entry), MOST_RIVALS))
+    rivals = entry.world.sharing(entry.kind, fact)[said(entry, fact)]
     others = (entry.world.find(entry.kind, n) for n in rivals if n != entry.number)
     return len(rivals) < MOST_RIVALS and not any(
-        all(_said(other, fact) == _said(entry, fact) for fact in given) for other in others
+        all(said(other, fact) == said(entry, fact) for fact in given) for other in others
     )
-
-
-def _said(entry: Entry, fact: str):
-    """What can be said of an entry's fact: of another entry its name, which two may share."""
-    value = getattr(entry, fact)
-    return value.name if isinstance(value, Entry) else value
 
 
 def told_in(fact: str) -> str:

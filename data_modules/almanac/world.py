@@ -1,13 +1,14 @@
-"""The invented world: its entries, found by number, with nothing stored.
+"""The invented world: its entries, found by number.
 
 Document i of the almanac is slot i % 25 of block i // 25 of LAYOUT; its facts are draws from
-(seed, number) and its relations are permutations that run both ways. So a world of a million
-entries takes no more memory than one of fifty, but for the lists of names, and any entry is made
-alone, in O(1). The words are data: names.toml, concepts.toml and wordings.toml.
+(seed, number) and its relations are permutations, so that any entry is made alone. Only the check
+that a question fits one entry looks at all entries of a kind, once. The words are data: names.toml,
+concepts.toml and wordings.toml.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -123,10 +124,6 @@ class Link:
         values = range(target, self.order.size, self.targets) if target < self.targets else ()
         return (source for source in map(self.order.inverse, values) if source < self.count)
 
-    def sharing(self, source: int) -> Iterator[int]:
-        """All sources of a source's target."""
-        return self.sources(self.target(source))
-
 
 @cache
 def permutation(size: int, seed: int, name: str) -> Permutation:
@@ -221,6 +218,7 @@ class World:
     def __init__(self, size: int, seed: int, kinds: dict[str, type]):
         self.size, self.seed, self.kinds = size, seed, kinds
         self.count = {kind: sum(map(self._blocks, slots)) for kind, slots in SLOTS.items()}
+        self._sharing: dict[tuple[str, str], dict[Any, list[int]]] = {}
         self.rivers = min(max(1, self.count["settlement"] // 3), 25_000)
         self.names = Names(
             seed,
@@ -247,6 +245,14 @@ class World:
     def _blocks(self, slot: int) -> int:
         return (self.size - slot + len(LAYOUT) - 1) // len(LAYOUT)
 
+    def sharing(self, kind: str, fact: str) -> dict[Any, list[int]]:
+        """What can be said of a fact (`said`) → the numbers of all entries of the kind it fits."""
+        if (kind, fact) not in self._sharing:
+            numbers = self._sharing[kind, fact] = defaultdict(list)
+            for number in range(self.count[kind]):
+                numbers[said(self.find(kind, number), fact)].append(number)
+        return self._sharing[kind, fact]
+
     def link(self, name: str, sources: int, targets: int) -> Link:
         """The relation of this name, between ranges of these sizes."""
         return Link(sources, targets, self.seed, name)
@@ -267,14 +273,12 @@ class Entry:
     """One entry of the world. Its facts are attributes, computed when first asked for.
 
     A fact is a string, a year, a Concept or another entry; None if the entry has no such fact.
-    Every kind has `name` and `noun`, the concept of what it is. `rivals[fact](entry)` gives
-    the numbers of all entries of the kind that may have the same fact, or one of the same name, the
-    entry's own among them, for the facts that can be followed backwards, those with few rivals
-    first.
+    Every kind has `name` and `noun`, the concept of what it is. `telling` are the facts that few
+    entries of the kind share, the rarest first: every question gives one of them.
     """
 
     kind: str
-    rivals: dict[str, Callable[[Any], Iterable[int]]]
+    telling: tuple[str, ...]
     name: str
     noun: tuple[str, ...]
 
@@ -311,20 +315,16 @@ class Entry:
         """The entry that the link of this name leads to."""
         return self.world.find(target, self.link(name, target).target(self.number))
 
-    def others_linked(self, name: str, target: str) -> Iterable[int]:
-        """The entries of this kind whose link leads to the same entry or one of its name."""
-        link = self.link(name, target)
-        found = self.world.find(target, link.target(self.number))
-        return (source for entry in found.of_the_name() for source in link.sources(entry.number))
-
-    def of_the_name(self) -> "list[Entry]":
-        """The entries of this name, of which there are at most two."""
-        return [self.world.find(self.kind, number) for number in self.rivals["name"](self)]
+    @property
+    def _namesakes(self) -> list[int]:
+        """The numbers of the entries of this name, at most two."""
+        return [self.number]
 
     @fact
     def namesake(self) -> "Entry | None":
         """The other entry of the same name."""
-        return next((entry for entry in self.of_the_name() if entry != self), None)
+        others = (number for number in self._namesakes if number != self.number)
+        return next((self.world.find(self.kind, number) for number in others), None)
 
     @fact
     def namesake_noun(self) -> tuple[str, ...] | None:
@@ -344,6 +344,12 @@ class Entry:
         )
         own = (getattr(self, fact, None) for fact in ("birthplace", "home", "setting", "venue"))
         return None if place in (self, getattr(self, "location", None), *own) else place
+
+
+def said(entry: Entry, fact: str) -> Any:
+    """What can be said of an entry's fact: of another entry its name, which two may share."""
+    value = getattr(entry, fact)
+    return value.name if isinstance(value, Entry) else value
 
 
 def picked(options: list, name: str) -> fact:
