@@ -138,7 +138,6 @@ class RetrievalDataModule(pl.LightningDataModule):
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
         self.examples = self.examples or DocumentExamples()
-        self._given: dict[str, dict[str, list[str]]] = {}  # by split, the candidates of a file
         self.metrics = tuple(dict.fromkeys(map(name_metric, self.metrics)))
         if (split := self.validation_split) in self.new_documents:
             rule = "must not be one of data.new_documents, which arrive after training"
@@ -185,9 +184,10 @@ class RetrievalDataModule(pl.LightningDataModule):
         collection = self.collection  # read first: without judgements it has no train split
         split = self.train_split
         training = self._split_queries(split) if split else collection.queries.select([])
-        texts, words = self._all_texts, self.tokenizer_options["unit"] == "word"
-        known = texts if words else self._known(texts)
-        return choose_tokenizer(known, training, **self.tokenizer_options)
+        texts = self._all_texts
+        if self.tokenizer_options["unit"] != "word" and self.new_documents:
+            texts = texts.select(self._known_rows(texts))
+        return choose_tokenizer(texts, training, **self.tokenizer_options)
 
     @cached_property
     def template(self) -> TextTemplate:
@@ -243,11 +243,6 @@ class RetrievalDataModule(pl.LightningDataModule):
             return np.arange(len(table))
         return np.flatnonzero([identifier not in new for identifier in table["id"][:]])
 
-    def _known(self, table: Dataset) -> Dataset:
-        """The documents of a table that are known in training."""
-        rows = self._known_rows(table)
-        return table if len(rows) == len(table) else table.select(rows)
-
     def _split_queries(self, split: str) -> Dataset:
         return clean_table(self.collection.split_queries(split), self.cleaning)
 
@@ -262,7 +257,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     def sample_tokens(self, most: int) -> TokenColumn:
         """The token lists of an even sample of the known documents, of about `most` tokens."""
-        known = self._known(self.documents)
+        known = self.documents.select(self.known_documents)
         step = max(1, -(-int(TokenColumn(known).lengths.sum()) // most))
         return TokenColumn(known.select(range(0, len(known), step)))
 
@@ -434,7 +429,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
         Relevant documents that the collection lacks are left out.
         """
-        grades, (_, named) = self.judgements(split, queries), self._given_candidates(split)
+        grades, named = self.judgements(split, queries), self._given.get(split, {})
         known = set(self._texts["id"][:]) if self.add_relevant else set()
         lists = {}
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
@@ -446,34 +441,37 @@ class RetrievalDataModule(pl.LightningDataModule):
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
         return lists
 
-    def _given_candidates(self, split: str) -> tuple[str | Path | None, dict[str, list[str]]]:
-        """The file with the candidates of a test split, and what it names for its queries.
+    @cached_property
+    def _given(self) -> dict[str, dict[str, list[str]]]:
+        """The candidates that files name, by test split.
 
         Raises:
             ValueError: the user's file has no candidate for a query.
         """
-        file = self.candidates_run or self.collection.candidates.get(split)
-        if file is None or split in self._given:
-            return file, self._given.get(split, {})
-        ids = self.rerank_queries(split)["id"][:]
-        found = read_candidates(file, ids, self._texts["id"][:])
-        if self.candidates_run and (missing := [query for query in ids if query not in found]):
-            raise ValueError(
-                f"data.candidates_run={file}: {len(missing):,} of {len(ids):,} queries have no "
-                f"candidate in the collection, the first is {missing[0]!r}"
-            )
-        self._given[split] = found
-        return file, found
+        given = {}
+        for split, file in self._candidate_files.items():
+            ids = self.rerank_queries(split)["id"][:]
+            given[split] = found = read_candidates(file, ids, self._texts["id"][:])
+            if self.candidates_run and (missing := [query for query in ids if query not in found]):
+                raise ValueError(
+                    f"data.candidates_run={file}: {len(missing):,} of {len(ids):,} queries have no "
+                    f"candidate in the collection, the first is {missing[0]!r}"
+                )
+        return given
+
+    @property
+    def _candidate_files(self) -> dict[str, str | Path]:
+        own = self.collection.candidates
+        files = {split: self.candidates_run or own.get(split) for split in self.test_splits}
+        return {split: file for split, file in files.items() if file is not None}
 
     @property
     def candidates_from(self) -> dict[str, str]:
         """Where the candidates of each test split's queries come from; reads the files."""
-        sources = {}
-        for split in self.test_splits:
-            file, found = self._given_candidates(split)
-            missing = len(self.rerank_queries(split)) - len(found)
-            rest = f"; {missing:,} queries from BM25" if missing else ""
-            sources[split] = "BM25" if file is None else f"{file}{rest}"
+        sources = dict.fromkeys(self.test_splits, "BM25")
+        for split, file in self._candidate_files.items():
+            missing = len(self.rerank_queries(split)) - len(self._given[split])
+            sources[split] = f"{file}; {missing:,} queries from BM25" if missing else str(file)
         return sources
 
     def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:

@@ -112,11 +112,7 @@ class IrDatasetsDataModule(RetrievalDataModule):
     fields: Sequence[Text] | None = None
 
     def read(self) -> Collection:
-        splits = {
-            "data.train_split": [self.train_split] if self.train_split else [],
-            "data.validation_split": [self.validation_split] if self.validation_split else [],
-            "data.test_split": self.test_split or [OWN],
-            "data.new_documents": self.new_documents,
-        }
+        wanted = self.train_split, self.validation_split, *(self.test_split or [OWN])
+        splits = list(dict.fromkeys(filter(None, [*wanted, *self.new_documents])))
         fields = None if self.fields is None else list(self.fields)
         return self.collect(ir_dataset(self.name, splits, fields))

@@ -4,18 +4,19 @@ An id is the documents; its splits are the ids below it that have queries and ju
 downloaded goes where ir_datasets keeps its files.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from data_modules.formats.layout import Document, Judgement, Layout, Query
+from gr_mvdr.options import check_choice
 
 OWN = "test"  # what the split of an id is called that has judgements itself
 
 
 def ir_dataset(
     name: str,
-    splits: Mapping[str, Iterable[str]] | None = None,
+    splits: Sequence[str] | None = None,
     fields: Sequence[str] | None = None,
     own: str = OWN,
 ) -> Layout:
@@ -23,7 +24,7 @@ def ir_dataset(
 
     Args:
         name: the id.
-        splits: the user's key → splits: "train" is the id NAME/train, "dev-small" is
+        splits: that are read: "train" is the id NAME/train, "dev-small" is
             NAME/dev/small; "test" is the id itself where there is no NAME/test. None =
             those of train, dev and test that there are.
         fields: of a document, that make its text, in this order; "title" is its title. None = the
@@ -84,7 +85,7 @@ def _load(name: str) -> Any:
         ) from None
 
 
-def _find_splits(name: str, asked: Mapping[str, Iterable[str]] | None, own: str) -> dict[str, str]:
+def _find_splits(name: str, asked: Sequence[str] | None, own: str) -> dict[str, str]:
     """Split → id, of the splits that are asked for."""
     import ir_datasets
 
@@ -95,11 +96,9 @@ def _find_splits(name: str, asked: Mapping[str, Iterable[str]] | None, own: str)
         raise ValueError(f"data.name={name}: must be an id with judged queries, it has none")
     if asked is None:
         return {split: known[split] for split in ("train", "dev", "test") if split in known}
-    found = {split: (key, known.get(split)) for key, names in asked.items() for split in names}
-    for split, (key, id) in found.items():
-        if id is None:
-            raise ValueError(f"{key}={split}: must be one of {', '.join(known)}, as {name} has")
-    return {split: id for split, (_, id) in found.items()}
+    for split in asked:
+        check_choice(f"data.name={name}: the split", split, known)
+    return {split: known[split] for split in asked}
 
 
 def _is_judged(data: Any) -> bool:

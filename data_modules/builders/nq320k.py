@@ -8,7 +8,6 @@ NCI's and GenRet's files; a query's is its ``example_id``. As the format "nq" (`
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -110,13 +109,11 @@ def _raw_files(folder: Path, split: str, check_shards: bool) -> list[Path]:
     if len(whole) + bool(shards) > 1:
         names = ", ".join(file.name for file in (*whole, *shards)[:4])
         raise ValueError(f"data.path={folder}: {split} questions twice ({names}): keep one copy")
-    count, found = _SHARDS[split], {file.name.split(".")[0] for file in shards}
-    missing = {f"nq-{split}-{number:02}" for number in range(count)} - found
-    if not whole and (not shards or (check_shards and missing)):
-        names = ", ".join(sorted(missing)[:5]) + (", …" if len(missing) > 5 else "")
+    needed = _SHARDS[split] if check_shards else 1
+    if not whole and len(shards) < needed:
         raise FileNotFoundError(
             f"data.path={folder}: the {split} questions are missing, {_WHOLE[split]}.gz, or "
-            f"{len(missing)} of {count} files: {names} ({_RELAX})"
+            f"{needed - len(shards)} of the {needed} files nq-{split}-NN.jsonl.gz ({_RELAX})"
         )
     return whole or shards
 
@@ -164,24 +161,14 @@ class TitledPages:
             if split == "train":
                 self.of_training = len(self.numbers)
         for name, expected in COUNTS.items() if self.check_counts else ():
-            self._check_count(name, expected)
+            found = len(self.numbers if name == "documents" else self.questions(name))
+            if found != expected:
+                rule = f"expected {expected:,} {name}, got {found:,}: is a file cut short?"
+                raise ValueError(f"nq320k: {rule} ({_RELAX})")
 
     def _text(self, page: str) -> str:
         text = " ".join(filter(None, (field(page, name) for name in self.fields)))
         return text if self.first_tokens is None else " ".join(text.split()[: self.first_tokens])
-
-    def _check_count(self, name: str, expected: int) -> None:
-        """Raises ValueError for another count; its message counts the questions of each file."""
-        found = len(self.numbers if name == "documents" else self.questions(name))
-        if found == expected:
-            return
-        places = (asked.where for questions in self.asked.values() for asked in questions)
-        files = Counter(Path(where.rsplit(":", 1)[0]).name for where in places)
-        raise ValueError(
-            f"nq320k: expected {expected:,} {'titles' if name == 'documents' else name}, found "
-            f"{found:,}; questions by file: "
-            f"{', '.join(f'{file} {count:,}' for file, count in files.items())} ({_RELAX})"
-        )
 
     def questions(self, split: str) -> list[Asked]:
         """Those of a split; ``dev_seen``: of pages that training has, too, ``dev_unseen``: not."""

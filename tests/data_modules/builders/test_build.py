@@ -43,7 +43,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as ended:
         run_command("build", "data_modules.build:main")
-    message = "error: nq320k: expected 109,739 titles, found 27; questions by file: "
+    message = "error: nq320k: expected 109,739 documents, got 27: "
     said = (capsys.readouterr().err or str(ended.value)).strip()
     assert said.startswith(message) and said.count("\n") == 0
     left = [place for place in (tmp_path / "store").iterdir() if place.is_dir()]

@@ -84,8 +84,7 @@ def tiny(registered):
 
 
 def test_an_id_is_read_with_the_splits_that_are_named(tiny, store, collected):
-    keys = {"data.train_split": ["train"], "data.test_split": ["dev-small"]}
-    collection = collected(ir_dataset(tiny, keys), "keep")
+    collection = collected(ir_dataset(tiny, ["train", "dev-small"]), "keep")
     assert [tuple(row.values()) for row in collection.documents] == [
         ("d1", "Apple", "A fruit."),
         ("d2", "", "Untitled."),
@@ -106,7 +105,7 @@ def test_an_id_is_read_with_the_splits_that_are_named(tiny, store, collected):
 def test_an_id_with_judgements_of_its_own_is_a_test_split(registered, collected):
     body = docs([("d1", "head", "text"), ("d2", "", "other")], Plain)
     registered(own=(body, queries(("q", "x")), qrels(("q", "d2", 1))))
-    collection = collected(ir_dataset("own", {"data.test_split": ["test"]}))
+    collection = collected(ir_dataset("own", ["test"]))
     assert collection.documents["text"][:] == ["head text", "other"]  # all texts
     assert collection.judgements("test") == {"q": {"d2": 1}}
 
@@ -121,12 +120,12 @@ def test_what_cannot_be_read_is_named(tiny, registered, collected, built):
         bare=(docs(),),
         asked=(queries(("q", "x")), qrels(("q", "d", 1))),
     )
-    test = {"data.test_split": ["test"]}
+    test = ["test"]
     for name, keys, fields, said in (
         ("no/such", test, None, "data.name=no/such: must be an id of ir_datasets"),
         ("bare", test, None, "data.name=bare: must be an id with judged queries"),
         ("asked", test, None, "data.name=asked: must be an id with documents"),
-        (tiny, test, None, "data.test_split=test: must be one of train, dev-small, as tiny has"),
+        (tiny, test, None, "data.name=tiny: the split=test: must be one of train, dev-small"),
         ("tiny", {}, ["size"], "data.fields=.'size'.: size must be one of url, title, body"),
     ):
         with pytest.raises(ValueError, match=said):
