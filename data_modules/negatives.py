@@ -74,64 +74,90 @@ class Negatives:
         return NegativeDraws(tables, found, teacher, self.n)
 
 
-@part("negatives")
 @dataclass(kw_only=True)
-class Bm25Negatives(Negatives):
-    """Random documents among the `depth` best that BM25 finds, without the relevant ones.
+class RankedNegatives(Negatives):
+    """Random ones of the documents that a run ranks for a query and that are not relevant.
 
-    BM25 searches the documents that are known in training, and counts words in these alone.
+    Args:
+        depth: the run's best documents of a query, by score; without scores the file's order
+            counts.
     """
 
     depth: Size = 100
 
+    def run(self, tables: TrainingTables) -> tuple[str, Path]:
+        """The key that names the run, and its file."""
+        raise NotImplementedError
+
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
-        """See `Negatives`; what BM25 finds is kept as a TREC run.
+        run = _read_rows(*self.run(tables), tables, (RUN, RANKING))
+        queries, documents = run.ranked(tables.documents["id"][:])
+        best = np.arange(len(queries)) - np.searchsorted(queries, queries) < self.depth
+        return PairSet(queries[best], documents[best], len(tables.documents)), None
+
+
+@part("negatives")
+@dataclass(kw_only=True)
+class Bm25Negatives(RankedNegatives):
+    """Those that BM25 ranks; it searches the documents that are known in training."""
+
+    def run(self, tables: TrainingTables) -> tuple[str, Path]:
+        """See `RankedNegatives`; the run is kept in the cache of ``datasets``.
 
         Raises:
-            ValueError: it finds nothing for any training query.
+            ValueError: BM25 retrieves nothing for any training query.
         """
-        run = _bm25_run(tables, self.depth)
+        queries, documents = tables.queries, tables.documents
+        known = hashlib.sha256(tables.known_rows.tobytes()).hexdigest()
+        made_from = f"bm25/2 {self.depth} {queries._fingerprint} {documents._fingerprint} {known}"
+        name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
+
+        def search(index: InvertedLists) -> Iterator[NamedPair]:
+            rows = zip(queries["id"][:], queries["text"][:], strict=True)
+            for query, text in track(rows, "BM25 run", total=len(queries)):
+                for document, score in index.best(split_words(text), self.depth).items():
+                    yield NamedPair("", query, document, score)
+
+        run = cache_folder("runs") / name
+        with write_once(run) as partial:
+            if partial is not None:
+                write_run(search(index_texts(documents.select(tables.known_rows))), partial, "bm25")
         if tables.training and not run.stat().st_size:
             raise ValueError(
                 f"{_KEY}=bm25: no training query shares a word with a document: negatives=none"
             )
-        return _best(f"{_KEY}=bm25", run, tables, self.depth), None
+        return f"{_KEY}=bm25", run
 
 
 @part("negatives")
 @dataclass(kw_only=True)
-class RunNegatives(Negatives):
-    """Random ones of the documents that a run ranks and that are not relevant.
+class RunNegatives(RankedNegatives):
+    """Those of a file.
 
     Args:
         path: a TREC run of the training queries, such as another system's `retrieve.trec`, or
             another file that names negatives (`data_modules.formats.named_pairs`).
-        depth: the run's best documents of a query, by score.
     """
 
     path: Text
-    depth: Size = 100
 
-    def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
-        """See `Negatives`; without scores the file's order counts."""
-        return _best(f"{_KEY}.path", self.files["path"], tables, self.depth), None
+    def run(self, tables: TrainingTables) -> tuple[str, Path]:
+        return f"{_KEY}.path", self.files["path"]
 
 
 @part("negatives")
 @dataclass(kw_only=True)
-class OwnNegatives(Negatives):
-    """Random ones of the negatives that came with the collection (DPR's, Wu's triples).
+class OwnNegatives(RankedNegatives):
+    """The negatives that came with the collection (DPR's, Wu's triples).
 
     Args:
         name: of a run in the collection's folder `negatives`; None = its only one.
-        depth: see `RunNegatives`.
     """
 
     name: Text | None = None
-    depth: Size = 100
 
-    def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
-        """See `Negatives`.
+    def run(self, tables: TrainingTables) -> tuple[str, Path]:
+        """See `RankedNegatives`.
 
         Raises:
             ValueError: the collection has no negatives of this name.
@@ -141,7 +167,7 @@ class OwnNegatives(Negatives):
         if name not in own:
             names = ", ".join(own) or "none"
             raise ValueError(f"{_KEY}.name={show(name)}: must be of the collection's own: {names}")
-        return _best(f"{_KEY}.name", own[name], tables, self.depth), None
+        return f"{_KEY}.name", own[name]
 
 
 @part("negatives")
@@ -170,35 +196,6 @@ class TripleNegatives(Negatives):
         kept = positive.places(found.queries, found.documents) < 0
         scored = found if np.isfinite(found.scores).any() else None
         return PairSet(found.queries[kept], found.documents[kept], size), scored
-
-
-def _bm25_run(tables: TrainingTables, depth: int) -> Path:
-    """The TREC run of each query's `depth` best known documents, in the cache of ``datasets``."""
-    queries, documents = tables.queries, tables.documents
-    known = hashlib.sha256(tables.known_rows.tobytes()).hexdigest()
-    made_from = f"bm25/2 {depth} {queries._fingerprint} {documents._fingerprint} {known}"
-    name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
-
-    def search(index: InvertedLists) -> Iterator[NamedPair]:
-        rows = zip(queries["id"][:], queries["text"][:], strict=True)
-        for query, text in track(rows, "BM25 run", total=len(queries)):
-            for document, score in index.best(split_words(text), depth).items():
-                yield NamedPair("", query, document, score)
-
-    run = cache_folder("runs") / name
-    with write_once(run) as partial:
-        if partial is not None:
-            index = index_texts(documents.select(tables.known_rows))
-            write_run(search(index), partial, "bm25")
-    return run
-
-
-def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
-    """The `depth` best documents of each query in a TREC run."""
-    run = _read_rows(key, file, tables, (RUN, RANKING))
-    queries, documents = run.ranked(tables.documents["id"][:])
-    best = np.arange(len(queries)) - np.searchsorted(queries, queries) < depth
-    return PairSet(queries[best], documents[best], len(tables.documents))
 
 
 def _read_rows(

@@ -42,13 +42,27 @@ def read(path: Path, fields: Sequence[str | int] | None = None) -> Layout:
     """
     if (file := _file(path)) is None:
         raise missing(path, *(f"*{ending}" for ending in _ENDINGS))
-    first, header, rows = _open(file, fields or ())
-    columns = _choose_columns(file, first, header, fields)
+    name, ending = plain_name(file).rsplit(".", 1)
+    if ending == "jsonl":
+        header, columns, read = True, list(next(json_lines(file), ("", {}))[1]), json_lines
+    else:
+        quoted, delimiter = ending == "csv", "," if ending == "csv" else "\t"
+        plain = first_line(file).split(delimiter)
+        columns = next(quoted_rows(file, delimiter), ("", [""]))[1] if quoted else plain
+        usual = {name for names in _USUAL.values() for name in names}
+        header = bool(usual & {column.strip().lower() for column in columns})
+        header |= bool(fields) and {*(fields or ())} <= {*columns}
+        numbers = [str(number) for number in range(1, len(columns) + 1)]
+        named = {"columns": [], "header": True} if header else {"columns": numbers}
+        read = partial(table, quoted=quoted, delimiter=delimiter, **named)
+    if not any(columns):
+        raise ValueError(f"{file}: is empty")
+    chosen = _choose_columns(file, columns, header, fields)
     return Layout(
-        name=plain_name(file).rpartition(".")[0],
+        name=name,
         files=(file,),
-        options={"reader": "passages/1", "columns": columns, "header": header},
-        documents=partial(_documents, file, rows, columns),
+        options={"reader": "passages/1", "columns": chosen, "header": header},
+        documents=partial(_documents, file, read, chosen),
         queries=lambda: iter(()),
         judgements={},
     )
@@ -62,38 +76,12 @@ def _file(path: Path) -> Path | None:
     return path if path.is_file() and plain_name(path).endswith(_ENDINGS) else None
 
 
-def _open(file: Path, fields: Sequence[str | int]) -> tuple[list[str], bool, Reader]:
-    """A file's first line, whether it names the columns, and the reader of the file.
-
-    Columns without names are numbered from 1.
-    """
-    if plain_name(file).endswith(".jsonl"):
-        names = list(next(json_lines(file), ("", {}))[1])
-        read: Reader = json_lines
-    else:
-        quoted = plain_name(file).endswith(".csv")
-        delimiter = "," if quoted else "\t"
-        plain = first_line(file).split(delimiter)
-        names = next(quoted_rows(file, delimiter), ("", [""]))[1] if quoted else plain
-        read = partial(table, quoted=quoted, delimiter=delimiter)
-    if not any(names):
-        raise ValueError(f"{file}: is empty")
-    usual = {name for known in _USUAL.values() for name in known}
-    header = bool(usual & {name.strip().lower() for name in names}) or read is json_lines
-    if header or (fields and {*fields} <= {*names}):
-        return names, True, read if read is json_lines else partial(read, columns=[], header=True)
-    return names, False, partial(read, columns=_numbers(names))
-
-
-def _numbers(columns: Sequence[str]) -> list[str]:
-    return [str(number) for number in range(1, len(columns) + 1)]
-
-
 def _choose_columns(
     file: Path, first: list[str], header: bool, fields: Sequence[str | int] | None
 ) -> dict[str, str]:
-    """The columns of id, title and text, those that the file has."""
-    names = first if header else _numbers(first)
+    """The columns of id, title and text, those that the file has; columns without names are
+    numbered from 1."""
+    names = first if header else [str(number) for number in range(1, len(first) + 1)]
     if fields:
         kinds = _FIELDS.get(len(fields), ())
         if kinds and all(str(name) in names for name in fields):
@@ -102,19 +90,16 @@ def _choose_columns(
             f"data.fields={list(fields)}: must name the columns of id, title and text, of id and "
             f"text, or of the text, among {', '.join(names)} of {file}"
         )
-    if len(names) == 1:
-        return {"text": names[0]}
-    if not header and len(names) == 2 and plain_name(file).endswith(".tsv"):
-        return {"id": names[0], "text": names[1]}
+    if len(names) == 1 or (not header and len(names) == 2 and plain_name(file).endswith(".tsv")):
+        return dict(zip(_FIELDS[len(names)], names, strict=True))
     plain = {name.strip().lower(): name for name in names}
-    found = {k: [plain[name] for name in usual if name in plain] for k, usual in _USUAL.items()}
-    if not header or not found["text"]:
-        example = "[id,title,text] or [id,text]" if header else "[1,3,2] or [1,2], by number"
+    found = {k: next((plain[n] for n in usual if n in plain), "") for k, usual in _USUAL.items()}
+    if not found["text"]:
         raise ValueError(
             f"{file}: which columns are id, title and text cannot be told among "
-            f"{', '.join(first)[:80]}: name them, data.fields={example}"
+            f"{', '.join(first)[:80]}: name them, data.fields=[id,title,text], or [1,3,2] by number"
         )
-    return {kind: columns[0] for kind, columns in found.items() if columns}
+    return {kind: column for kind, column in found.items() if column}
 
 
 def _documents(file: Path, read: Reader, columns: Mapping[str, str]) -> Iterator[Document]:
