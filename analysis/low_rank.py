@@ -58,8 +58,6 @@ from gr_mvdr.alignment import pair_mask
 from gr_mvdr.options import part
 from gr_mvdr.relevance import DecoderPaths, Explanation
 
-SMALL_SPREAD = 1.256  # Dong et al.'s condition on s_i
-
 
 def composite_norm(matrix: Tensor) -> Tensor:
     """‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞), the norm of Lemma 5.1 (Dong et al., ICML 2021).
@@ -94,8 +92,7 @@ def lemma_terms(
     Returns:
         (B,) float64 each: `residual_lemma` ‖A − R‖_{1,∞} of the lemma's own R; `logits_norm` ‖E‖₁;
         `bound_entries` 4γ²‖E‖₁, never below the residual; `gamma_squared` γ², NaN if E = 0, where
-        any γ would do; `trivial` √(2M), which ‖A − R‖_{1,∞} cannot exceed: a larger bound is
-        vacuous; `small_spread` the share of document tokens with s_i ≤ 1.256.
+        any γ would do.
     """
     real = pair_mask(document_mask, query_mask)
     rows, columns = document_mask.unsqueeze(-1), query_mask.unsqueeze(-2)
@@ -106,17 +103,14 @@ def lemma_terms(
     shared = means.masked_fill(~columns, -torch.inf).softmax(-1)
     # Zeros at padding are no extreme: centred rows have values on both sides of it.
     spread = logits.amax(-1) - logits.amin(-1)
-    growth, tokens = spread.expm1(), document_mask.sum(-1)
+    growth = spread.expm1()
     bound = (growth.amax(-1) * shared.amax((-2, -1)) * growth.sum(-1)).sqrt()
     logits_norm = logits.abs().sum(-2).amax(-1)
-    small = ((spread <= SMALL_SPREAD) & document_mask).sum(-1)
     return {
         "residual_lemma": composite_norm((attention.double() - shared) * real),
         "logits_norm": logits_norm,
         "bound_entries": bound,
         "gamma_squared": bound / (4 * logits_norm),
-        "trivial": (2.0 * tokens).sqrt(),
-        "small_spread": small / tokens.clamp(min=1),
     }
 
 
@@ -189,9 +183,6 @@ def normalised_values(values: Tensor) -> Tensor:
 OWN, PAIRWISE = "own", "without_salience"
 ERRORS = {"relative_error": "R of equal rows", "relative_error_rank_one": "best R of rank one"}
 MEANS = (*ERRORS, "effective_rank")
-# Averaged over pairs; of the norms, which span orders of magnitude, the table has medians.
-AVERAGED = ("frobenius", "equal_rows", "best_rank_one", *MEANS, "small_spread", "vacuous_entries")
-AVERAGED += ("vacuous",)
 # The smallest weight that a store's precision can tell from zero.
 SMALLEST = {"float32": torch.finfo(torch.float32).tiny, "float16": 2.0**-24}
 MARKS = {
@@ -280,7 +271,8 @@ class LowRank(PairAnalysis):
         }
         matrices = frame.groupby(["alignment", "layer", "head"])
         measures = [n for n in frame if n not in ("pair", *matrices.keys, *VALUES)]
-        columns = {name: "mean" if name in AVERAGED else "median" for name in measures}
+        # Norms span orders of magnitude.
+        columns = {name: "mean" if name in MEANS else "median" for name in measures}
         table = matrices.agg(columns | {"pair": "size"}).rename(columns={"pair": "pairs"})
         spectrum = frame.groupby(["alignment", "layer"])[[*VALUES]].mean()
         spectrum = spectrum.rename_axis(columns="number").stack().rename("share").reset_index()
@@ -302,9 +294,7 @@ def _bound(terms: dict[str, Tensor], decoder: DecoderPaths, layer: int) -> dict[
     documents, queries = decoder.document_norms[:, layer - 1, None], decoder.query_norms[:, None]
     gamma = terms["gamma_squared"] * documents.double() * queries.double()
     norms = decoder.projection_norms[layer - 1].double().expand_as(gamma)
-    bound, trivial = 4 * gamma * norms, terms.pop("trivial")
-    vacuous = {"vacuous_entries": terms["bound_entries"] >= trivial, "vacuous": bound >= trivial}
-    return terms | vacuous | {"gamma": gamma, "bound": bound, "projection_norm": norms}
+    return terms | {"gamma": gamma, "bound": 4 * gamma * norms, "projection_norm": norms}
 
 
 @styled

@@ -1,15 +1,13 @@
 """Means with intervals, significance, correlations, and samples that are the same every time."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 from pandas import DataFrame
 from torch import Tensor
-
-from gr_mvdr.relevance import PairAlignment
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -92,25 +90,15 @@ def interval(sums: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor
 
 
 def spearman(first: Tensor, second: Tensor) -> float:
-    """Spearman's ρ, the correlation of ranks; equal values share the mean of their ranks.
+    """Spearman's ρ of (n,) values, the correlation of their ranks, in [−1, 1].
 
-    Args:
-        first, second: (n,) of any number type.
-
-    Returns:
-        ρ in [−1, 1]; NaN with fewer than two values, or where one side never varies.
+    Equal values share the mean of their ranks. NaN if a side has fewer than two different values.
     """
     from scipy.stats import rankdata
 
-    return pearson(*(torch.from_numpy(rankdata(values.numpy())) for values in (first, second)))
-
-
-def pearson(first: Tensor, second: Tensor) -> float:
-    """Pearson's r of (n,) values, in fp64; NaN as `spearman`."""
-    if len(first) < 2:
-        return float("nan")
-    one, other = (values.double() - values.double().mean() for values in (first, second))
-    return float(one @ other / (one.norm() * other.norm()))  # 0 / 0 where a side never varies
+    one, other = (rankdata(side.numpy()) - (len(side) + 1) / 2 for side in (first, second))
+    norms = np.linalg.norm(one) * np.linalg.norm(other)
+    return float(one @ other / norms) if norms else math.nan
 
 
 def spread(table: Any, limit: int) -> Any:
@@ -123,16 +111,7 @@ def spread_numbers(size: int, limit: int) -> list[int]:
     return np.linspace(0, size - 1, min(limit, size)).round().astype(int).tolist()
 
 
-def select(pairs: PairAlignment, rows: Tensor) -> PairAlignment:
-    """These rows of a batch; the batch itself, without a copy, where they are all."""
-    if len(rows) == len(pairs.score):
-        return pairs
-    return PairAlignment(**{part.name: getattr(pairs, part.name)[rows] for part in fields(pairs)})
-
-
-def randomisation_test(
-    first: np.ndarray, second: np.ndarray, permutations: int = PERMUTATIONS, seed: int = 0
-) -> float:
+def randomisation_test(first: np.ndarray, second: np.ndarray) -> float:
     """The two-sided p-value of Fisher's paired randomisation test (Smucker et al., CIKM 2007).
 
     If both systems were equal, the two values of a query could be exchanged. The p-value is the
@@ -141,28 +120,21 @@ def randomisation_test(
 
     Args:
         first, second: (Q,) values of the same queries under two systems.
-        permutations: number of random exchanges.
-        seed: random seed.
 
     Returns:
-        p in [1 / (permutations + 1), 1].
-
-    Raises:
-        ValueError: the numbers of queries differ or are 0.
+        p in [1 / (PERMUTATIONS + 1), 1].
     """
-    if len(first) != len(second) or not len(first):
-        raise ValueError(f"{len(first)} and {len(second)} queries: must be the same ones, ≥ 1")
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     differences = differences[differences != 0]  # exchanging equal values changes nothing
     # Sums that are equal in exact arithmetic differ in their last bits.
     observed = abs(differences.sum()) - 1e-9
-    rng, reached = np.random.default_rng(seed), 0
+    rng, reached = np.random.default_rng(0), 0
     at_once = max(1, _SIGNS // max(1, len(differences)))
-    for start in range(0, permutations, at_once):
-        shape = min(at_once, permutations - start), len(differences)
+    for start in range(0, PERMUTATIONS, at_once):
+        shape = min(at_once, PERMUTATIONS - start), len(differences)
         signs = 2.0 * rng.integers(0, 2, shape, dtype=np.int8) - 1.0
         reached += int((np.abs(signs @ differences) >= observed).sum())
-    return (reached + 1) / (permutations + 1)
+    return (reached + 1) / (PERMUTATIONS + 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -170,8 +142,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     The k-th smallest of n is multiplied by n − k + 1, and then raised to the largest before it.
     """
-    corrected, reached = [0.0] * len(p_values), 0.0
-    for place, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        reached = max(reached, min(1.0, (len(p_values) - place) * p_values[number]))
-        corrected[number] = reached
-    return corrected
+    order, values = np.argsort(p_values), np.sort(p_values)
+    raised = np.maximum.accumulate(values * np.arange(len(values), 0, -1)).clip(max=1)
+    return raised[np.argsort(order)].tolist()

@@ -73,34 +73,20 @@ class TokenKinds:
 
         Args:
             size: V; ids from len(tokenizer) on are docid tokens. special: ids, `find_special`.
-
-        Raises:
-            ValueError: fewer ids than the tokeniser has.
         """
-        if size < len(tokenizer):
-            raise ValueError(f"size={size}: must be ≥ {len(tokenizer)}, the tokeniser's size")
         # A tokeniser may have gaps between its ids.
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
-        is_special = torch.zeros(size, dtype=torch.bool)
-        is_special[list(special)] = True
         marked = any(piece.startswith(WORD_MARKS) for piece in pieces)
-        found = [(_is_punctuation(piece), _is_stopword(piece, marked)) for piece in pieces]
-        found += [(False, False)] * (size - len(pieces))
-        punctuation, stopword = torch.tensor(found, dtype=torch.bool).reshape(-1, 2).unbind(1)
-        return cls(is_special, punctuation & ~is_special, stopword & ~is_special)
-
-
-def _is_punctuation(piece: str) -> bool:
-    return not any(letter.isalnum() for letter in _without_mark(piece))
-
-
-def _is_stopword(piece: str, marked: bool) -> bool:
-    begins = piece.startswith(WORD_MARKS) or not marked
-    return begins and _without_mark(piece).lower() in STOPWORDS
-
-
-def _without_mark(piece: str) -> str:
-    return piece[1:] if piece.startswith(WORD_MARKS) else piece
+        masks = torch.zeros(3, size, dtype=torch.bool)
+        is_special, punctuation, stopword = masks
+        is_special[list(special)] = True
+        for number, piece in enumerate(pieces):
+            begins = piece.startswith(WORD_MARKS)
+            word = piece[1:] if begins else piece
+            if not is_special[number]:
+                punctuation[number] = not any(letter.isalnum() for letter in word)
+                stopword[number] = (begins or not marked) and word.lower() in STOPWORDS
+        return cls(is_special, punctuation, stopword)
 
 
 BIN_EDGES = (0, 2, 4, 6, 8, 15)  # the paper's Figures 2 and 3
@@ -109,28 +95,16 @@ CHUNK = 4096  # documents at a time: bounds memory, whatever the corpus
 
 
 def document_frequencies(tokens: Sequence[Sequence[int]], vocabulary_size: int) -> Tensor:
-    """In how many documents does each token id occur?
+    """(V,) int64: in how many documents each token id occurs.
 
     Args:
-        tokens: the corpus' token column, one sequence of ids for each document (a list or a
-            `datasets` column; it is read in slices).
-        vocabulary_size: ids are below this number.
-
-    Returns:
-        (vocabulary_size,) int64.
-
-    Raises:
-        ValueError: an id that is negative or not below `vocabulary_size`.
+        tokens: the corpus' token column, one sequence of ids for each document; read in slices.
+        vocabulary_size: V; ids are below it.
     """
     frequencies = numpy.zeros(vocabulary_size, dtype=numpy.int64)
     for start in range(0, len(tokens), CHUNK):
         documents = tokens[start : start + CHUNK]
         ids = numpy.fromiter(chain.from_iterable(documents), dtype=numpy.int64)
-        if ids.size and not (ids.min() >= 0 and ids.max() < vocabulary_size):
-            raise ValueError(
-                f"token ids from {ids.min()} to {ids.max()} in the corpus: "
-                f"must be from 0 to {vocabulary_size - 1}"
-            )
         numbers = numpy.repeat(numpy.arange(len(documents)), [len(d) for d in documents])
         distinct = numpy.unique(numbers * vocabulary_size + ids)
         frequencies += numpy.bincount(distinct % vocabulary_size, minlength=vocabulary_size)

@@ -4,7 +4,6 @@ import pytest
 
 from analysis.compare import compare
 from analysis.runs.run_folder import Run
-from analysis.statistics import holm
 from analysis.tables.comparison import Group, Section
 from analysis.tables.significance import (
     compare_effectiveness,
@@ -80,12 +79,6 @@ def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
     assert list(found.statistics) == ["first"] and not found.differences
     assert "second: no intervals and tests, a run has no retrieve.trec" in found.notes[0]
     assert "other: no intervals and tests, judged on other queries" in found.notes[1]
-
-
-def test_holms_correction():
-    # Sorted: 0.01·4, 0.02·3, 0.03·2 → not below 0.06, 0.9·1.
-    assert holm([0.03, 0.9, 0.01, 0.02]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
-    assert holm([0.5, 0.6]) == pytest.approx([1, 1]) and holm([]) == []
 
 
 def test_the_page_the_terminal_and_files_hold_the_tests(tmp_path, capsys):

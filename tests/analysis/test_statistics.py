@@ -1,12 +1,20 @@
 import math
+from itertools import product
 
-import numpy
+import numpy as np
 import pytest
 import torch
 from pandas import DataFrame, concat
 
 from analysis import statistics
-from analysis.statistics import interval, long_frame, mean_table, pearson, spearman
+from analysis.statistics import (
+    holm,
+    interval,
+    long_frame,
+    mean_table,
+    randomisation_test,
+    spearman,
+)
 
 
 def draw(*shape):
@@ -69,16 +77,12 @@ def test_a_table_of_means_by_hand():
     assert table.to_dict("list") == DataFrame(expected).to_dict("list")
 
 
-def test_any_rising_function_correlates_fully():
-    values = torch.tensor([0.3, -2.0, 5.0, 1.0])
-    assert spearman(values, values.exp()) == pytest.approx(1)
-    assert spearman(values, -(values**3)) == pytest.approx(-1)
-
-
-def test_ties_share_the_mean_of_their_ranks():
-    # ranks 1.5 1.5 3 4 against 1 2 3 4: covariance 4.5, variances 4.5 and 5
-    found = spearman(torch.tensor([7, 7, 8, 9]), torch.tensor([1, 2, 3, 4]))
-    assert found == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+def test_spearmans_rho_is_pandas():
+    first, second = draw(2, 20)
+    first[3:6] = 0.5  # equal values share the mean of their ranks
+    expected = DataFrame({"a": first, "b": second}).corr("spearman").iloc[0, 1]
+    assert spearman(first, second) == pytest.approx(expected)
+    assert spearman(first, first.exp()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0]])
@@ -87,8 +91,31 @@ def test_without_variation_there_is_no_correlation(values):
     assert math.isnan(spearman(values, torch.arange(len(values))))
 
 
-def test_pearsons_r_is_numpys():
-    first, second = draw(2, 20)
-    expected = numpy.corrcoef(first.numpy(), second.numpy())[0, 1]
-    assert pearson(first, second) == pytest.approx(expected, abs=1e-6)
-    assert pearson(first, -3 * first) == pytest.approx(-1)
+def exact(differences):
+    """The p-value over all 2^Q exchanges."""
+    sums = [abs(np.dot(signs, differences)) for signs in product((1, -1), repeat=len(differences))]
+    return np.mean(np.array(sums) >= abs(sum(differences)) - 1e-9)
+
+
+def test_random_exchanges_estimate_the_exact_test_whatever_the_chunks(monkeypatch):
+    first, second = np.random.default_rng(0).integers(0, 4, (2, 10)) / 3  # many ties
+    p = randomisation_test(first, second)
+    assert p == pytest.approx(exact(first - second), abs=0.02)
+    assert p == randomisation_test(second, first)
+    monkeypatch.setattr(statistics, "_SIGNS", 10 * 64)
+    assert randomisation_test(first, second) == p
+
+
+def test_equal_systems_and_unequal_ones():
+    values = np.random.default_rng(0).random(50)
+    assert randomisation_test(values, values) == 1.0
+    assert randomisation_test(values, values + 1) == 1 / 10_001
+    # The difference counts, not the level; queries on which both agree change nothing.
+    p = randomisation_test(np.ones(6), np.zeros(6))
+    padded = np.concatenate([np.ones(6), values]), np.concatenate([np.zeros(6), values])
+    assert randomisation_test(*padded) == p
+
+
+def test_holms_correction_by_hand():
+    assert holm([0.03, 0.9, 0.01, 0.02]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
+    assert holm([0.5, 0.6]) == pytest.approx([1, 1]) and holm([]) == []

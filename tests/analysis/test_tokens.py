@@ -49,12 +49,6 @@ def test_every_piece_has_its_kind():
     assert names(kinds.content) == ["the", "▁apple", "3", "ça"]
 
 
-def test_no_token_is_of_two_kinds_and_none_of_no_kind():
-    kinds = TokenKinds.of(Tokenizer(PIECES), 20, (0, 1))
-    parts = torch.stack([kinds.special, kinds.punctuation, kinds.stopword, kinds.content])
-    assert (parts.sum(0) == 1).all()
-
-
 def test_the_marks_of_byte_level_tokenisers_are_no_letters():
     pieces = ["<pad>", "</s>", "Ġ", "Ġ,", "Ġthe", "the", "Ġapple"]
     kinds = TokenKinds.of(Tokenizer(pieces), 7, (0, 1))
@@ -82,11 +76,6 @@ def test_docid_tokens_are_content():
     assert kinds.content[-3:].all()
 
 
-def test_fewer_ids_than_the_tokeniser_has_are_refused():
-    with pytest.raises(ValueError, match="size=5: must be ≥ 13"):
-        TokenKinds.of(Tokenizer(PIECES), 5, (0, 1))
-
-
 def test_counts_documents_not_occurrences(monkeypatch):
     corpus = [[1, 1, 2], [2, 3], [], [2, 2, 2]]
     expected = [0, 1, 3, 1, 0]
@@ -111,8 +100,3 @@ def test_bins_hold_their_lower_edge_and_the_last_has_no_end():
     idf = torch.tensor([0.0, 1.99, 2.0, 3.9, 4.0, 6.0, 7.99, 8.0, 14.0, 16.7])
     assert idf_bin(idf).tolist() == [0, 0, 1, 1, 2, 3, 3, 4, 4, 4]
     assert module.BIN_NAMES == ("0-2", "2-4", "4-6", "6-8", "8-15")
-
-
-def test_an_id_outside_the_vocabulary_is_named():
-    with pytest.raises(ValueError, match="from 1 to 5 in the corpus: must be from 0 to 4"):
-        document_frequencies([[1, 5]], 5)
