@@ -84,28 +84,19 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
                 continue
             if find_part("analysis", settings[TARGET]).applies(subject):
                 asked.append(build("analysis", settings, subject))
-    if subject.store is not None:
-        _show_alignments(subject.store, asked)
-    return [_finish(analysis) for analysis in asked]
-
-
-def _finish(analysis: Analysis) -> Findings:
-    found = analysis.finish()
-    release_memory()  # each analysis allocates tensors of other sizes
-    return found
-
-
-def _show_alignments(store: AlignmentStore, asked: Sequence[Analysis]) -> None:
-    """Shows every pair of a store to all analyses that look."""
     looking = [one for one in asked if type(one).update is not Analysis.update]
-    if not looking:
-        return
-    size, first = store.batch_size(BATCH_VALUES, BATCH), 0
-    batches = track(store.explanations(size), "reading alignments", -(-len(store) // size))
-    for batch in batches:
-        for analysis in looking:
-            analysis.update(batch, first)
-        first += len(batch)
+    if looking and (store := subject.store) is not None:
+        size, first = store.batch_size(BATCH_VALUES, BATCH), 0
+        steps = -(-len(store) // size)
+        for batch in track(store.explanations(size), "reading alignments", steps):
+            for analysis in looking:
+                analysis.update(batch, first)
+            first += len(batch)
+    found = []
+    for analysis in asked:
+        found.append(analysis.finish())
+        release_memory()  # each analysis allocates tensors of other sizes
+    return found
 
 
 def extract_run(

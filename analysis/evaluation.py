@@ -1,18 +1,17 @@
-"""How good a system retrieves and reranks the test queries (gr_as_mvdr §6.3), and what it costs."""
+"""How well a system retrieves and reranks the test queries (gr_as_mvdr §6.3), and what it costs."""
 
 import ctypes
 import resource
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import fsum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pandas import DataFrame
 
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
@@ -50,13 +49,8 @@ def evaluate_retrieval(
         queries = data.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)
         ranking = drop_own_hits(found, data, depth)
-        further = "" if split == data.test_splits[0] else split
-        file = _join("-", "retrieve", further)
-        ranking.write(run / f"{file}.trec", type(model).__name__)
-        write_qrels(data.judgements(split, queries), run / f"{file}.qrels")
-        for name, value in _averages(ranking, data, split, queries).items():
-            metrics[_join("/", "retrieve", further, name)] = value
-        if not further:
+        metrics |= _record(ranking, model, data, run, split, queries, "retrieve")
+        if split == data.test_splits[0]:
             metrics |= model.search_fidelity(queries, found.top(depth), depth)
     return metrics
 
@@ -66,7 +60,7 @@ def evaluate_reranking(
 ) -> dict[str, float]:
     """Reranks the candidates in every form of the system: `rerank*.trec`, `rerank/…`.
 
-    All forms are judged by `rerank*.qrels`, those of the reranked queries.
+    All forms are judged by `rerank*.qrels`, the judgements of the reranked queries.
 
     Args:
         model, data, run: as `evaluate_retrieval`.
@@ -77,16 +71,35 @@ def evaluate_reranking(
     for split in data.test_splits:
         queries = data.rerank_queries(split)
         candidates = data.list_candidates(split, queries)
-        further = "" if split == data.test_splits[0] else split
-        write_qrels(data.judgements(split, queries), run / f"{_join('-', 'rerank', further)}.qrels")
         for number, (form, arguments) in enumerate(forms.items()):
             found = model.rerank(queries, data.documents, candidates, **arguments)
-            ranking = drop_own_hits(found, data)
-            place = ("rerank", form if number else "", further)
-            ranking.write(run / f"{_join('-', *place)}.trec", type(model).__name__)
-            for name, value in _averages(ranking, data, split, queries).items():
-                metrics[_join("/", *place, name)] = value
+            ranking, name = drop_own_hits(found, data), form if number else ""
+            metrics |= _record(ranking, model, data, run, split, queries, "rerank", name)
     return metrics
+
+
+def _record(
+    ranking: Ranking,
+    model: System,
+    data: RetrievalDataModule,
+    run: Path,
+    split: str,
+    queries: Table,
+    stage: str,
+    form: str = "",
+) -> dict[str, float]:
+    """Writes a ranking and its judgements; returns its means over queries and their groups."""
+    further = "" if split == data.test_splits[0] else split
+    place = [part for part in (stage, form, further) if part]
+    ranking.write(run / f"{'-'.join(place)}.trec", type(model).__name__)
+    file = f"{stage}-{further}.qrels" if further else f"{stage}.qrels"
+    write_qrels(data.judgements(split, queries), run / file)
+    values = DataFrame.from_dict(judge(ranking, data, split, queries), orient="index")
+    means = values.mean().to_dict()
+    if groups := data.collection.group_queries(split, data.groups):  # xtr Table 3
+        macro = values.groupby(groups).mean().mean()
+        means |= {f"{MACRO}{name}": value for name, value in macro.items()}
+    return {"/".join((*place, name)): float(value) for name, value in means.items()}
 
 
 def judge(
@@ -116,30 +129,7 @@ def judge(
 
 def average_metrics(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Metric → its mean over queries; {} of none."""
-    rows = list(values.values() if isinstance(values, Mapping) else values)
-    return {name: fsum(row[name] for row in rows) / len(rows) for name in (rows or [{}])[0]}
-
-
-def average_groups(values: QueryMetrics, groups: Mapping[str, str]) -> dict[str, float]:
-    """ "macro_METRIC" → the mean over groups of queries of each group's mean (xtr Table 3).
-
-    Args:
-        groups: query id → its group; without any there is no such mean.
-    """
-    rows = defaultdict(list)
-    for query in values if groups else ():
-        rows[groups[query]].append(values[query])
-    means = [average_metrics(group) for group in rows.values()]
-    return {f"{MACRO}{name}": value for name, value in average_metrics(means).items()}
-
-
-def _averages(
-    ranking: Ranking, data: RetrievalDataModule, split: str, queries: Table
-) -> dict[str, float]:
-    """All means of a ranking's metrics, over queries and over their groups."""
-    values = judge(ranking, data, split, queries)
-    groups = data.collection.group_queries(split, data.groups)
-    return average_metrics(values) | average_groups(values, groups)
+    return DataFrame(values.values() if isinstance(values, Mapping) else values).mean().to_dict()
 
 
 def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None = None) -> Ranking:
@@ -155,11 +145,6 @@ def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None
         scores = ranking.scores(query)
         kept[query] = {document: scores[document] for document in data.keep_hits(query, scores)}
     return Ranking(kept) if depth is None else Ranking(kept).top(depth)
-
-
-def _join(sign: str, *parts: str) -> str:
-    """A name of the parts that are not empty: "rerank-form-split", "rerank/form/split/mrr@10"."""
-    return sign.join(filter(None, parts))
 
 
 def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dict[str, float]:
@@ -232,7 +217,7 @@ def _peaks() -> dict[str, int]:
         sizes = {line[0]: 1024 * int(line[1]) for line in lines if line[-1] == "kB"}
         peak = sizes["VmHWM:"]
         peaks = {"peak_memory_bytes": peak, "own_memory_bytes": peak - sizes["RssFile:"]}
-    except (OSError, KeyError):
+    except (OSError, KeyError):  # another system than Linux
         unit = 1 if sys.platform == "darwin" else 1024
         peaks = {"peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
     if torch.cuda.is_available():

@@ -6,20 +6,17 @@ differ in marker or hatch as well. Sizes are those of the ACM's two-column page.
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from gr_mvdr.files import check_file, new_file, read_json, reading, write_json
+from gr_mvdr.files import check, check_file, new_file, read_json, reading, write_json
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -98,11 +95,10 @@ def turn_crowded_labels(figure: Figure) -> None:
     figure.set_figheight(figure.get_figheight() + sum(needed.values()))
 
 
-def legend_below(figure: Figure, columns: int, handles: Sequence[Artist] | None = None) -> None:
-    """One legend for all panels, by default of everything that has a label, each label once."""
-    if handles is None:
-        labelled = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
-        handles = list({label: handle for pairs in labelled for handle, label in pairs}.values())
+def legend_below(figure: Figure, columns: int) -> None:
+    """One legend for all panels, of everything that has a label, each label once."""
+    labelled = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
+    handles = list({label: handle for pairs in labelled for handle, label in pairs}.values())
     for axes in figure.axes:
         if legend := axes.get_legend():
             legend.remove()
@@ -172,24 +168,19 @@ class Gallery:
         write_json(self.directory / LIST, [asdict(entry) for entry in self.entries])
 
 
-@contextmanager
-def missing_glyphs_allowed() -> Iterator[None]:
-    """Scripts that the font lacks show as boxes; a warning for each character helps nobody."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        yield
-
-
 def save_figure(figure: Figure, directory: Path, name: str) -> Path:
     """Writes `name`.png and `name`.pdf (temporary name, then renamed); returns the PNG's path."""
     directory.mkdir(parents=True, exist_ok=True)
-    with missing_glyphs_allowed():
+    with warnings.catch_warnings():
+        # Scripts that the font lacks show as boxes; a warning for each character helps nobody.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         turn_crowded_labels(figure)
-    for kind in ("pdf", "png"):
-        # Without a date equal figures are equal files.
-        metadata = {"CreationDate": None} if kind == "pdf" else None
-        with new_file(directory / f"{name}.{kind}") as partial, missing_glyphs_allowed():
-            figure.savefig(partial, format=kind, dpi=DOTS, bbox_inches="tight", metadata=metadata)
+        for kind in ("pdf", "png"):
+            # Without a date equal figures are equal files.
+            metadata = {"CreationDate": None} if kind == "pdf" else None
+            look = {"dpi": DOTS, "bbox_inches": "tight", "metadata": metadata}
+            with new_file(directory / f"{name}.{kind}") as partial:
+                figure.savefig(partial, format=kind, **look)
     return directory / f"{name}.png"
 
 
@@ -203,9 +194,7 @@ def read_gallery(directory: Path) -> list[GalleryEntry]:
     if not path.exists():
         return []
     with reading(f"{path}: must be a list of figures"):
-        found = read_json(check_file(path, path.parent.parent), list)
-        entries = [GalleryEntry(**entry) for entry in found]
-        for entry in entries:
-            if not (isinstance(entry.name, str) and _NAME.fullmatch(entry.name)):
-                raise ValueError(f"name={entry.name!r}: must be a file's name")
+        entries = [GalleryEntry(**e) for e in read_json(check_file(path, path.parent.parent), list)]
+        for name in (entry.name for entry in entries):
+            check(_NAME.fullmatch(name), path, f"name={name!r}: must be a file's name")
     return entries

@@ -2,7 +2,6 @@
 
 import ast
 import csv
-from functools import partial
 from pathlib import Path
 
 import datasets
@@ -11,7 +10,7 @@ import torch
 from datasets import Dataset
 
 from analysis.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
-from analysis.kernel import Kernel, feature_maps, kernel_rankings
+from analysis.kernel import Kernel, kernel_rankings
 from analysis.studies.study import run_study
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
@@ -107,12 +106,10 @@ def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
 
 def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
     queries = data.test_queries("test")
-    (table,) = asked(Kernel, system, data, 4, (4,), 12, (4,)).tables.values()
-    maps = partial(feature_maps, features=[4])
-    ranking = kernel_rankings(system, data.documents, queries, queries, maps, 20)["exact"]
-    (exact,) = (row for row in table if row["features"] == "exact")
+    found = asked(Kernel, system, data, 4, (4,), 12).metrics
+    ranking = kernel_rankings(system, data.documents, queries, queries, (4,), 20)["exact"]
     deep = average_metrics(judge(ranking, data, "test", queries, ["mrr@10"]))
-    assert exact["mrr@10"] == pytest.approx(deep["mrr@10"])
+    assert found["analysis/kernel/exact/mrr@10"] == pytest.approx(deep["mrr@10"])
     reranked = evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
     written, lists = Ranking.read(tmp_path / "rerank.trec"), data.list_candidates("test", queries)
     assert all(set(written.documents(query)) == set(lists[query]) for query in queries["id"])
