@@ -53,7 +53,7 @@ _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
 
 
 @checked
-def load_encoder(
+def load_backbone(
     name: str | None,
     dropout_rate: Rate | None = 0.1,
     attention: Attention = "sdpa",
@@ -62,12 +62,14 @@ def load_encoder(
     template: dict[str, Any] | None = None,
     initialisation: Initialisation = "random",
     latent: Rate = 0.0,
+    decodes: bool = False,
+    decoder_layers: Size | None = None,
 ) -> PreTrainedModel:
-    """An encoder: token ids (B, L) → token vectors (B, L, hidden_size).
+    """An encoder: token ids (B, L) → token vectors (B, L, hidden_size); or an encoder-decoder.
 
     Args:
-        name: a model that `AutoModel` loads: `google/t5-v1_1-base`, `bert-base-uncased`,
-            `answerdotai/ModernBERT-base`, or a folder; the encoder of an encoder-decoder. None
+        name: a model of the hub or a folder: `google/t5-v1_1-base`, `bert-base-uncased`,
+            `answerdotai/ModernBERT-base`. As an encoder, an encoder-decoder loses its decoder. None
             builds a small T5.
         dropout_rate: of the new or the pretrained model; None = the pretrained model's own.
         attention: "eager" is faster for small models on a CPU, and used by families without "sdpa".
@@ -78,67 +80,35 @@ def load_encoder(
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
         initialisation: of a new model: "random", T5's own weights, or "mimetic", `match_and_copy`.
         latent: the fraction of a new model's token vectors that `take_latent_meanings` sets later.
-
-    Raises:
-        ValueError: the folder holds a decoder alone, or no weights; a stack does not read the
-            shared embedding table after loading.
-    """
-    read = TextTemplate(**(template or {}))
-    if name is None:
-        new = dropout_rate, shape or {}, read, initialisation, latent
-        model = _new_t5(T5EncoderModel, *new)
-    else:
-        config = read_backbone_config(name, dropout_rate)
-        # The T5 family (ByT5 is a T5) has a separate class for encoders.
-        is_t5 = config.model_type in _T5
-        model = _load(AutoModelForTextEncoding if is_t5 else AutoModel, name, config)
-        if model.config.is_encoder_decoder and not is_t5:
-            model = model.get_encoder()
-        if getattr(model, "pooler", None) is not None:
-            model.pooler = None  # of BERT: it would have no gradient
-    return _prepared(model, attention, gradient_checkpointing, read)
-
-
-@checked
-def load_encoder_decoder(
-    name: str | None,
-    dropout_rate: Rate | None = 0.1,
-    attention: Attention = "sdpa",
-    shape: dict[str, int] | None = None,
-    decoder_layers: Size | None = None,
-    gradient_checkpointing: bool = False,
-    template: dict[str, Any] | None = None,
-    initialisation: Initialisation = "random",
-    latent: Rate = 0.0,
-) -> PreTrainedModel:
-    """An encoder-decoder with its output table (T5, mT5, BART, …). Arguments as for `load_encoder`.
-
-    Args:
-        name: what `AutoModelForSeq2SeqLM` loads.
+        decodes: an encoder-decoder with its output table (T5, mT5, BART, …).
         decoder_layers: layers of a new decoder with random weights; None: the backbone's own
             decoder (NCI trains a new decoder of half the encoder's depth).
 
     Raises:
-        ValueError: the backbone is an encoder or a decoder alone, or a stack does not read the
-            shared embedding table after loading.
+        ValueError: the folder holds a decoder alone, or no weights; it holds an encoder alone, and
+            a decoder is wanted; a stack does not read the shared embedding table after loading.
     """
     read = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
-        new = dropout_rate, {**(shape or {}), **depth}, read, initialisation, latent
-        model = _new_t5(T5ForConditionalGeneration, *new)
+        model = _new_t5(decodes, dropout_rate, (shape or {}) | depth, read)
+        model.latent = latent
+        if initialisation == "mimetic":
+            match_and_copy(model)
     else:
-        config = read_backbone_config(name, dropout_rate)
-        known = config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-        if not (known and config.is_encoder_decoder):  # transformers would draw a decoder
-            raise ValueError(
-                f"backbone.name={name}: holds an encoder alone ({config.model_type}), a generative "
-                "system must have a decoder that reads it, such as T5 or BART"
-            )
-        model = _load(AutoModelForSeq2SeqLM, name, config)
-        if decoder_layers:
+        model = _load(name, read_backbone_config(name, dropout_rate), decodes)
+        if decodes and decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
-    return _prepared(model, attention, gradient_checkpointing, read)
+    model.set_attn_implementation(attention if model._supports_sdpa else "eager")
+    model.template = read
+    check_embedding_ties(model)
+    if (missing := read.special[-1] + 1 - model.config.vocab_size) > 0:
+        add_tokens(model, missing)  # markers that the tokeniser did not know
+    if gradient_checkpointing:
+        older = "gradient_checkpointing_enable"  # the name in the first releases of transformers 5
+        enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, older)
+        enable({"use_reentrant": False})
+    return model.train()  # a pretrained model comes in evaluation mode, without dropout
 
 
 def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
@@ -164,16 +134,28 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
     return config
 
 
-def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
-    """Pretrained weights, every one of them.
+def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel:
+    """An encoder or an encoder-decoder with its pretrained weights, every one of them.
 
     Raises:
-        ValueError: the folder lacks weights, or they do not match the configuration.
+        ValueError: the folder lacks weights, they do not match the configuration, or there is no
+            decoder.
     """
+    is_t5, kind = config.model_type in _T5, config.model_type
+    if decodes:
+        known = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+        if not (known and config.is_encoder_decoder):  # transformers would draw a decoder
+            raise ValueError(
+                f"backbone.name={name}: holds an encoder alone ({kind}), a generative "
+                "system must have a decoder that reads it, such as T5 or BART"
+            )
+        auto: Any = AutoModelForSeq2SeqLM
+    else:  # the T5 family (ByT5 is a T5) has a separate class for encoders
+        auto = AutoModelForTextEncoding if is_t5 else AutoModel
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # missing weights are checked below
     try:
-        model, loading = kind.from_pretrained(
+        model, loading = auto.from_pretrained(
             name, config=config, output_loading_info=True, **_WEIGHT_OPTIONS, **hub_options(name)
         )
     except (OSError, RuntimeError) as error:
@@ -186,22 +168,11 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     lacks = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if lacks:
         raise ValueError(f"backbone.name={name}: lacks the weights {', '.join(lacks[:3])}")
+    if not decodes:
+        model = model.get_encoder() if config.is_encoder_decoder and not is_t5 else model
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None  # of BERT: it would have no gradient
     return model
-
-
-def _prepared(
-    model: PreTrainedModel, attention: str, gradient_checkpointing: bool, template: TextTemplate
-) -> PreTrainedModel:
-    model.set_attn_implementation(attention if model._supports_sdpa else "eager")
-    model.template = template
-    check_embedding_ties(model)
-    if (missing := template.special[-1] + 1 - model.config.vocab_size) > 0:
-        add_tokens(model, missing)  # markers that the tokeniser did not know
-    if gradient_checkpointing:
-        older = "gradient_checkpointing_enable"  # the name in the first releases of transformers 5
-        enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, older)
-        enable({"use_reentrant": False})
-    return model.train()  # a pretrained model comes in evaluation mode, without dropout
 
 
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
@@ -322,12 +293,7 @@ def check_length(model: PreTrainedModel, **lengths: int) -> None:
 
 
 def _new_t5(
-    kind: type[PreTrainedModel],
-    dropout_rate: float | None,
-    shape: dict[str, Any],
-    template: TextTemplate,
-    initialisation: Initialisation,
-    latent: float,
+    decodes: bool, dropout_rate: float | None, shape: dict[str, Any], template: TextTemplate
 ) -> PreTrainedModel:
     """A new T5 in the original's form, with ReLU, which takes half the time of a gated unit here.
 
@@ -338,7 +304,7 @@ def _new_t5(
         ValueError: transformers or torch cannot make a T5 of these values.
     """
     token = torch.zeros(1, 1, dtype=torch.long)
-    both = {} if kind is T5EncoderModel else {"decoder_input_ids": token}
+    both = {"decoder_input_ids": token} if decodes else {}
     try:
         config = T5Config(
             dropout_rate=dropout_rate or 0.0,
@@ -348,15 +314,12 @@ def _new_t5(
             tie_word_embeddings=True,
             **shape,
         )
-        model = kind(config).eval()
+        model = (T5ForConditionalGeneration if decodes else T5EncoderModel)(config).eval()
         with torch.no_grad():  # some shapes fail in the first pass alone
             model(input_ids=token, **both)
     except Exception as error:  # many kinds, depending on the value
         rule = f"must be values that a T5 can have ({describe_error(error)})"
         raise ValueError(f"backbone.shape={shape}: {rule}") from None
-    model.latent = latent
-    if initialisation == "mimetic":
-        match_and_copy(model)
     return model
 
 

@@ -1,9 +1,9 @@
 """Options: the parts that `_target_` may name, by kind, and the ranges of their arguments.
 
 A class becomes a part by its decorator, ``@part("alignment")``. A dotted path in a configuration
-only chooses among parts: looking one up imports no module but those of this library's own folders,
-and calls nothing that is not a part of the very kind that is expected. So what a folder from
-elsewhere says can be built, and what it cannot name cannot run (docs/design.md).
+only chooses among parts: the lookup imports modules of this library's own folders alone, and calls
+nothing but parts of the expected kind. So a configuration from elsewhere can be built, and can run
+no other code (docs/design.md).
 
 The type of an argument says which values it may have, `k: Annotated[int, AtLeast(1)]`: a part
 checks them when it is called, and the command line before anything heavy is imported.
@@ -52,7 +52,7 @@ def part(kind: str, **nested: str) -> Callable[[Target], Target]:
     """Makes a class, or a function that makes one, a part that configurations can name.
 
     Args:
-        kind: what it is, such as "alignment"; whoever builds one asks for a kind.
+        kind: its role, such as "alignment"; `build` asks for a part of a kind.
         nested: arguments that are parts themselves (or lists of them) → their kind. They are
             built before the class is called; a subclass has them, too.
     """
@@ -132,7 +132,7 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
     Raises:
         ValueError: there is no such part of this kind, and the user has not named it himself.
     """
-    target = _of_the_house(path) if isinstance(path, str) else None
+    target = _find_own(path) if isinstance(path, str) else None
     if target in _parts:
         if _parts[target][0] != kind:
             raise ValueError(f"{kind}.{TARGET}={path}: must be of the kind {kind}")
@@ -155,12 +155,12 @@ def check_parts(kind: str, configuration: Any) -> None:
         ValueError: as `find_part`.
     """
     for path in find_targets(configuration):
-        target = _of_the_house(path)
+        target = _find_own(path)
         find_part(_parts[target][0] if target in _parts else kind, path)
 
 
-def _of_the_house(path: str) -> Any:
-    """What a module of this library calls by that name; None if there is no such module or name."""
+def _find_own(path: str) -> Any:
+    """The class or function of this library with this dotted path; None if there is none."""
     module, _, name = path.rpartition(".")
     words = module.split(".")
     if words[0] not in ROOMS or not all(word.isidentifier() for word in words):
@@ -173,7 +173,7 @@ def _of_the_house(path: str) -> Any:
 
 @contextmanager
 def admitting(*configurations: Any) -> Iterator[None]:
-    """Within it every class that these configurations name may be built: the user has typed them.
+    """Inside the block, every class named in these configurations may be built: the user typed it.
 
     Args:
         configurations: of dicts and lists; names are those under `_target_`, at any depth.

@@ -1,4 +1,4 @@
-"""Unary salience: the weight of a token, whatever it is aligned with (aligner §3.2).
+"""Unary salience: a weight for each token, the same for every alignment (aligner §3.2).
 
 Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, L, d), their tokens
 (B, L) int64 and the mask (B, L) bool → u ≥ 0, (B, L) fp32, zero at padding. The gate of a learned

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import check_length, encoder_mask, load_encoder, max_length
+from gr_mvdr.backbones import check_length, encoder_mask, load_backbone, max_length
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import rotate_documents
@@ -56,7 +56,7 @@ class CrossEncoder(System):
     ):
         """
         Args:
-            backbone: arguments of `load_encoder`.
+            backbone: arguments of `load_backbone`.
             query_length, document_length: tokens kept of a text, special tokens included.
             loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. Pairs that were not scored
                 have relevance −inf.
@@ -70,7 +70,7 @@ class CrossEncoder(System):
         super().__init__(optimizer)
         self.save_hyperparameters()
         self.loss_function = build("loss", loss)
-        self.encoder = load_encoder(**backbone)
+        self.encoder = load_backbone(**backbone)
         self.template = self.encoder.template
         if self.template.pair is None:
             raise ValueError(

@@ -86,7 +86,7 @@ class Docid(GenerativeSystem):
     ):
         """
         Args:
-            backbone: arguments of `load_encoder_decoder`; its tables grow by the new tokens.
+            backbone: arguments of `load_backbone`; its tables grow by the new tokens.
             identifiers: the scheme, `_target_` and options.
             query_length: tokens kept of a query, special tokens included.
             document_length: tokens kept of a document where it is encoded (the model's own

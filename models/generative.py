@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr import cross_attention
-from gr_mvdr.backbones import encode, load_encoder_decoder
+from gr_mvdr.backbones import encode, load_backbone
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import BeamSearchResult, beam_search
@@ -72,13 +72,13 @@ class GenerativeSystem(System):
     ):
         """
         Args:
-            backbone, decoder_layers: arguments of `load_encoder_decoder`.
+            backbone, decoder_layers: arguments of `load_backbone`.
             optimizer: see `System`.
             head: the output table, `_target_` and options; None = the backbone's own.
             ranking: a loss of `models.beyond.ranking_losses` that is added; None = none.
         """
         super().__init__(optimizer)
-        self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
+        self.backbone = load_backbone(**backbone, decoder_layers=decoder_layers, decodes=True)
         read_decoder(self.backbone.get_decoder())  # one that no alignment can be read from
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size

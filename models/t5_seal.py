@@ -49,7 +49,7 @@ class T5SEAL(GenerativeSystem):
     ):
         """
         Args:
-            backbone: arguments of `load_encoder_decoder`.
+            backbone: arguments of `load_backbone`.
             query_length: tokens kept of a query, special tokens included.
             document_length: tokens kept of a document where it is encoded (NP decoding's table).
             key_length: longest generated n-gram, in tokens.

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import encoder_mask, load_encoder
+from gr_mvdr.backbones import encoder_mask, load_backbone
 from gr_mvdr.options import build
 from gr_mvdr.pooling import AllTokens, ClusteredTokens, Grouped, merge_tokens
 from gr_mvdr.relevance import at_least_float32
@@ -37,7 +37,7 @@ class TokenEncoder(nn.Module):
     ):
         """
         Args:
-            backbone: arguments of `load_encoder`.
+            backbone: arguments of `load_backbone`.
             dimension: d, the size of a token vector (of a key too, where there are keys).
             heads: H parts of a vector, each with its own alignment (mva Table 4).
             pooling: each side's part of `gr_mvdr.pooling`; None = every token.
@@ -54,7 +54,7 @@ class TokenEncoder(nn.Module):
         if heads > 1 and salience:
             raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
         self.heads, self.dimension = heads, dimension
-        self.backbone = load_encoder(**backbone)
+        self.backbone = load_backbone(**backbone)
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size
         size = self.backbone.get_input_embeddings().embedding_dim, self.vocabulary_size

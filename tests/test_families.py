@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from gr_mvdr.backbones import load_encoder
+from gr_mvdr.backbones import load_backbone
 from models.retriever import Retriever
 from tests.families import FAMILIES, save_family
 from tests.runs import beir, compose_config
@@ -92,7 +92,7 @@ def test_a_backbone_that_a_system_cannot_use_is_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"^backbone.name=.*: holds a decoder alone \(gpt2\), must be"
     ):
-        load_encoder(str(tmp_path))
+        load_backbone(str(tmp_path))
 
 
 def test_a_text_that_is_longer_than_the_positions_is_refused(tmp_path):
@@ -114,4 +114,4 @@ def test_a_folder_without_weights_is_refused(tmp_path):
     name = save_family("bert", tmp_path / "bert", texts(data))
     (tmp_path / "bert/model.safetensors").unlink()
     with pytest.raises(ValueError, match="bert: cannot be loaded: "):
-        load_encoder(name)
+        load_backbone(name)

@@ -1,4 +1,4 @@
-"""The step of a decoder: what a beam search asks at each position, with a cache."""
+"""One decoding step with a cache, as a beam search calls it at each position."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class DecodingStep:
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
         context = None if context is None else context[:, -1]
         logits = at_least_float32(self.head.logits(hidden, context, position))
-        # In place: the largest tensor of the search would otherwise be there twice.
+        # In place: the largest tensor of the search would otherwise exist twice.
         self.scores = torch.log_softmax(logits, -1, out=logits)
         return self.scores
 

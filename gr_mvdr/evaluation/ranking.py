@@ -91,7 +91,7 @@ class Ranking:
             folder: a run's, in which the file must lie; None = the user named the file.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             ValueError: names ``file:line`` and what was expected there.
         """
         return Ranking(_read_pairs(path, folder, "query Q0 document rank score tag", 4, float))
@@ -114,7 +114,7 @@ def evaluate(
 
     Args:
         ranking: queries without judgements are ignored. A metric deeper than the ranking reads
-            what is there, as in trec_eval.
+            all of it, as in trec_eval.
         qrels: query id → {document id: grade}; a document is relevant from grade 1.
         metrics: names, see `KINDS` and `find_metric`.
 
@@ -245,7 +245,7 @@ def _read_pairs(
             rule = f"{columns!r}, with {kind} as {columns.split()[place]}"
             raise ValueError(f"{path}:{number}: expected {rule}, got {line[:80]!r}") from None
         if document in pairs.setdefault(query, {}):
-            raise ValueError(f"{path}:{number}: {query!r} {document!r} is there already")
+            raise ValueError(f"{path}:{number}: {query!r} {document!r} occurs twice")
         pairs[query][document] = value
     return pairs
 

@@ -95,17 +95,13 @@ class NonParametricHead(TableHead):
         self.renew_table()
 
     def begin_epoch(self, epoch: int) -> None:
+        rebuilds = self.form == "async" and epoch % self.rebuild_every == 0
+        rebuilds |= self.form == "contrastive" and epoch == self.contrastive_epochs
         # A resumed run has its checkpoint's table until the next one is due.
-        if epoch and self.builds_before(epoch):
+        if epoch and rebuilds:
             self.renew_table()
         if world_size() > 1:  # each rank has made the table, and rounding may differ
             self.set_table(**{name: broadcast(x) for name, x in self._tensors().items()})
-
-    def builds_before(self, epoch: int) -> bool:
-        """Whether the table is made before this epoch, counted from 0."""
-        if self.form == "async":
-            return epoch % self.rebuild_every == 0
-        return epoch == 0 or (self.form == "contrastive" and epoch == self.contrastive_epochs)
 
     def is_contrastive(self, epoch: int) -> bool:
         """Whether the encoder learns its own vectors in this epoch, with a table a batch."""
@@ -264,7 +260,7 @@ class NonParametricHead(TableHead):
         offset = torch.arange(max(1, int(length.max())) + more, device=at.device)
         inside = offset < length.unsqueeze(1)
         place = (self.starts[at].unsqueeze(1) + offset) * inside
-        tokens, rows = (F.pad(x, (0, 1)) for x in (self.tokens, self.rows))  # one is there to read
+        tokens, rows = (F.pad(x, (0, 1)) for x in (self.tokens, self.rows))  # index 0 exists
         return tokens[place].masked_fill(~inside, -1), rows[place]
 
     def embed(self, rows: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from gr_mvdr.backbones import encode_texts, load_encoder
+from gr_mvdr.backbones import encode_texts, load_backbone
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.identifiers.scheme import Scheme, Table
 from gr_mvdr.options import Seed, Size, build, part
@@ -128,7 +128,7 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         tokenizer = load_tokenizer(self.name)
         # The tokeniser adds the tokens around a text.
         bare = TextTemplate(suffix=()).settings
-        model = load_encoder(self.name, attention="eager", template=bare).float()
+        model = load_backbone(self.name, attention="eager", template=bare).float()
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]

@@ -113,8 +113,8 @@ class Identifiers:
 class Scheme:
     """Makes identifiers: atomic, naive or semantic docids, titles.
 
-    A new scheme is a subclass with `name`, and `learn` if the documents known in training are named
-    otherwise than those that come later. What it learns it lists in `arrays` and `values`.
+    A new scheme is a subclass with `name`, and `learn` if documents known in training get other
+    identifiers than those that come later. What it learns it lists in `arrays` and `values`.
 
     Attributes:
         n_tokens: number of new tokens, from `first_token` on; known once fitted.
@@ -170,7 +170,7 @@ class Scheme:
             ValueError: there are no documents.
         """
         if len(documents) == 0:
-            raise ValueError("model.identifiers: there is no document to give an identifier to")
+            raise ValueError("model.identifiers: needs at least one document")
         self.first_token = first_token
         self.known = dict(zip(documents["id"][:], self.learn(documents), strict=True))
 

@@ -244,7 +244,7 @@ class TokenIndex:
         )
 
     def _ladder(self, options: SearchOptions, depth: int) -> list[dict[str, Any]]:
-        """The open options at 1, 2, 4, … times their least values, up to what is of use."""
+        """The open options at 1, 2, 4, … times their least values, up to the largest useful one."""
         self.proposer(options)  # counts the lists
         nearest = self.nearest(options.keep_document)
         refine = max(depth, len(self.store.live_numbers) // _DOCUMENT)

@@ -34,7 +34,8 @@ class NearestTokens:
     `expected_relevance`.
 
     Attributes:
-        keep: β_d, the share of most salient tokens that each document is found by (aligner §3.2).
+        keep: β_d, the share of each document's most salient tokens that can be retrieved (aligner
+            §3.2).
         rows: (K,) int64 ascending, the token rows that can be retrieved.
     """
 

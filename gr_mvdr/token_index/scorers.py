@@ -174,7 +174,7 @@ class Retrieved:
 
     Attributes:
         similarities: (N, k') fp32.
-        owners: (N, k') int64 the tokens' documents; −1 = no token, as an IVF search found fewer.
+        owners: (N, k') int64 the tokens' documents; −1 = none, where an IVF search returns fewer.
         salience: (N, k') fp32 u of the tokens; None = all one.
         n_tokens: the number of retrieved tokens.
         documents: (C,) int64 numbers of the documents that own one, ascending.
@@ -275,8 +275,8 @@ def imputed_terms(
         query_token, place = real.nonzero(as_tuple=True)
         row = torch.searchsorted(retrieved.documents, retrieved.owners[query_token, place])
         cell = row * len(real) + query_token
-        found = torch.bincount(cell, minlength=seen.numel()).view(seen.shape)
-        whole = found >= counts[retrieved.documents].unsqueeze(1)  # all tokens were retrieved
+        counted = torch.bincount(cell, minlength=seen.numel()).view(seen.shape)
+        whole = counted >= counts[retrieved.documents].unsqueeze(1)  # all tokens were retrieved
         values = torch.where(whole, values, values.maximum(missing))
     return values * weights, weights.sum(1)
 

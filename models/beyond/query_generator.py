@@ -56,7 +56,7 @@ class QueryGenerator(GenerativeSystem):
     ):
         """
         Args:
-            backbone: arguments of `load_encoder_decoder`.
+            backbone: arguments of `load_backbone`.
             tokenizer: folder of the run's tokeniser, to write queries as text.
             document_length: tokens read of a document, those around it included.
             query_length: tokens of a generated query, those around it included.

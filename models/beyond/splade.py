@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.alignment import LexicalMaxSim
-from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_encoder
+from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_backbone
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.bm25 import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
@@ -57,7 +57,7 @@ class SPLADE(LexicalSystem):
     ):
         """
         Args:
-            backbone: arguments of `load_encoder`.
+            backbone: arguments of `load_backbone`.
             query_length, document_length: tokens kept of a text, special tokens included.
             loss: of `gr_mvdr.losses`, as a dict with `_target_`; optimizer: see `System`.
             keep: side → number of terms that a text keeps in scoring and search, the heaviest;
@@ -72,7 +72,7 @@ class SPLADE(LexicalSystem):
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
-        self.loss_function, self.encoder = build("loss", loss), load_encoder(**backbone)
+        self.loss_function, self.encoder = build("loss", loss), load_backbone(**backbone)
         lengths = {"query_length": query_length, "document_length": document_length}
         check_length(self.encoder, **lengths)
         config, self.template = self.encoder.config, self.encoder.template

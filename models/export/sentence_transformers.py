@@ -297,7 +297,7 @@ def build_published(published: Published) -> MultiVector:
     It scores, aligns and, once it has indexed documents, searches.
 
     Raises:
-        ValueError: the encoder cannot be loaded, see `load_encoder`.
+        ValueError: the encoder cannot be loaded, see `load_backbone`.
     """
     named = {key.rpartition(".")[::2]: value for key, value in published.settings.items()}
     backbone = {name: value for (group, name), value in named.items() if group == "backbone"}

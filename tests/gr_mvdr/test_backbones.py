@@ -12,8 +12,7 @@ from transformers import (
 from gr_mvdr import files
 from gr_mvdr.backbones import (
     check_embedding_ties,
-    load_encoder,
-    load_encoder_decoder,
+    load_backbone,
 )
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -49,12 +48,12 @@ def test_a_pretrained_model_gives_the_checkpoints_vectors_and_logits(tmp_path, f
     saved, (ids, mask) = save_pretrained(tmp_path, family), batch()
     expected = saved.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
     for attention in ("sdpa", "eager"):
-        encoder = load_encoder(str(tmp_path), attention=attention).eval()
+        encoder = load_backbone(str(tmp_path), attention=attention).eval()
         assert encoder.config._attn_implementation == attention
         assert not any(name.startswith(("decoder", "lm_head")) for name in encoder.state_dict())
         vectors = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         assert torch.allclose(vectors, expected, atol=1e-5)
-    loaded = load_encoder_decoder(str(tmp_path)).eval()
+    loaded = load_backbone(str(tmp_path), decodes=True).eval()
     assert (loaded.lm_head.weight is loaded.shared.weight) == (family == "t5")
     assert getattr(loaded.config, "scale_decoder_outputs", False) == (family == "t5")
     arguments = dict(input_ids=ids, attention_mask=mask, decoder_input_ids=ids)
@@ -63,7 +62,7 @@ def test_a_pretrained_model_gives_the_checkpoints_vectors_and_logits(tmp_path, f
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_a_stack_with_a_table_of_its_own_is_refused(stack):
-    model = load_encoder_decoder(None, shape=SHAPE)
+    model = load_backbone(None, shape=SHAPE, decodes=True)
     check_embedding_ties(model)
     part = getattr(model, stack)
     part.embed_tokens = torch.nn.Embedding.from_pretrained(model.shared.weight.detach().clone())
@@ -86,13 +85,13 @@ def test_without_a_hub_a_cached_model_is_loaded_and_another_refused_at_once(no_h
     saved = save_pretrained(kept / "snapshots" / "1", "t5")
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text("1")
-    loaded = load_encoder_decoder("owner/tiny")
+    loaded = load_backbone("owner/tiny", decodes=True)
     assert torch.equal(loaded.shared.weight, saved.shared.weight)
     with pytest.raises(FileNotFoundError, match="backbone.name=owner/tin: .* cannot be reached"):
-        load_encoder_decoder("owner/tin")
+        load_backbone("owner/tin", decodes=True)
 
 
 def test_a_shape_that_no_t5_has_is_refused():
     message = "backbone.shape={.*'num_heads': 1.5.*}: must be values that a T5 can have"
     with pytest.raises(ValueError, match=message):
-        load_encoder_decoder(None, shape=SHAPE | {"num_heads": 1.5})
+        load_backbone(None, shape=SHAPE | {"num_heads": 1.5}, decodes=True)

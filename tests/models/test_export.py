@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, T5EncoderModel, T5ForConditionalGeneration
 
-from gr_mvdr.backbones import load_encoder, load_encoder_decoder
+from gr_mvdr.backbones import load_backbone
 from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.beyond.query_generator import QueryGenerator
@@ -187,11 +187,11 @@ def test_an_exported_folder_is_a_backbone(tools, export, tokenizer, untied):
     assert torch.allclose(again.score(batch), seal.score(batch), atol=1e-5)
     ids, mask = batch.query_ids, batch.query_mask.long()
     expected = colbert.encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
-    found = load_encoder(str(folders[1]), 0.0).double().eval()(input_ids=ids, attention_mask=mask)
+    found = load_backbone(str(folders[1]), 0.0).double().eval()(input_ids=ids, attention_mask=mask)
     assert torch.allclose(found.last_hidden_state, expected, atol=1e-5)
-    assert load_encoder(str(folders[0])).shared.weight.equal(seal.backbone.shared.weight)
+    assert load_backbone(str(folders[0])).shared.weight.equal(seal.backbone.shared.weight)
     with pytest.raises(ValueError, match=r"backbone.name=.*colbert: holds an encoder alone"):
-        load_encoder_decoder(str(folders[1]))
+        load_backbone(str(folders[1]), decodes=True)
     for folder in folders:
         loaded = load_tokenizer(folder)
         texts = [*QUERIES, *DOCUMENTS]

@@ -38,7 +38,7 @@ def test_a_run_is_written_in_six_columns_and_read_back(tmp_path):
     [
         ("q Q0 a 2 0.5", "run.trec:2: expected 'query Q0 document rank score tag'"),
         ("q Q0 c 2 high x", "run.trec:2: .* with a number as score, got 'q Q0 c 2 high x"),
-        ("q Q0 b 2 0.5 x", "run.trec:2: 'q' 'b' is there already"),
+        ("q Q0 b 2 0.5 x", "run.trec:2: 'q' 'b' occurs twice"),
     ],
 )
 def test_a_broken_run_names_the_line(tmp_path, line, message):

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.backbones import load_backbone
 from gr_mvdr.heads.non_parametric import NonParametricHead, cluster_rows, locate
 from gr_mvdr.heads.plain import Head, Vocabulary
 
@@ -16,7 +16,7 @@ TITLES = [[7, 8, 7, 9], [7, 7, 8], [], [9, 7]]
 @pytest.fixture(scope="module")
 def backbone():
     torch.manual_seed(0)
-    return load_encoder_decoder(None, shape=SHAPE).eval()
+    return load_backbone(None, shape=SHAPE, decodes=True).eval()
 
 
 def random(*shape):
@@ -146,16 +146,21 @@ def test_the_live_table_has_one_row_an_occurrence_and_gradients(backbone):
 # Schedule and checkpoints
 
 
-def test_the_schedule_of_each_form(backbone):
-    def epochs(verb, **options):
-        head = NonParametricHead(backbone, **options)
-        return [epoch for epoch in range(7) if getattr(head, verb)(epoch)]
+def test_the_table_is_rebuilt_before_the_epochs_of_each_form(backbone, monkeypatch):
+    rebuilt = []
+    monkeypatch.setattr(NonParametricHead, "renew_table", lambda head: rebuilt.append(True))
 
-    assert epochs("builds_before") == [0]
-    assert epochs("builds_before", form="async", rebuild_every=3) == [0, 3, 6]
-    assert epochs("builds_before", form="contrastive", contrastive_epochs=2) == [0, 2]
-    assert epochs("is_contrastive", form="contrastive", contrastive_epochs=2) == [0, 1]
-    assert epochs("is_contrastive", form="async", contrastive_epochs=2) == []
+    def epochs(**options):
+        head, due = NonParametricHead(backbone, **options), []
+        for epoch in range(7):
+            rebuilt.clear()
+            head.begin_epoch(epoch)
+            due += [epoch] * len(rebuilt)
+        return due, [epoch for epoch in range(7) if head.is_contrastive(epoch)]
+
+    assert epochs() == ([], [])
+    assert epochs(form="async", rebuild_every=3, contrastive_epochs=2) == ([3, 6], [])
+    assert epochs(form="contrastive", contrastive_epochs=2) == ([2], [0, 1])
 
 
 def test_a_table_of_any_size_survives_a_checkpoint(backbone):

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.backbones import load_backbone
 from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Vocabulary
 
@@ -21,7 +21,7 @@ SHORT, LONG = Vocabulary(torch.tensor([1, 5, 9, 20])), Vocabulary(torch.arange(1
 @pytest.fixture(scope="module")
 def backbone(float64):
     torch.manual_seed(0)
-    return load_encoder_decoder(None, shape=SHAPE).eval()
+    return load_backbone(None, shape=SHAPE, decodes=True).eval()
 
 
 def make(backbone, vocabulary=SHORT, form="paper", **options):

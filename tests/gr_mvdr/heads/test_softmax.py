@@ -3,7 +3,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.backbones import load_backbone
 from gr_mvdr.heads import plain as heads
 from gr_mvdr.heads.non_parametric import NonParametricHead, locate
 from gr_mvdr.heads.pawa import PawaHead
@@ -51,7 +51,7 @@ def draw(*shape, seed=0):
 def task(request, float64, monkeypatch):
     """A head, states of eleven positions and their labels; a block has room for four of them."""
     torch.manual_seed(0)
-    head = HEADS[request.param](load_encoder_decoder(None, shape=SHAPE))
+    head = HEADS[request.param](load_backbone(None, shape=SHAPE, decodes=True))
     monkeypatch.setattr(heads, "_CPU_BLOCK", 4 * 4 * head.numbers_per_position)
     position, labels = torch.arange(N) % 3, torch.randint(4, 30, (N,))
     if request.param == "pawa-positions":

@@ -110,7 +110,7 @@ def test_known_documents_keep_their_identifiers_and_a_loaded_scheme_says_the_sam
     assert {path.name for path in tmp_path.iterdir()} == {"scheme"}, "nothing half-written"
     with pytest.raises(ValueError, match="exists already"):
         scheme.save(tmp_path / "scheme")
-    with pytest.raises(ValueError, match="model.identifiers: there is no document"):
+    with pytest.raises(ValueError, match="model.identifiers: needs at least one document"):
         SCHEMES[kind]().fit(documents(1).select([]), FIRST)
 
 
