@@ -340,7 +340,6 @@ class AlignmentWriter:
 def cut(explanation: Explanation, number: int) -> Fields:
     """One pair of a batch without its padding, on the CPU; the axes are those of `FIELDS`."""
     last = explanation.layers[-1]
-    rows, columns = last.document_mask[number], last.query_mask[number]
     fields = {
         name: torch.stack([getattr(layer, name)[number] for layer in explanation.layers])
         for name in LAYERS
@@ -352,12 +351,13 @@ def cut(explanation: Explanation, number: int) -> Fields:
         fields["pairwise"] = explanation.pairwise[number, 0]
     if explanation.decoder is not None:
         fields |= {name: getattr(explanation.decoder, name)[number] for name in DECODER}
-    for name, axes in FIELDS.items():
-        if name in fields and "m" in axes:
-            fields[name] = fields[name][..., rows, :] if "n" in axes else fields[name][..., rows]
-        if name in fields and "n" in axes:
-            fields[name] = fields[name][..., columns]
-    return {name: value.cpu() for name, value in fields.items()}
+    masks = {"m": last.document_mask[number], "n": last.query_mask[number]}
+    real = {axis: mask.nonzero()[:, 0] for axis, mask in masks.items()}
+    for name, value in fields.items():
+        for place, axis in enumerate(FIELDS[name]):
+            value = value.index_select(place, real[axis]) if axis in real else value
+        fields[name] = value.cpu()
+    return fields
 
 
 @torch.inference_mode()

@@ -55,13 +55,9 @@ def texts():
 SUBJECT = Subject(store=SimpleNamespace(description=None), texts=texts())
 
 
-def measured(pairs, size=None):
+def measured(pairs):
     measurement = Contribution(SUBJECT)
-    count = len(pairs.score)
-    for first in range(0, count, size or count):
-        part = slice(first, first + (size or count))
-        one = PairAlignment(**{n: v[part] for n, v in vars(pairs).items()})
-        measurement.update(Explanation([one]), first)
+    measurement.update(Explanation([pairs]), 0)
     return measurement.finish()
 
 
@@ -111,13 +107,6 @@ def test_a_pair_by_hand():
         prefix + "top_5": 1,
         prefix + "content_share": pytest.approx(0.7),
     }
-
-
-def test_batches_and_padding_change_nothing(make_pairs):
-    pairs = make_pairs(9, heads=2, paradigm="generative")
-    whole, parts = measured(pairs), measured(pairs, size=2)
-    for one, other in zip(*(r.tables["contribution"] for r in (whole, parts)), strict=True):
-        assert one == pytest.approx(other)
 
 
 def test_shares_of_kinds_sum_to_one_and_bins_leave_special_tokens_out(make_pairs):

@@ -105,20 +105,6 @@ def test_token_types_and_bins_equal_the_reference(golden):
             assert rows.metrics.get(key) == (pytest.approx(mean(values)) if values else None)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_permutation_of_identical_texts_matches_exactly(direction):
-    ids = torch.tensor([[7, 3, 9, 4, 0, 0]])
-    mask = torch.tensor([[True, True, True, True, False, False]])
-    order = torch.tensor([2, 0, 3, 1])
-    alignment = torch.zeros(1, 6, 6)
-    alignment[0, torch.arange(4), order] = 1
-    query_ids = ids.clone()
-    query_ids[0, order] = ids[0, :4]
-    hard, soft = exact_match(alignment, ids, query_ids, mask, mask, direction)
-    assert hard.tolist() == mask.tolist()
-    assert soft.tolist() == mask.float().tolist()
-
-
 def test_by_hand_two_documents_tokens_and_three_query_tokens():
     # rows sum to 1; the query's tokens are b a b, the document's a b
     alignment = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]])
@@ -136,28 +122,8 @@ def test_padding_never_matches_even_where_it_is_the_strongest():
     ids, mask = torch.tensor([5, 5]), torch.tensor([True, False])
     hard, soft = exact_match(alignment, ids, ids, mask, mask, "query_to_document")
     assert hard.tolist() == [True, False] and soft.tolist() == [0.25, 0.0]
-    hard, _ = exact_match(alignment, ids, ids + 1 - mask.long(), mask, mask, "query_to_document")
-    assert hard.tolist() == [True, False]  # the pad of the document would be another token
-
-
-def test_a_token_aligned_to_nothing_matches_nothing():
-    ids, mask = torch.tensor([5, 6]), torch.ones(2, dtype=torch.bool)
-    hard, _ = exact_match(torch.zeros(2, 2), ids, ids, mask, mask, "document_to_query")
-    assert not hard.any()
-
-
-def test_ids_broadcast_over_heads():
-    generator = torch.Generator().manual_seed(0)
-    alignment = torch.rand(3, 4, 5, 6, generator=generator)  # (B, H, M, N)
-    document_ids = torch.randint(0, 3, (3, 5), generator=generator)
-    query_ids = torch.randint(0, 3, (3, 6), generator=generator)
-    masks = torch.ones(3, 5, dtype=torch.bool), torch.ones(3, 6, dtype=torch.bool)
-    for direction in DIRECTIONS:
-        hard, soft = exact_match(
-            alignment, *(x[:, None] for x in (document_ids, query_ids, *masks)), direction
-        )
-        one = exact_match(alignment[:, 2], document_ids, query_ids, *masks, direction)
-        assert torch.equal(hard[:, 2], one[0]) and torch.allclose(soft[:, 2], one[1])
+    hard, _ = exact_match(0 * alignment, ids, ids, mask, mask, "query_to_document")
+    assert not hard.any()  # a token aligned to nothing matches nothing
 
 
 @pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])
@@ -268,15 +234,6 @@ def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
     rows = [r for r in found.tables["exact_match"] if r["tokens"] == "content"]
     counts = {row["direction"]: (row["occurrences"], row["token_types"]) for row in rows}
     assert counts == {"document_to_query": (1, 1), "query_to_document": (2, 1)}
-
-
-def test_batch_size_and_padding_change_nothing(make_explanation, store_of, measure):
-    store = store_of(make_explanation(9), "generative")
-    one, whole = (measure(ExactMatch, store, size, special=[3]) for size in (1, 9))
-    assert one.metrics == pytest.approx(whole.metrics, abs=1e-6)
-    for name, rows in one.tables.items():
-        for row, other in zip(rows, whole.tables[name], strict=True):
-            assert row == pytest.approx(other, abs=1e-6, nan_ok=True)
 
 
 def test_identical_texts_aligned_by_identity_match_everywhere(store_of, measure):

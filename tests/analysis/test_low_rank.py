@@ -56,15 +56,6 @@ def test_a_matrix_of_equal_rows_has_no_residual():
     torch.testing.assert_close(residual, torch.zeros(3, 9, 6).double())
 
 
-def test_a_permutation_has_full_rank():
-    alignment = torch.eye(7)[torch.randperm(7, generator=torch.Generator().manual_seed(0))][None]
-    found = low_rank(alignment, *masks_of(alignment))
-    assert float(found["effective_rank"]) == pytest.approx(7)
-    assert float(found["frobenius"]) ** 2 == pytest.approx(7)
-    assert float(found["best_rank_one"]) ** 2 == pytest.approx(6)
-    assert float(found["equal_rows"]) ** 2 == pytest.approx(6)
-
-
 @pytest.mark.parametrize("shape", [(4, 12, 5), (4, 5, 12)])
 def test_singular_values_equal_those_of_a_decomposition(shape):
     matrix = torch.rand(shape, generator=torch.Generator().manual_seed(1)).double()
@@ -122,13 +113,6 @@ def test_the_bound_by_hand():
     assert float(terms["residual_lemma"]) == pytest.approx(math.tanh(a))
 
 
-def test_the_bound_is_tight_where_attention_hardly_differs():
-    # of two query tokens, one deviating row: |A - R| is R times about the spread
-    _, attention, *masks = random_attention(1e-3)
-    terms = lemma_terms(attention, *masks)
-    assert (terms["bound_entries"] / terms["residual_lemma"]).median() < 10
-
-
 def test_the_terms_are_those_of_the_centred_logits():
     logits, attention, *masks = random_attention(1.0)
     terms = lemma_terms(attention, *masks)
@@ -147,12 +131,6 @@ def test_the_terms_are_those_of_the_centred_logits():
     torch.testing.assert_close(
         4 * terms["gamma_squared"] * terms["logits_norm"], terms["bound_entries"]
     )
-
-
-def test_vanished_weights_overflow_nothing():
-    attention = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
-    terms = lemma_terms(attention, *masks_of(attention))
-    assert terms["bound_entries"].isfinite().all()
 
 
 def test_padding_changes_nothing():
@@ -175,14 +153,13 @@ def heads_of(store, layer, head):
         yield pairs.alignment[:, head], pairs.document_mask, pairs.query_mask
 
 
-@pytest.mark.parametrize("size", [1, 4, 64])
-def test_rows_are_means_over_the_pairs_of_each_head(make_explanation, store_of, measure, size):
+def test_rows_are_means_over_the_pairs_of_each_head(make_explanation, store_of, measure):
     explanation = make_explanation(9, layers=2, heads=3)
     second = explanation.layers[1]
     second.alignment = second.alignment.flip(1) ** 2
     second.alignment /= second.alignment.sum(-1, keepdim=True).clamp_min(1e-30)
     store = store_of(explanation, "generative")
-    found = measure(LowRank, store, size)
+    found = measure(LowRank, store, 4)
     rows = found.tables["low_rank"]
     assert [(row["layer"], row["head"]) for row in rows] == [
         (a, b) for a in (1, 2) for b in (1, 2, 3)
@@ -245,15 +222,6 @@ def test_salience_is_measured_with_and_without(make_explanation, store_of, measu
     assert own != pytest.approx(before)
 
 
-def test_a_system_without_salience_has_one_row_and_no_bound(make_explanation, store_of, measure):
-    explanation = make_explanation(4, paradigm="multi_vector")
-    explanation.layers[0].alignment[0] = 0  # a pair aligned to nothing has no relative error
-    found = measure(LowRank, store_of(explanation, "multi_vector"))
-    (row,) = found.tables["low_rank"]
-    assert "bound" not in row and row["pairs"] == 3 and 0 < row["relative_error"] <= 1
-    assert [entry.name for _, entry in found.figures] == ["low_rank"]
-
-
 def test_matrices_of_zeros_are_left_out_of_every_mean(make_explanation, store_of, measure):
     whole, fewer = (make_explanation(5, paradigm="multi_vector", seed=2) for _ in range(2))
     whole.layers[0].alignment[1:3] = 0
@@ -264,6 +232,8 @@ def test_matrices_of_zeros_are_left_out_of_every_mean(make_explanation, store_of
         for name, found in (("whole", whole), ("fewer", fewer))
     )
     assert one.metrics == pytest.approx(other.metrics) and len(one.metrics) == 3
+    (row,) = one.tables["low_rank"]
+    assert "bound" not in row and row["pairs"] == 3
     shares = [[row["share"] for row in found.tables["spectrum"]] for found in (one, other)]
     assert shares[0][: len(shares[1])] == pytest.approx(shares[1])
     whole.layers[0].alignment[:] = 0
