@@ -82,17 +82,14 @@ def turn_crowded_labels(figure: Figure) -> None:
     The figure becomes higher by what they then need, so that its panels keep their height.
     """
     figure.draw_without_rendering()  # gives them their places
-    needed: dict[int, float] = {}  # row of panels → inches
+    needed = 0.0  # inches
     for axes in figure.axes:
         labels = [label for label in axes.get_xticklabels() if label.get_visible()]
         boxes = [label.get_window_extent() for label in labels if label.get_text()]
         if any(one.overlaps(other) for one, other in pairwise(boxes)):
             axes.tick_params(axis="x", rotation=90)
-            more = max(box.width for box in boxes) - max(box.height for box in boxes)
-            place = axes.get_subplotspec()
-            row = place.rowspan.start if place else 0
-            needed[row] = max(needed.get(row, 0.0), more / figure.dpi)
-    figure.set_figheight(figure.get_figheight() + sum(needed.values()))
+            needed = max(needed, *(box.width / figure.dpi for box in boxes))
+    figure.set_figheight(figure.get_figheight() + needed)
 
 
 def legend_below(figure: Figure, columns: int) -> None:
