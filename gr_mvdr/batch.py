@@ -134,13 +134,6 @@ def length_mask(lengths: Tensor) -> Tensor:
     return places < lengths.unsqueeze(1)
 
 
-def cut(tokens: Sequence[int], length: int, end_id: int | None = None) -> list[int]:
-    """The first tokens of a text, at most `length` of them, the end token (if given) included."""
-    if end_id is None:
-        return list(tokens[:length])
-    return [*tokens[: length - 1], end_id]
-
-
 def batch_by_size(lengths: Sequence[int], most: int | None = None) -> Iterator[range]:
     """The places of consecutive texts, in batches that are full; a longer text is one by itself.
 
