@@ -10,7 +10,7 @@ import pytest
 from tests.security.conftest import ROOT
 from tests.security.doors import Watch
 
-MUTANTS = 60
+MUTANTS = 24
 
 
 def mutants(made, tmp_path, first: int, last: int) -> list[dict]:
