@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from gr_mvdr.files import (
     new_file,
     new_folder,
     read_arrays,
+    read_checkpoint,
+    read_tensors,
     remove_abandoned,
     temporary_folder,
     write_arrays,
@@ -137,3 +140,28 @@ def test_every_flipped_byte_of_an_array_is_found(tmp_path):
     file.write_bytes(whole[:-1])
     with pytest.raises(ValueError, match="it was cut short"):
         read_arrays(tmp_path / "x", ("a",))
+
+
+def test_a_file_without_read_permission_is_not_called_damaged(tmp_path, monkeypatch):
+    torch.save({"state_dict": {}}, tmp_path / "last.ckpt")
+    save_file({"x": torch.zeros(2)}, tmp_path / "model.safetensors")
+    write_arrays(tmp_path / "arrays", {"a": np.zeros(2)}, {})
+    readers = {
+        "last.ckpt": read_checkpoint,
+        "model.safetensors": read_tensors,
+        "arrays/arrays.json": lambda file: read_arrays(file.parent, ("a",)),
+    }
+    for file in readers:
+        (tmp_path / file).chmod(0)
+    (tmp_path / "arrays").chmod(0o755)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    user = os.geteuid()
+    if not user:  # root may read every file
+        os.seteuid(65534)
+    try:
+        for file, read in readers.items():
+            with pytest.raises(PermissionError, match=file):
+                read(Path(file))
+    finally:
+        os.seteuid(user)

@@ -1,5 +1,7 @@
 """Token retrieval against all similarities written down."""
 
+import random
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from gr_mvdr.token_index import neighbours as token_neighbours
 from gr_mvdr.token_index import store as token_store
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.store import TokenStore
-from tests.gr_mvdr.token_index.test_store import create, random_tokens
+from tests.gr_mvdr.token_index.test_store import append, create, random_tokens
 
 MANY = [1 + n % 5 for n in range(60)]  # 180 tokens
 
@@ -119,3 +121,19 @@ def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries, len
     expected = nearest(tokens.vectors, queries, count)
     assert torch.allclose(similarities, expected[0], atol=1e-6)
     assert torch.equal(rows, expected[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "residual"])
+def test_a_flipped_bit_anywhere_in_an_index_is_detected(dtype, tmp_path):
+    store = append(create(tmp_path / "i", random_tokens(MANY), dtype), ["x"], random_tokens([3]))
+    NearestTokens(store).build_lists(4, 0)
+    places = random.Random(0)
+    for file in (tmp_path / "i").rglob("*.safetensors"):
+        whole = file.read_bytes()
+        for place in [0, len(whole) - 2, *(places.randrange(len(whole) - 1) for _ in range(5))]:
+            flipped = bytes([whole[place] ^ 1 << places.randrange(6)])
+            file.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+            with pytest.raises(ValueError, match=f"{file.parent.name}/{file.name}"):
+                NearestTokens(TokenStore(tmp_path / "i")).build_lists(4, 0)
+        file.write_bytes(whole)
+    NearestTokens(TokenStore(tmp_path / "i")).build_lists(4, 0)
