@@ -178,9 +178,10 @@ def _check_options(arguments: list[str]) -> None:
     """Raises ValueError for a group's option that is not a name; Hydra would not name the group."""
     for argument in arguments:
         group, _, option = argument.partition("=")
+        if not _NO_NAME.fullmatch(option) or not group:
+            continue
         folder = CONFIGURATIONS / group.partition("@")[0]
-        if _NO_NAME.fullmatch(option) and folder.is_dir() and folder != CONFIGURATIONS:
-            names = {path.stem for path in folder.glob("*.yaml")} | {*list_options(group)}
+        if names := {path.stem for path in folder.glob("*.yaml")} | {*list_options(group)}:
             said = ", ".join(sorted(names))
             raise ValueError(f"{argument}: must be one of {said}; ~{group} leaves the group out")
 

@@ -1,14 +1,8 @@
-"""Hydra's inputs: computed values (`${NAME:…}`), and the papers' experiments.
+"""Hydra's inputs: computed values (`${NAME:…}`), and the experiments.
 
-`conf/papers/PAPER.yaml` holds in one file what Hydra reads as many:
-
-- `shared`: NAME → what all systems have in common on a collection: the group `shared`. Within it
-  `own`: MODEL → what that system has of its own there, merged over the shared values.
-- `experiments`: NAME → what `experiment=NAME` adds; `about` says which table or figure it makes.
-- `smoke`: what `smoke=true` changes for these experiments besides `conf/smoke/small.yaml`.
-
-`needs` of a shared entry: the arguments of the command line that name the user's files. `first` of
-an experiment: those of the one that it takes models of, where they are not that one's own.
+A file of `conf/papers` holds what Hydra reads as many: group → option → content. `shared` is
+what all systems of a paper have in common on a collection, `specific/SHARED` what one model adds,
+`smoke` what `smoke=true` changes for the file's experiments.
 """
 
 import hashlib
@@ -94,64 +88,49 @@ def pretrained(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
     return value if _root_.backbone.name else otherwise
 
 
-PAPERS = Path(__file__).parent / "papers"
+EXPERIMENTS = Path(__file__).parent / "papers"
 
 
 @cache
-def read_papers() -> dict[str, dict[str, Any]]:
-    """The papers' files: name → content, not resolved."""
-    files = sorted(PAPERS.glob("*.yaml"))
+def read_experiments() -> dict[str, dict[str, dict[str, Any]]]:
+    """File name → Hydra's group → option → content, not resolved."""
+    files = sorted(EXPERIMENTS.glob("*.yaml"))
     return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
 
 
 @cache
-def register_experiments(own: bool = True) -> None:
-    """Makes the papers' experiments known to Hydra, once a process.
-
-    Args:
-        own: also the systems' own values, which a list of the user's choices does not need.
-    """
-    for paper, content in read_papers().items():
-        for name, shared in content["shared"].items():
-            _store("shared", name, shared)
-            for model, values in shared.get("own", {}).items() if own else ():
-                _store(f"own/{name}", model, values)
-        for name, experiment in content["experiments"].items():
-            _store("experiment", name, experiment)
-        smoke = content.get("smoke", {})
-        _store("smoke", paper, {**smoke, "defaults": ["small", *smoke.get("defaults", [])]})
-
-
-def _store(group: str, option: str, content: dict[str, Any]) -> None:
-    values = {k: v for k, v in content.items() if k not in ("own", "needs", "about", "first")}
-    ConfigStore.instance().store(option, values, group, "_global_", provider="conf/papers")
+def register_experiments() -> None:
+    """Makes the experiments known to Hydra, once a process."""
+    store = ConfigStore.instance().store
+    for groups in read_experiments().values():
+        for group, options in groups.items():
+            for option, content in options.items():
+                store(option, content, group, "_global_", provider=EXPERIMENTS.name)
 
 
 def prepare_arguments(arguments: list[str]) -> list[str]:
-    """Registers the papers if the arguments may name one, and replaces `smoke=true`.
+    """Registers the experiments if the arguments may name one, and replaces `smoke=true`.
 
-    Hydra does not accept true as an option: it becomes the paper of the experiment, or `small`.
-
-    Args:
-        arguments: of the command line.
+    Hydra does not accept true as an option: it becomes that of the experiment's file, or `small`.
     """
     if not any(a.startswith(("-", "experiment=", "shared=", "smoke=")) for a in arguments):
         return arguments  # reading them takes a third of a second
-    register_experiments(own=not {"--help", "-h"} & {*arguments})
+    register_experiments()
     chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
     names = {*re.findall(r"\w+", chosen[-1])} if chosen else set()
-    papers = [
-        paper for paper, content in read_papers().items() if names & {*content["experiments"]}
+    files = [
+        file
+        for file, groups in read_experiments().items()
+        if names & {*groups["experiment"]} and "smoke" in groups
     ]
-    option = f"smoke={papers[0] if papers else 'small'}"
+    option = f"smoke={files[0] if files else 'small'}"
     return [option if a == "smoke=true" else a for a in arguments if a != "smoke=false"]
 
 
 def list_options(group: str) -> list[str]:
-    """The options of a group that the papers' files add."""
-    register_experiments()
-    known = ConfigStore.instance().repo.get(group, {})
-    return [name.removesuffix(".yaml") for name in known if name.endswith(".yaml")]
+    """The options of a group that the experiments' files add."""
+    files = read_experiments().values()
+    return [option for groups in files for option in groups.get(group, ())]
 
 
 def find_typed(typed: Sequence[str] | None = None) -> list[str]:
