@@ -99,12 +99,16 @@ def read_experiments() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 @cache
-def register_experiments() -> None:
-    """Makes the experiments known to Hydra, once a process."""
+def register_experiments(specific: bool = True) -> None:
+    """Makes the experiments known to Hydra, once a process.
+
+    Args:
+        specific: also what single systems add, which a list of the user's choices does not need.
+    """
     store = ConfigStore.instance().store
     for groups in read_experiments().values():
         for group, options in groups.items():
-            for option, content in options.items():
+            for option, content in options.items() if specific or "/" not in group else ():
                 store(option, content, group, "_global_", provider=EXPERIMENTS.name)
 
 
@@ -115,7 +119,7 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
     """
     if not any(a.startswith(("-", "experiment=", "shared=", "smoke=")) for a in arguments):
         return arguments  # reading them takes a third of a second
-    register_experiments()
+    register_experiments(specific=not {"--help", "-h"} & {*arguments})
     chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
     names = {*re.findall(r"\w+", chosen[-1])} if chosen else set()
     files = [

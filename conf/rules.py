@@ -70,6 +70,7 @@ RULES: dict[str, Any] = {
     "beam_size": Size,
     "docid_beam": Size,
     # What experiments name and sweeps go through.
+    "experiment": Text,
     **dict.fromkeys(("size", "sizes", "trained", "trainings", "collections"), Text),
     **dict.fromkeys(("batches", "k_trains", "table4.row"), Text),
     "table4*": Any,

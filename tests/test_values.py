@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 import train
 from conf.checks import check_values, find_types, walk
 from conf.command import report_errors, run_command
+from conf.composition import register_experiments
 from conf.rules import RULES
 from conf.signatures import read_signature
 from gr_mvdr.options import ROOMS, find_targets, fits_type, inspect_signature
@@ -80,6 +81,7 @@ build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 50 a
 def base(name: str, *groups: str) -> dict:
     """A configuration with the options of its groups: composing takes a while."""
     further = ["name=run"] if name == "train" else []
+    register_experiments()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return OmegaConf.to_container(compose(name, [*further, *groups]))
 
