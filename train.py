@@ -42,7 +42,7 @@ from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.formats.files import sha256
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.files import CHECKPOINT, check_finite, read_config, write_json
+from gr_mvdr.files import check_finite, read_config, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build
 from gr_mvdr.ranks import join, leave, rank, rank_zero_first
@@ -196,14 +196,9 @@ def is_trained(config: DictConfig) -> bool:
 
 def announce_run(config: DictConfig, run: Path, model: System, record: dict[str, Any]) -> Any:
     """Makes the run's folder and prints it; returns the run's logger, or None."""
-    begun = (run / "config.yaml").is_file()
     start_run(config, record)
     documents = count_of(record["documents"], "document")
     print(f"{config.system} on {record['collection']}: {documents} → {run}")
-    if begun and not is_trained(config):
-        print("resume: nothing is to be trained, goes on with the index")
-    elif begun and not (run / CHECKPOINT).is_file():  # with one, `fit` knows more
-        print("resume: there is no checkpoint yet, training begins again")
     print_losses(record, config)
     return instantiate(describe_run(config.logger, "train", [record])) or None
 

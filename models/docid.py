@@ -134,10 +134,8 @@ class Docid(GenerativeSystem):
             scheme.fit(documents.select(known), first_token)
             self.identifiers = Identifiers(ids, [scheme.known.get(name, []) for name in ids])
         if scheme.first_token != first_token:
-            raise ValueError(
-                f"{folder}: its identifiers' new tokens begin at {scheme.first_token}, the "
-                f"vocabulary of this model has {first_token} tokens"
-            )
+            rule = f"must be made for {first_token} text tokens, not {scheme.first_token}"
+            raise ValueError(f"{folder}: {rule}")
         if scheme.n_tokens:
             add_tokens(self.backbone, scheme.n_tokens)
             self.vocabulary_size = self.backbone.config.vocab_size
@@ -247,12 +245,9 @@ class Docid(GenerativeSystem):
     def open_index(self, documents: Table, directory: str | Path) -> Trie:
         """Opens the identifiers that `index` wrote; see `System.open_index`."""
         saved = Identifiers.load(Path(directory) / "identifiers/identifiers", documents["id"][:])
-        for own, other in zip(self.identifiers.sequences, saved.sequences, strict=True):
-            if own and own != other:
-                raise ValueError(
-                    f"{directory}: names a document {other}, must be an index of this model, which "
-                    f"names it {own}"
-                )
+        pairs = zip(self.identifiers.sequences, saved.sequences, strict=True)
+        if any(own and own != other for own, other in pairs):
+            raise ValueError(f"{directory}: must be an index of this model, has other identifiers")
         self._take_identifiers(saved)
         return self._search_in(documents, directory)
 

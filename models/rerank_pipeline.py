@@ -27,9 +27,8 @@ from gr_mvdr.options import (
     part,
     show,
 )
-from gr_mvdr.texts import TextTable
-from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import Share, System, Table
+from models.bm25 import BM25, WordBM25
 from models.finished_run import FinishedRun
 
 
@@ -50,9 +49,6 @@ class Stage:
         self.run, self.depth = FinishedRun.read(key, run, trust), depth
         # The system's name as a part of a folder's; a foreign run may have "../..".
         self.name = re.sub(r"[^\w +-]", "_", self.run.provenance["system"])
-        # A lexical run saves no tokeniser: its tokens are the words of the documents.
-        is_lexical = self.run.config.get("tokenizer", {}).get("unit") == "word"
-        self.reads_words = is_lexical and not (self.run.path / "tokenizer").is_dir()
 
     def prepare(self, documents: Table, known: Sequence[int]) -> None:
         """Loads the model; the arguments are those of `System.prepare`.
@@ -65,6 +61,9 @@ class Stage:
         run.check_documents(documents)
         with reading(run.key):
             self.model = run.load_model(documents, known)
+            words = run.config.get("tokenizer", {}).get("unit") == "word"
+            if words and isinstance(self.model, BM25):  # its tokens were the texts' words
+                self.model = WordBM25(**self.model.hparams)
             form = next(iter((run.config.get("rerank") or {}).values()), {})
             with admitting(form if run.trust else None):
                 self.form = {
@@ -74,25 +73,13 @@ class Stage:
 
     def index(self, documents: Table, directory: Path) -> None:
         """Opens the run's own index where that is possible, else makes one in `directory`."""
-        self.words = build_word_tokenizer(documents["text"]) if self.reads_words else None
-        self.run.open_index(self.model, self._table(documents), directory)
-
-    def retrieve(self, queries: Table, k: int, among: Sequence[str] | None = None) -> Ranking:
-        """See `System.retrieve`."""
-        return self.model.retrieve(self._table(queries), k, among)
+        self.run.open_index(self.model, documents, directory)
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
     ) -> Ranking:
         """See `System.rerank`."""
-        return self.model.rerank(self._table(queries), documents, candidates, **self.form)
-
-    def _table(self, table: Table) -> Table:
-        if self.words is None:
-            return table
-        texts = table["text"][:]
-        tokens = self.words(texts, add_special_tokens=False)["input_ids"]
-        return TextTable({"id": table["id"][:], "text": texts, "tokens": tokens})
+        return self.model.rerank(queries, documents, candidates, **self.form)
 
 
 @part("model")
@@ -178,7 +165,7 @@ class RerankPipeline(System):
         The last stage that scored a document has its whole score as its share.
         """
         first, start = self.stages[0], time.perf_counter()
-        ranking = first.retrieve(queries, first.depth or k, among)
+        ranking = first.model.retrieve(queries, first.depth or k, among)
         seconds = time.perf_counter() - start
         lengths = _lengths(queries, self.template.read_query)
         counts = product(*(Counter(sizes.values()).items() for sizes in (lengths, self.lengths)))

@@ -4,11 +4,10 @@ pandas and matplotlib are imported by the methods that use them.
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
-from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.options import checked, make_printable
 from gr_mvdr.relevance import PairAlignment, divide
-from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 
@@ -26,14 +24,12 @@ if TYPE_CHECKING:
 
 Matrix = Literal["alignment", "similarity", "product"]
 _CELL = 0.16  # inches that a token's row or column takes
-# Columns of a printed table of hits; of a text the most letters.
-_SHOWN = {"rank": None, "score": None, "id": 1000, "title": 30, "snippet": 60}
+_LETTERS = 60  # of a text in a printed table
 _LARGEST = 3  # shares that a notebook's table and a reason name
 _SNIPPET = 30  # words
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """A document that a search found.
 
     Attributes:
@@ -47,24 +43,7 @@ class Hit:
     title: str
     snippet: str
     score: float
-    shares: tuple[Share, ...] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class NearToken:
-    """A document token that is near to a query token.
-
-    Attributes:
-        id, title: of the document. before, token, after: the token and the text around it.
-        similarity: the inner product of the two tokens' vectors.
-    """
-
-    id: str
-    title: str
-    before: str
-    token: str
-    after: str
-    similarity: float
+    shares: tuple[Share, ...]
 
 
 class Tabular:
@@ -74,38 +53,28 @@ class Tabular:
         return self.to_pandas().to_html(escape=True)  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True, repr=False)
-class Hits(Tabular, Sequence[Hit]):
+class Hits(Tabular, list[Hit]):
     """The documents that a search found for a query, best first; prints as a table."""
 
-    query: str
-    hits: tuple[Hit, ...]
-
-    def __len__(self) -> int:
-        return len(self.hits)
-
-    def __getitem__(self, place: Any) -> Any:
-        """A hit; of a slice, hits again."""
-        hits = self.hits[place]
-        return Hits(self.query, hits) if isinstance(place, slice) else hits
+    def __init__(self, query: str, hits: Iterable[Hit] = ()):
+        super().__init__(hits)
+        self.query = query
 
     def __repr__(self) -> str:
         heading = f"{count_of(len(self), 'document')} for {self.query!r}"
-        if not self.hits:
+        if not self:
             return heading
-        table = self.to_pandas().drop(columns="shares").reindex(columns=_SHOWN)
-        for name, most in _SHOWN.items():
-            if most is not None:
-                text = [shorten(make_printable(x), most, placeholder=" …") for x in table[name]]
-                table[name] = [one.ljust(max(map(len, text))) for one in text]
-        return f"{heading}\n{table.to_string(index=False, justify='left', float_format='%.4f')}"
+        table = self.to_pandas()[["rank", "score", "id", "title", "snippet"]]
+        for name in ("id", "title", "snippet"):
+            table[name] = table[name].map(make_printable)
+        shown = table.to_string(index=False, float_format="%.4f", max_colwidth=_LETTERS)
+        return f"{heading}\n{shown}"
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each document: rank, id, title, snippet, score, shares (text → value)."""
         import pandas
 
-        names = [f.name for f in fields(Hit)]
-        return pandas.DataFrame([vars(hit) for hit in self], columns=names)
+        return pandas.DataFrame(self, columns=Hit._fields)
 
     def _repr_html_(self) -> str:
         table = self.to_pandas()
@@ -137,30 +106,6 @@ def count_of(number: int, noun: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Scores(Tabular):
-    """Scores of all pairs.
-
-    Attributes:
-        values: (documents, queries) fp64 on the CPU.
-        documents, queries: what was given.
-    """
-
-    values: Tensor
-    documents: list[str]
-    queries: list[str]
-
-    def to_pandas(self) -> "pandas.DataFrame":
-        """Documents as rows, queries as columns."""
-        import pandas
-
-        return pandas.DataFrame(self.values.numpy(), self.documents, self.queries)
-
-    def __repr__(self) -> str:
-        documents = count_of(len(self.documents), "document")
-        return f"Scores of {documents} under {count_of(len(self.queries), 'query')}"
-
-
-@dataclass(frozen=True, repr=False)
 class EncodedText(Tabular):
     """The token vectors of a text.
 
@@ -172,16 +117,6 @@ class EncodedText(Tabular):
     tokens: list[str]
     vectors: Tensor
     salience: Tensor | None = None
-
-    @classmethod
-    def every(cls, texts: TokenVectors, tokenizer: Any) -> "list[EncodedText]":
-        """One for each text of a batch."""
-        texts = texts.to("cpu").float()
-        unpadded = (texts.unpad(number) for number in range(len(texts)))
-        return [
-            cls(token_strings(tokenizer, own.ids.tolist()), own.vectors, own.salience)
-            for own in unpadded
-        ]
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each token: its salience, if it has one, and its vector."""

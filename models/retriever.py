@@ -7,13 +7,12 @@ r.explain("a query", "d17")          # why d17 has its rank
 """
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from tokenizers.models import WordLevel
@@ -52,11 +51,12 @@ from models.results import (
     Explained,
     Hit,
     Hits,
-    NearToken,
-    Scores,
     count_of,
     find_snippet,
 )
+
+if TYPE_CHECKING:
+    import pandas
 
 DEPTH = 100  # documents among which `explain` looks for a rank
 _SCORED = 64  # pairs scored at once
@@ -71,8 +71,6 @@ def _locked(verb: Verb) -> Verb:
     @wraps(verb)
     def call(self: "Retriever", *arguments: Any, **named: Any) -> Any:
         with self._lock, torch.inference_mode():
-            if self._closed:
-                raise ValueError(f"Retriever of {self.label}: is closed, load it again")
             return verb(self, *arguments, **named)
 
     return call  # type: ignore[return-value]
@@ -81,10 +79,8 @@ def _locked(verb: Verb) -> Verb:
 class Retriever:
     """A trained system, its tokeniser and its documents, behind plain texts.
 
-    Every verb can be called from several threads, and after a fork; every other process loads its
-    own. A verb that a system lacks (a cross-encoder has no alignment) raises NotImplementedError.
-    `close`, also as the end of a `with` block, removes the temporary files of `load`, as Python's
-    garbage collector does.
+    Every verb can be called from several threads; every other process loads its own. A verb that a
+    system lacks (a cross-encoder has no alignment) raises NotImplementedError.
 
     Attributes:
         system: the model. label: its name in tables.
@@ -109,9 +105,7 @@ class Retriever:
         """
         self.system, self.reader, self.data = system.eval(), reader, data
         self.label, self.seed = label or type(system).__name__, seed
-        self._folder: Path | None = None  # of links to the run's index, and what it lacks
-        self._locks: dict[int, RLock] = {}
-        self._closed = False
+        self._lock = RLock()
         self._hold(documents)
 
     def _hold(self, documents: Table | None) -> None:
@@ -166,31 +160,10 @@ class Retriever:
     @classmethod
     def _open_run(cls, run: FinishedRun) -> "Retriever":
         system, data = run.restore()
-        folder = temporary_folder("index")
-        remove_with(system, folder)
+        remove_with(system, folder := temporary_folder("index"))
         run.open_index(system, data.documents, folder)
         reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
-        retriever = cls(system, reader, data.documents, run.provenance["system"], data)
-        retriever._folder = folder
-        return retriever
-
-    @property
-    def _lock(self) -> RLock:
-        """This process's: in a fork nobody releases a lock that a thread of the parent holds."""
-        return self._locks.setdefault(os.getpid(), RLock())
-
-    def close(self) -> None:
-        """Removes the temporary files; no verb can be called afterwards."""
-        with self._lock:
-            self._closed = True
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> "Retriever":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+        return cls(system, reader, data.documents, run.provenance["system"], data)
 
     @property
     def tokenizer(self) -> Any:
@@ -236,7 +209,7 @@ class Retriever:
             title, text = self.read(name)
             snippet, parts = find_snippet(query, text), self._written(shares[name])
             hits.append(Hit(rank, name, title, snippet, score, parts))
-        return Hits(query, tuple(hits))
+        return Hits(query, hits)
 
     def _written(self, shares: Sequence[Share]) -> tuple[Share, ...]:
         return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
@@ -251,7 +224,7 @@ class Retriever:
 
     @_locked
     def retrieve(self, queries: dict[str, str], k: int = 100) -> Ranking:
-        """`search` for many queries, id → text, without shares; one without words finds nothing."""
+        """`search` for many queries, id → text, without shares; a blank query finds nothing."""
         return self._rank(queries, lambda table: self.system.retrieve(table, k))
 
     @_locked
@@ -264,15 +237,13 @@ class Retriever:
         return self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
 
     def _rank(self, queries: dict[str, str], search: Callable[[Table], Ranking]) -> Ranking:
-        """A search's ranking of queries, id → text; one without words finds nothing."""
         self._require_documents()
         asked = {name: text for name, text in queries.items() if text.strip()}
-        scores: dict[str, dict[str, float]] = {name: {} for name in queries}
-        if asked:
-            table = self.reader.queries(list(asked.values()))
-            ranking = search(TextTable({**table.columns, "id": list(asked)}))
-            scores |= {name: ranking.scores(name) for name in asked}
-        return Ranking(scores)
+        if not asked:
+            return Ranking({name: {} for name in queries})
+        table = self.reader.queries(list(asked.values()))
+        ranking = search(TextTable({**table.columns, "id": list(asked)}))
+        return Ranking({name: ranking.scores(name) for name in queries})
 
     # Given pairs ------------------------------------------------------------------------------
 
@@ -300,20 +271,23 @@ class Retriever:
         return self._written(self.system.shares(self._pairs([query], [document]))[0])
 
     @_locked
-    def score(self, queries: str | Sequence[str], documents: Documents) -> Scores:
-        """The scores by which the system reranks, of every query with every document.
+    def score(self, queries: str | Sequence[str], documents: Documents) -> "pandas.DataFrame":
+        """The scores by which the system reranks: documents as rows, queries as columns.
 
         Args:
             documents: ids of indexed documents, or texts, or rows with title and text.
         """
+        import pandas
+
         queries = [queries] if isinstance(queries, str) else list(queries)
-        rows = list_documents(documents)
-        pairs, scores = [(q, d) for d in rows for q in queries], [torch.empty(0)]
+        rows, scores = list_documents(documents), []
+        pairs = [(query, document) for document in rows for query in queries]
         for start in range(0, len(pairs), _SCORED):
             batch = self._pairs(*zip(*pairs[start : start + _SCORED], strict=True))
-            scores.append(self.system.score(batch).double().cpu())
+            scores += self.system.score(batch).tolist()
         names = [row if isinstance(row, str) else row.get("text", "") for row in rows]
-        return Scores(torch.cat(scores).view(len(rows), len(queries)), names, queries)
+        values = torch.tensor(scores, dtype=torch.float64).view(len(rows), len(queries))
+        return pandas.DataFrame(values.numpy(), names, queries)
 
     @_locked
     def examine(self, look: Callable, queries: Sequence[str], documents: Sequence[Document]) -> Any:
@@ -342,16 +316,25 @@ class Retriever:
             vectors = getattr(self.system, f"encode_{side}")(ids, mask)
         else:
             raise NotImplementedError(f"{self.label}: has no token vectors of {side}")
-        return EncodedText.every(vectors, self.tokenizer)
+        vectors = vectors.to("cpu").float()
+        texts = (vectors.unpad(number) for number in range(len(vectors)))
+        strings = partial(token_strings, self.tokenizer)
+        return [EncodedText(strings(t.ids.tolist()), t.vectors, t.salience) for t in texts]
 
     @_locked
     @checked
-    def nearest_tokens(self, query: str, token: int, k: Size = 20) -> list[NearToken]:
+    def nearest_tokens(self, query: str, token: int, k: Size = 20) -> "pandas.DataFrame":
         """The collection's k tokens nearest to a query token, most similar first.
 
         Args:
             token: the place of the query token in `align(…).query_tokens`.
+
+        Returns:
+            A row for each: `id` and `title` of its document, the text `before`, the `token`, the
+            text `after`, and the `similarity` of the two tokens' vectors (their inner product).
         """
+        import pandas
+
         index = getattr(self.system, "searcher", None)
         if not isinstance(index, TokenIndex):
             raise NotImplementedError(f"{self.label}: keeps no vectors of document tokens")
@@ -366,9 +349,9 @@ class Retriever:
             name, before, own, after = index.store.context(row, _CONTEXT)
             before, after = (self.tokenizer.decode(ids).strip() for ids in (before, after))
             (text,) = token_strings(self.tokenizer, own)
-            title = self.read(name)[0]
-            nearest.append(NearToken(name, title, before, text, after, similarity))
-        return nearest
+            nearest.append((name, self.read(name)[0], before, text, after, similarity))
+        columns = ["id", "title", "before", "token", "after", "similarity"]
+        return pandas.DataFrame(nearest, columns=columns)
 
     @_locked
     def continuations(
@@ -392,13 +375,13 @@ class Retriever:
         """Why a search ranks an indexed document, given by its id, where it does."""
         row = self._row(document)
         hits = self.search(query, DEPTH)
-        rank = next((hit.rank for hit in hits if hit.id == document), None)
-        alone = hits[rank - 1 : rank] if rank else self.search(query, 1, [document])
+        ranked = [hit for hit in hits if hit.id == document]
+        alone = ranked or self.search(query, 1, [document])
         aligns = self.system.alignable and self.system.covers(row)
         return Explained(
             query=query,
             id=document,
-            rank=rank,
+            rank=ranked[0].rank if ranked else None,
             depth=DEPTH,
             hit=alone[0] if alone else None,
             best=hits[0] if hits else None,

@@ -132,9 +132,8 @@ class TrainingWatch(pl.Callback):
         if self.sum_of_norms == 0:
             _stop(
                 f"system={type(model).__name__}: every gradient of epoch "
-                f"{trainer.current_epoch + 1} is exactly zero, nothing is learned: a loss that "
-                "compares documents needs batches with documents that are not relevant "
-                "(data.batch_size, data.mask_relevant)"
+                f"{trainer.current_epoch + 1} is exactly zero, nothing is learned: a batch must "
+                "hold documents that are not relevant (data.batch_size, data.mask_relevant)"
             )
         self.norm, self.sum_of_norms = None, 0.0
 

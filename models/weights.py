@@ -25,7 +25,7 @@ from models.export.sentence_transformers import (
     read_published,
     take_projection,
 )
-from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
+from models.finished_run import IDENTIFIERS, FinishedRun
 from models.generative import GenerativeSystem
 from models.training import CheckpointFile, save_tokenizer
 
@@ -118,7 +118,7 @@ class RunWeights:
     def _shared_scheme(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The run's options of identifiers; {} if this configuration has others or another file."""
         theirs = self.run.config
-        models = config["model"], update_settings(theirs["model"])
+        models = config["model"], theirs["model"]
         ours, options = (model.get("identifiers") or {} for model in models)
         files = (c["data"].get("identifiers") for c in (config, theirs))
         same = ours.get(TARGET) == options.get(TARGET) and len({*files}) == 1
@@ -161,8 +161,6 @@ class RunWeights:
         checkpoint = self._read_checkpoint(model, tokenizer)
         theirs, ours = checkpoint["state_dict"], model.state_dict()
         sizes, wanted = _sizes(theirs), _sizes(ours)
-        for name in sorted(sizes.keys() | wanted.keys()) if self.all else ():
-            self._check_size(name, wanted.get(name), sizes.get(name))
         identifiers = getattr(model, "identifiers", None)
         alike = identifiers is None or checkpoint.get("identifiers") == identifiers.hash
         whole = self.all or (alike and sizes == wanted)
@@ -185,7 +183,7 @@ class RunWeights:
                 "(see backbone.name and tokenizer in both configurations)"
             )
         checkpoint = read_checkpoint(self.checkpoint)
-        settings = update_settings(checkpoint["hyper_parameters"]).get("backbone") or {}
+        settings = checkpoint["hyper_parameters"].get("backbone") or {}
         theirs = TextTemplate(**(settings.get("template") or {}))
         for side in SIDES:
             own, other = getattr(model.template, side), getattr(theirs, side)

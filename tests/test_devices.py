@@ -2,35 +2,28 @@
 
 from dataclasses import fields
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
-from hydra.utils import instantiate
 
-import train
 from tests.models.conftest import (
+    DOCIDS,
+    MULTI_VECTOR,
     Texts,
     draw_tokens,
     make_batch,
     make_cross_encoder,
     make_docid,
     make_multi_vector,
+    make_seal,
+    make_splade,
     named_documents,
 )
-from tests.runs import NO_ANALYSIS, ROOT, TINY, beir, compose_config
 from tests.stand_in import DEVICE, OnDevice, stand_in
 from tests.synchronisations import synchronisations
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
-MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
-SMALLEST = ("backbone.shape.d_model=16", "backbone.shape.d_kv=8", "backbone.shape.d_ff=16")
-SMALLEST += ("backbone.shape.num_layers=1", "backbone.shape.num_heads=2", "data.batch_size=4")
-FEW = {
-    "query_generator": ("model.n_queries=1", "query_length=4"),
-    "xtr": ("model.search.neighbours=9",),
-}
-
+PREFERENCE = {"_target_": "models.beyond.ranking_losses.PreferenceRanking"}
 REFUSED = {
     "a mask of the CPU": lambda x: x.masked_fill(torch.tensor([True, False, True]), 0.0),
     "a range of the CPU": lambda x: x * torch.arange(3),
@@ -90,132 +83,69 @@ def test_the_stand_in_refuses_and_allows_what_cuda_does(inference):
             assert refused, name
 
 
-@pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    return beir(tmp_path_factory.mktemp("beir"))
-
-
-@pytest.fixture(scope="module", params=MODELS, name="made")
-def _made(request, collection, tmp_path_factory):
-    """A tiny system of each configuration, as a run makes it, its data and its folder."""
-    name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    source = ["data=files", f"data.path={collection}", "data.test_split=test"]
-    if name == "rerank_pipeline":
-        run = request.getfixturevalue("finished_run")
-        first, last = run("bm25"), run("t5_colbert", *TINY)
-        stages = f"[{{run: {first}, depth: 3}}, {{run: {last}}}]"
-        source = ["data.n_documents=50", f"model.stages={stages}"]
-    keys = [f"model={name}", "logger=none", f"output={folder}", "name=run", *NO_ANALYSIS]
-    config = compose_config(
-        "train", "experiment=smoke", *keys, *SMALLEST, *FEW.get(name, ()), *source
-    )
-    data = instantiate(config.data)
-    system = train.prepare_model(config, data, folder / "run")
-    data.tokenizer.save_pretrained(folder / "run/tokenizer")
-    forms = instantiate(config.rerank, _convert_="all")
-    return SimpleNamespace(system=system, data=data, folder=folder, forms=forms)
-
-
-def test_a_training_step_runs_in_mixed_precision(made):
-    if not made.system.trainable:
-        return
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = made.system.train().training_step(next(iter(made.data.train_dataloader())))
-    loss.backward()
-    assert loss.dtype == torch.float32
-    assert all(p.grad.isfinite().all() for p in made.system.parameters() if p.grad is not None)
-
-
-def test_every_verb_runs_on_the_systems_device(made):
-    system, documents = made.system, made.data.documents
-    queries = made.data.test_queries("test").select(range(2))
-    candidates = dict.fromkeys(queries["id"], documents["id"][:3])
-    with stand_in():
-        system.to(DEVICE)
-        assert system.device == DEVICE
-        check_training_step(made)
-        system.eval()
-        system.index(documents, made.folder / "run/index")
-        check_pairs(made)
-        found = system.retrieve(queries, 5)
-        assert set(found.query_ids) == set(queries["id"])
-        assert system.retrieve(queries, 5).query_ids == found.query_ids
-        system.retrieve(queries, 5, documents["id"][:4], with_shares=True)
-        for form in made.forms.values():
-            system.rerank(queries, documents, candidates, **form)
-        system.statistics()
-        system.search_fidelity(queries, found, 5)
-    on_cpu = system.to("cpu").retrieve(queries, 5)
-    for query in queries["id"]:
-        assert found.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)
-
-
-# Choices that no configuration of `MODELS` makes.
 GATHER = dict(search=dict(mode="gather", neighbours=4, probes=None, refine=2))
 RERANK = dict(search=dict(mode="rerank", neighbours=3))
-VARIANTS = {
-    **{
-        kind: partial(make_multi_vector, kind)
-        for kind in (
-            "aligner-top-p",
-            "aligner-soft",
-            "idf",
-            "mva-heads",
-            "mva-learned",
-            "mva-temporal",
-            "clusters",
-            "wu",
-        )
-    },
+VIEWS = dict(special_tokens={"body": [50], "title": [51, 52], "title_end": [53]}, query_ngrams=2)
+SYSTEMS = {
+    **{kind: partial(make_multi_vector, kind) for kind in MULTI_VECTOR},
     "gather": partial(make_multi_vector, **GATHER),
     "gather-salience": partial(make_multi_vector, "aligner", **GATHER),
+    "impute": partial(make_multi_vector, "xtr", search=dict(mode="impute", neighbours=9)),
     "fde": partial(make_multi_vector, search=dict(mode="fde", refine=2)),
     "rerank": partial(make_multi_vector, "mva", **RERANK),
+    "cross-encoder": make_cross_encoder,
     "cross-encoder-first": partial(make_cross_encoder, pooling="first"),
-    **{kind: partial(make_docid, kind) for kind in ("shared-pawa", "titles-nci")},
+    "splade": make_splade,
+    "seal": make_seal,
+    "views": partial(make_seal, **VIEWS),
+    **{kind: partial(make_docid, kind) for kind in DOCIDS},
+    "preference": partial(make_docid, "semantic", ranking=PREFERENCE),
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_choice_runs_on_the_systems_device(name):
-    system = VARIANTS[name]()
+WAITS = {"clusters", "aligner-soft"}  # k-means, and the solver's end, are decided on the CPU
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_works_on_its_device_in_mixed_precision_too(name):
+    system, batch = SYSTEMS[name](), make_batch()
+    if name == "preference":
+        system.setup("fit")
     documents, queries = named_documents(), Texts(draw_tokens([4, 2, 11], seed=4), "q")
     candidates = dict.fromkeys(queries["id"], documents["id"][:3])
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = system.train().float().training_step(batch)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert all(p.grad.isfinite().all() for p in system.parameters() if p.grad is not None)
     with stand_in():
-        system.to(DEVICE).training_step(make_batch().to(DEVICE)).backward()
+        batch = batch.to(DEVICE)
+        system.to(DEVICE).zero_grad()
+        with synchronisations() as waits:
+            system.training_step(batch).backward()
+        assert not waits or system.paradigm != "multi_vector" or name in WAITS, waits
+        trained = [p for p in system.parameters() if p.grad is not None]
+        assert trained and all(isinstance(p.grad, OnDevice) for p in trained)
         system.eval().index(documents)
-        system.score(make_batch().to(DEVICE))
-        system.retrieve(queries, 5)
-        system.retrieve(queries, 5, with_shares=True)
+        check_pairs(system, batch)
+        ranking = system.retrieve(queries, 5)
+        system.retrieve(queries, 5, documents["id"][:4], with_shares=True)
         system.rerank(queries, documents, candidates)
-
-
-def check_training_step(made):
-    if not made.system.trainable:
-        return
-    system, batch = made.system.train(), next(iter(made.data.train_dataloader())).to(DEVICE)
-    system.zero_grad()
-    with synchronisations() as found:
-        system.training_step(batch).backward()
-    if system.paradigm == "multi_vector":
-        assert not found, found
-    trained = [p for p in system.parameters() if p.grad is not None]
-    assert trained and all(isinstance(p.grad, OnDevice) for p in trained)
+        system.statistics()
+        system.search_fidelity(queries, ranking, 5)
+    on_cpu = system.to("cpu").retrieve(queries, 5)
+    for query in queries["id"]:
+        assert ranking.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)
 
 
 @torch.no_grad()
-def check_pairs(made):
+def check_pairs(system, batch):
     """What a system says of given pairs is on its device."""
-    system, verbs = made.system, ["score"]
-    _, (batch, *_) = made.data.test_pairs("test", 2, covers=system.covers)
-    if system.alignable:
-        verbs += ["align", "explain"]
-    if system.paradigm in ("multi_vector", "generative"):
-        verbs += ["factors"]
+    verbs = ["score"] + ["align", "explain"] * system.alignable
+    verbs += ["factors"] * (system.paradigm in ("multi_vector", "generative"))
     for verb in verbs:
-        assert_on_device(getattr(system, verb)(batch.to(DEVICE)), verb)
-    if system.alignable or system.paradigm == "cross_encoder":
-        assert len(system.shares(batch.to(DEVICE))) == len(batch)
+        assert_on_device(getattr(system, verb)(batch), verb)
+    assert len(system.shares(batch)) == len(batch)
 
 
 def assert_on_device(found, where):

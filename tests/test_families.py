@@ -93,25 +93,3 @@ def test_a_backbone_that_a_system_cannot_use_is_refused(tmp_path):
         ValueError, match=r"^backbone.name=.*: holds a decoder alone \(gpt2\), must be"
     ):
         load_backbone(str(tmp_path))
-
-
-def test_a_text_that_is_longer_than_the_positions_is_refused(tmp_path):
-    data = beir(tmp_path / "fruits")
-    with pytest.raises(
-        ValueError, match=r"^document_length=600: must be ≤ 512, what backbone.name="
-    ):
-        run(tmp_path, data, "bert", "t5_colbert", "document_length=600")
-    with pytest.raises(
-        ValueError,
-        match=r"^query_length \+ document_length=540: must be ≤ 513, the longest pair of ",
-    ):
-        lengths = ("query_length=40", "document_length=500")
-        run(tmp_path, data, "bert", "cross_encoder", *lengths)
-
-
-def test_a_folder_without_weights_is_refused(tmp_path):
-    data = beir(tmp_path / "fruits")
-    name = save_family("bert", tmp_path / "bert", texts(data))
-    (tmp_path / "bert/model.safetensors").unlink()
-    with pytest.raises(ValueError, match="bert: cannot be loaded: "):
-        load_backbone(name)

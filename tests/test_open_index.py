@@ -13,8 +13,6 @@ from tests.runs import TINY, small
 
 SYSTEMS = {
     "genre_np_base": ("genre_np_base",),
-    "t5_seal": ("t5_seal",),
-    "dsi_semantic": ("dsi_semantic",),
     "query_generator": ("query_generator", "model.n_queries=2"),
     "minder": ("t5_seal_views", "experiment=[smoke,minder]"),
 }

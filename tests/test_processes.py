@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from analysis.training_curve import read_curve
-from conf.launch import device_count, processes_to_start
+from conf.launch import processes_to_start
 from tests.runs import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -146,19 +145,6 @@ def test_an_error_in_two_processes_is_one_line(folder):
 
 
 # How many processes a job starts --------------------------------------------------------------
-
-
-def test_devices_mean_what_lightning_means(monkeypatch):
-    for devices, accelerator, gpus, count in (
-        ("3", "auto", 8, 3),
-        ("auto", "auto", 4, 4),
-        (-1, "auto", 0, 1),
-        ("auto", "cpu", 4, 1),
-        ("0,2,3", "gpu", 4, 3),
-        (OmegaConf.create([0, 2]), "gpu", 4, 2),
-    ):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
-        assert device_count(devices, accelerator) == count
 
 
 def test_only_training_starts_processes_and_only_once(monkeypatch):

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from torch.optim import Optimizer
 
 import train as train_module
-from analysis.runs.run_folder import find_runs, read_run
+from analysis.runs.run_folder import find_runs
 from analysis.tables.rows import read_rows
 from analysis.training_curve import read_curve
 from gr_mvdr.evaluation.ranking import Ranking
@@ -72,13 +72,6 @@ def test_the_pipeline_of_finished_stages_runs(tmp_path):
     assert metrics["cost/joint_flops"] > 0 and "retrieve/mrr@10" in metrics
 
 
-def test_documents_that_an_atomic_system_cannot_name_are_left_out_to_the_end(tmp_path):
-    metrics = train(small(tmp_path, "model=dsi_atomic", "data.test_split=test_unseen")).metrics
-    assert metrics["retrieve/recall@100"] == 0
-    assert not [key for key in metrics if "exact_match" in key]
-    assert (tmp_path / "run/report.html").is_file()
-
-
 class Interrupt(pl.Callback):
     """What Ctrl-C does, in the middle of an epoch."""
 
@@ -111,7 +104,6 @@ def interrupted(monkeypatch, config, epoch: int):
     ("model", "last", "keys"),
     [
         ("t5_colbert", 1, []),
-        ("t5_seal", 1, []),
         ("dsi_pawa", 1, ["ranking=preference"]),  # its frozen copy is of the beginning
         ("genre_np_async", 3, ["model.head.rebuild_every=2"]),
         ("genre_np_contrastive", 2, ["model.head.contrastive_epochs=1"]),
@@ -174,8 +166,7 @@ def interrupting(*_):
 @pytest.mark.parametrize(
     "stage",
     [
-        *("conf.command.import_module", "data_modules.module.add_tokens"),
-        *("models.bm25.BM25.index", "train.evaluate_retrieval", "train.analyse_run"),
+        *("conf.command.import_module", "models.bm25.BM25.index"),
         *("train.write_report", "analysis.compare.compare"),
     ],
 )
@@ -255,9 +246,6 @@ def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
             ["model=dsi_semantic", "model.identifiers.k=60", "data.n_documents=50"],
             "model.identifiers.k=60: must be ≤ the 45 documents",
         ),
-        (["data.validation_split=test_unseen"], "data.validation_split=test_unseen: must not be"),
-        (["data.new_documents=nowhere"], "data.new_documents=nowhere: must be one of"),
-        (["data.train_split=null"], "data.train_split=null: must be one of dev, test, test_unseen"),
         (["model=splade", "data.batch_size=1"], "data.batch_size=1: must be ≥ 2: the loss"),
         (
             ["tokenizer.unit=word", "data.n_documents=50"],
@@ -272,23 +260,6 @@ def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, caps
     assert message in error and "Traceback" not in error, error
     assert len(error.partition("error: ")[2].splitlines()) <= 1, error
     assert not (tmp_path / "run").exists()
-
-
-def test_what_is_lost_of_the_texts_is_said_before_they_are_trained(tmp_path, capsys):
-    path = beir(tmp_path / "fruit")
-    for name, change in (
-        ("queries", lambda row: {"text": row["text"] * (60 if row["_id"] == "b-apple" else 1)}),
-        ("corpus", lambda row: {"title": "Fruit"}),
-    ):
-        file = path / f"{name}.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        file.write_text("".join(json.dumps(row | change(row)) + "\n" for row in rows))
-    where = ["data=beir", f"data.path={path}", "logger=none", f"output={tmp_path}", *NO_ANALYSIS]
-    train([*where, "model=genre", "trainer.max_steps=1", "analysis.questions=null", "name=run"])
-    said = capsys.readouterr().out
-    warned = "100% of the documents share their identifier with another, such as apple, pear and 10"
-    assert warned in said and "1 query cut at query_length=40 tokens" in said
-    assert read_run(tmp_path / "run").provenance["cut_texts"]["queries"] == 1
 
 
 def exit_message(overrides, capsys, monkeypatch) -> str:

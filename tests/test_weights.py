@@ -5,11 +5,10 @@ import json
 import pytest
 from transformers import T5Config, T5ForConditionalGeneration
 
-from analysis.export import export_run
 from data_modules.unigram import train_tokenizer
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
-from tests.published_folders import make_bert, make_pylate
+from tests.published_folders import make_pylate
 from tests.runs import NO_ANALYSIS, TINY, beir, small
 from train import train
 
@@ -67,21 +66,6 @@ def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
     pair = alone.align("pear?", "pear")
     assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-5)
     assert pair.query_tokens[:2] == ["[CLS]", "[Q] "] and pair.query_tokens[-1] == "[MASK]"
-
-
-@pytest.mark.slow
-def test_a_bert_trained_here_is_exported_and_taken_over(run, tmp_path):
-    pytest.importorskip("sentence_transformers")
-    bert = make_bert(tmp_path / "bert")
-    own = ["backbone=pretrained", f"backbone.name={bert}", "query_length=9", "document_length=14"]
-    own += ['tokenizer.markers={query: "[Q]", document: "[unused1]"}', "tokenizer.skip=punctuation"]
-    own += ['tokenizer.expansion="[MASK]"', "model.attend_expansion=false", *NO_ANALYSIS]
-    first = run("null", "experiment=smoke", "model=t5_colbert", "name=first", *own)
-    folder = export_run(first, tmp_path / "export", check=True)
-    second = run(folder, "experiment=smoke", "model=t5_colbert", "name=second", *NO_ANALYSIS)
-    found, expected = (Ranking.read(each.path / "retrieve.trec") for each in (second, first))
-    for query in expected.query_ids:
-        assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-4)
 
 
 @pytest.mark.parametrize("model", ["dsi_semantic", "cross_encoder"])

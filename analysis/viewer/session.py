@@ -5,7 +5,6 @@ The signatures are the contract with the page: `/api/VERB` checks types by them 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -220,7 +219,7 @@ class Session:
         """The document tokens that are most similar to a query token, in their context."""
         _check_range("k", k, HITS)
         found = self._system(system, "multi_vector").retriever.nearest_tokens(query, token, k)
-        return list(map(asdict, found))
+        return found.to_dict("records")
 
     def continuations(
         self, system: int, query: str, prefix: list = (), k: int = 20

@@ -146,13 +146,11 @@ class RunPlan(SearchPlan):
         self.names = documents["id"][:]
 
     def scores(self, queries: TextTable, first: Tensor, rows: np.ndarray) -> Tensor:
-        if self.stage.words is not None and "text" not in queries.columns:
-            raise ValueError(f"{self.run.key}: reads words, must be given the queries' texts")
         self.stage.model.to(first.device)
         names = [self.names[row] for row in rows.tolist()]
         asked = min(self.candidates or len(names), len(names))
         among = names if len(names) < len(self.names) else None
-        ranking = self.stage.retrieve(queries, asked, among)
+        ranking = self.stage.model.retrieve(queries, asked, among)
         columns = []
         for query in queries["id"]:
             retrieved = ranking.scores(query)

@@ -55,8 +55,8 @@ def test_passages_without_judgements_are_searched_and_nothing_is_measured(
         assert not [key for key in run.metrics if not key.startswith("cost/")]
         assert "nothing is measured" in capsys.readouterr().out
         assert (run.path / "report.html").is_file()
-        with Retriever.load(run.path) as retriever:
-            assert {hit.id for hit in retriever.search("Where is Paris?", k=2)} >= {"p"}
+        hits = Retriever.load(run.path).search("Where is Paris?", k=2)
+        assert "p" in {hit.id for hit in hits}
     with pytest.raises(ValueError, match="has no training queries: weights=RUN takes"):
         train(["model=t5_colbert", *typed, "name=untrained"])
     assert not (tmp_path / "runs" / "untrained").exists()

@@ -1,5 +1,6 @@
 """Tiny random systems, tables and batches for the tests of the models."""
 
+import sys
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -344,21 +345,5 @@ def queries():
 
 @pytest.fixture(name="tools")
 def _tools():
-    """The helpers of this file, as test files cannot import a conftest."""
-    from types import SimpleNamespace
-
-    names = (make_batch, widen, one, make_multi_vector, make_seal, draw_tokens, Texts, sharpen)
-    names += (make_cross_encoder, make_splade)
-    names += (
-        logits_of,
-        in_one_piece,
-        save_tokenizer,
-        make_docid,
-        named_documents,
-        pairs_of,
-        untied_backbone,
-    )
-    constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
-    constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)
-    constants |= dict(PAWA=PAWA, NP=NP, MULTI_VECTOR=MULTI_VECTOR)
-    return SimpleNamespace(**{helper.__name__: helper for helper in names}, **constants)
+    """The helpers of this file."""
+    return sys.modules[__name__]

@@ -67,13 +67,3 @@ def test_padding_and_batch_mates_change_nothing(indexed, documents, overlapping,
         assert (
             not wide.alignment[number, :, m:].any() and not wide.similarity[number, ..., n:].any()
         )
-
-
-def test_retrieve_and_rerank_give_the_same_scores(indexed, documents, overlapping):
-    ranking = indexed.retrieve(overlapping, 100)
-    candidates = {query: documents["id"] for query in overlapping["id"]}
-    reranked = indexed.rerank(overlapping, documents, candidates)
-    for query in overlapping["id"]:
-        found = {name: s for name, s in reranked.scores(query).items() if s > 0}
-        assert ranking.scores(query) == pytest.approx(found)
-    assert ranking.documents("q2") == []

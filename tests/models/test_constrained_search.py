@@ -1,7 +1,5 @@
 """Laws of search by generation: what scores are made of, opened indexes, narrowed searches."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 
@@ -13,7 +11,7 @@ SPECIAL_TOKENS |= {"query": [51, 54], "query_end": [53]}
 MINDER = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3, bonus={"title": 9.0, "query": 9.0})
 QUERIES = [[[9, 8], [17, 5, 6]], [[30]], [], [[5, 6, 7, 8, 9]], [], [[9], [8, 8]], [], [[6, 30]]]
 # Small collections make n-grams frequent: the smoothing leaves them some weight.
-KINDS = ["naive", "semantic-pawa", "titles-np", "seal", "seal-minder"]
+KINDS = ["semantic-pawa", "titles-np", "seal-minder"]
 
 
 @pytest.fixture(params=KINDS)
@@ -162,7 +160,7 @@ def test_an_index_of_other_documents_is_refused(make, kind, documents, tmp_path)
 
 def test_an_index_of_another_models_identifiers_is_refused(make, tools, documents, tmp_path):
     indexed(make("titles-np"), documents, tmp_path)
-    with pytest.raises(ValueError, match=r"names a document \[9, 8, 1\], must be an index"):
+    with pytest.raises(ValueError, match="must be an index of this model"):
         make("naive").open_index(documents, tmp_path)
 
 
@@ -179,12 +177,6 @@ def test_no_index_and_a_damaged_one_are_refused(make, kind, documents, tmp_path)
 
 
 # A search that is narrowed ----------------------------------------------------------------------
-
-
-def test_among_all_documents_is_a_search_for_all(make, kind, documents, queries):
-    system = indexed(make(kind), documents)
-    plain = answers(system, queries, 8)
-    assert answers(system, queries, 8, documents["id"][::-1]) == plain
 
 
 def test_among_one_document_finds_it_with_its_score(make, kind, documents, queries):
@@ -211,16 +203,6 @@ def test_among_none_and_among_the_unknown(make, kind, documents, queries):
         answers(system, queries, 8, ["d1", "d99"])
     with pytest.raises(ValueError, match="index the documents first"):
         make(kind).retrieve(queries, 8)
-
-
-def test_threads_do_not_disturb_one_another(make, kind, documents, queries):
-    system = indexed(make(kind), documents)
-    rows = [queries.select([number % 3]) for number in range(24)]
-    some = [None, ["d1", "d3"]]
-    asked = [(row, 8, some[number % 2]) for number, row in enumerate(rows)]
-    expected = [answers(system, *one) for one in asked]
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(lambda one: answers(system, *one), asked)) == expected
 
 
 # The shares of given pairs ----------------------------------------------------------------------
@@ -270,6 +252,7 @@ def test_the_path_of_a_search_is_that_of_its_results(make, kind, documents, quer
     assert lost
 
 
+@pytest.mark.parametrize("kind", ["titles-np", "seal"])
 def test_what_the_model_would_write_next(make, kind, documents, queries):
     system, query = indexed(make(kind), documents), queries["tokens"][0]
     path, names = trace_search(system, query, 1), system.names

@@ -138,13 +138,3 @@ def test_rows_of_other_relevant_documents_are_no_negatives_in_contrastive_epochs
     found.backward()
     weight = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight
     assert weight.grad.isfinite().all() and weight.grad.any()
-
-
-def test_the_table_is_made_without_dropout_and_training_goes_on(tools):
-    backbone = dict(name=None, dropout_rate=0.5, attention="eager", shape=tools.SHAPE)
-    system = tools.make_docid("titles-np", backbone=backbone).train()
-    system.head.renew_table()
-    table = system.head.table
-    system.head.renew_table()
-    assert torch.equal(system.head.table, table) and system.head.table is not table
-    assert system.training and system.backbone.encoder.training

@@ -6,10 +6,6 @@ import torch
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.token_index.costs import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
-from models.cross_encoder import choose_pairs
-
-IN_BATCH = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
-NO_PAIRS = {"name": None, "shape": {"vocab_size": 20}, "template": {"pair": None}}
 
 
 @pytest.fixture
@@ -66,37 +62,7 @@ def test_a_pretrained_backbone_without_token_types_reads_pairs_as_one_text_at_fi
     assert ((model.score(batch) - scores).abs() > 1e-5).all()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
-@torch.no_grad()
-def test_padding_and_batch_mates_change_no_score(make, tools, pooling):
-    model, batch = make(pooling=pooling), tools.make_batch()
-    together = model.score(tools.widen(batch))
-    alone = torch.cat([model.score(tools.one(batch, number)) for number in range(3)])
-    assert together.dtype == torch.float64 and together.std() > 0.01
-    assert torch.allclose(together, alone, atol=1e-5)
-
-
 # Training --------------------------------------------------------------------------------------
-
-
-def wanted(index, negatives_per_query):
-    """Loops: the positive, and the next documents in the circle that are another one."""
-    size = len(index)
-    found = torch.zeros(size, size, dtype=torch.bool)
-    for query in range(size):
-        circle = [(query + step) % size for step in range(1, size)]
-        others = [row for row in circle if index[row] != index[query]]
-        found[[query, *others[:negatives_per_query]], query] = True
-    return found
-
-
-@pytest.mark.parametrize("index", [[5, 5, 6, 5, 7], [5, 5, 5], [3]])
-@pytest.mark.parametrize("negatives_per_query", [1, 2, 9])
-def test_in_batch_negatives_are_the_next_other_documents(tools, index, negatives_per_query):
-    batch = tools.make_batch((2,) * len(index), (3,) * len(index))
-    batch.document_index = torch.tensor(index)
-    found = choose_pairs(batch, negatives_per_query)
-    assert torch.equal(found, wanted(index, negatives_per_query))
 
 
 @pytest.fixture(name="given")
@@ -113,11 +79,6 @@ def _given(tools):
         torch.tensor([4, 2, 7, 9, 1]),
         negatives=torch.tensor([[3, 4], [4, 0], [3, 1]]),
     )
-
-
-def test_hard_negatives_are_scored_and_no_others(given):
-    found = choose_pairs(given, 1)
-    assert found.T.int().tolist() == [[1, 0, 0, 1, 1], [1, 1, 0, 0, 1], [0, 1, 1, 1, 0]]
 
 
 def pair_scores(model, batch):
@@ -172,21 +133,6 @@ def test_reranking_gives_every_candidate_its_own_score(make, tools, queries, doc
     assert model.rerank(queries, documents, nothing).documents("q0") == []
 
 
-def test_pairs_of_like_length_share_a_batch(make, tools, monkeypatch):
-    monkeypatch.setattr("models.base._BATCH", 4)
-    queries = tools.Texts(tools.draw_tokens([2, 6, 3], 1), "q")
-    documents = tools.Texts(tools.draw_tokens([9, 1, 5, 11, 3, 2, 7], 2), "d")
-    model, shapes = make(), []
-    scores = model.joint_scores
-    monkeypatch.setattr(
-        model, "joint_scores", lambda ids, mask: shapes.append(mask) or scores(ids, mask)
-    )
-    model.rerank(queries, documents, dict.fromkeys(queries["id"], documents["id"]))
-    lengths = [n for mask in shapes for n in mask.sum(1).tolist()]
-    assert [len(mask) for mask in shapes] == [4, 4, 4, 4, 4, 1]
-    assert lengths == sorted(lengths) and len(set(lengths)) > 8
-
-
 def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tmp_path):
     pytest.importorskip("bm25s")
     tokens = documents["tokens"]
@@ -205,13 +151,6 @@ def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tm
 # What it has and has not -----------------------------------------------------------------------
 
 
-def test_it_has_no_alignment_and_says_so(make, tools):
-    model = make()
-    assert not model.alignable
-    with pytest.raises(NotImplementedError, match="a cross-encoder has no alignment"):
-        model.align(tools.make_batch())
-
-
 def test_its_joint_compute_is_a_pass_over_both_texts(make, tools):
     sizes = [tools.SHAPE[key] for key in ("num_layers", "d_model", "d_ff")]
     attention = tools.SHAPE["num_heads"] * tools.SHAPE["d_kv"]
@@ -219,8 +158,3 @@ def test_its_joint_compute_is_a_pass_over_both_texts(make, tools):
     assert make(pooling="first").joint_flops(5, 9) == whole + 2 * 16
     assert make().joint_flops(5, 9) == whole + 14 * 16 + 2 * 16
     assert make().joint_flops(500, 900) == make().joint_flops(8, 12), "as it cuts the texts"
-
-
-def test_a_tokeniser_without_a_template_for_pairs_is_refused(make):
-    with pytest.raises(ValueError, match="tokenizer: must have a template for two texts in one"):
-        make(backbone=NO_PAIRS)

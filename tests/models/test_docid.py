@@ -7,8 +7,8 @@ from gr_mvdr.batch import pad
 from gr_mvdr.tokenizers import EOS_ID
 
 pytest.importorskip("sklearn")
-# Every scheme once, every head once.
-KINDS = ["atomic", "naive", "semantic-pawa", "quantised", "titles-np"]
+# A scheme of one token, and each head that makes its own rows.
+KINDS = ["atomic", "semantic-pawa", "titles-np"]
 
 
 @pytest.fixture(params=KINDS)
@@ -19,12 +19,9 @@ def kind(request):
 @pytest.mark.parametrize(
     ("kind", "penalty"),
     [
-        ("atomic", 0.8),
         ("naive", 0.8),
         ("semantic", 0.0),
-        ("titles", 0.8),
-        ("semantic-pawa", 0.8),
-        ("shared-pawa", 0.0),
+        ("shared-pawa", 0.8),
         ("titles-nci", 0.0),
         ("titles-np", 0.8),
     ],
@@ -97,7 +94,7 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
         assert system.score(pairs).tolist() == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["semantic-pawa", "titles-np"])
+@pytest.mark.parametrize("kind", ["titles-np"])
 def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, monkeypatch):
     system, documents = tools.make_docid(kind, beam_size=4), tools.named_documents()
     system.index(documents)
@@ -113,15 +110,6 @@ def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, 
 
 
 # Bad and odd collections -----------------------------------------------------------------------
-
-
-def test_impossible_schemes_and_heads_leave_nothing(tools, tmp_path):
-    folder = tmp_path / "identifiers"
-    with pytest.raises(ValueError, match=r"max_length=3: 3 titles .*\('d4'\) 5, .*long=cut"):
-        tools.make_docid("titles", identifiers=tools.TITLES | {"max_length": 3}, directory=folder)
-    with pytest.raises(ValueError, match="head.form=round: must be one of"):
-        tools.make_docid("titles", head=tools.NP | {"form": "round"}, directory=folder)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_single_document(tools, queries, kind, tmp_path):
@@ -176,14 +164,3 @@ def test_what_is_reachable_shares_all_probability(tools, queries, documents, kin
     for query in queries["id"]:
         assert ranking.scores(query) == pytest.approx(reranked.scores(query), abs=1e-4)
         assert ranking.scores(query)
-
-
-def test_reachable_is_refused_where_the_rows_are_the_identifiers(tools, tmp_path):
-    with pytest.raises(ValueError, match="model.search.normalise=reachable: must be vocabulary"):
-        tools.make_docid(
-            "semantic-pawa", search={"normalise": "reachable"}, directory=tmp_path / "a"
-        )
-    with pytest.raises(ValueError, match="model.search.normalise='?all"):
-        tools.make_docid("semantic", search={"normalise": "all"}, directory=tmp_path / "b")
-    with pytest.raises(ValueError, match="model.search.probes=3: must be one of normalise, plan"):
-        tools.make_docid("semantic", search={"probes": 3}, directory=tmp_path / "c")

@@ -157,33 +157,6 @@ def test_a_checkpoint_keeps_the_document_frequencies(tools):
         assert torch.equal(other.eval().score(batch), system.score(batch))
 
 
-def test_options_are_checked_by_their_types(tools):
-    with pytest.raises(ValueError, match="model.search.mode=fast: must be one of exact, gather"):
-        tools.make_multi_vector(search={"mode": "fast"})
-    with pytest.raises(ValueError, match="dimension=0: must be a whole number ≥ 1"):
-        tools.make_multi_vector(dimension=0)
-    temporal = {"document": {"_target_": "gr_mvdr.pooling.Temporal", "factor": 2}}
-    with pytest.raises(ValueError, match="pooling=Temporal: needs projections=attention"):
-        tools.make_multi_vector(pooling=temporal)
-
-
-IN_BATCH = {"_target_": "gr_mvdr.alignment.InBatchTopK", "k": 3}
-FREQUENCY = {"document": {"_target_": "gr_mvdr.salience.FrequencySalience"}}
-REFUSED = [
-    ("mva", {"search": {"mode": "impute"}}, "mode=impute: must be exact or gather under Softm"),
-    ("aligner", {"search": {"keep_query": 0.5}}, "keep_query=0.5: must be 1 in mode exact"),
-    ("mva", {"search": {"mode": "gather", "keep_query": 0.5}}, "must be 1 without salience"),
-    ("t5_colbert", {"alignment": IN_BATCH}, r"\(k=3\): must be model.training_alignment"),
-    ("mva-temporal", {"salience": FREQUENCY}, "model.pooling.document=all_tokens"),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "message"), REFUSED)
-def test_choices_that_do_not_go_together_are_refused(tools, kind, options, message):
-    with pytest.raises(ValueError, match=message):
-        tools.make_multi_vector(kind, **options)
-
-
 @torch.no_grad()
 def test_hard_negatives_are_no_pairs(tools, system):
     plain, more = tools.make_batch(), tools.make_batch(document_lengths=(7, 2, 9, 4, 3))

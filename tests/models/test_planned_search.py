@@ -15,7 +15,6 @@ from models.beyond.planned_search import (
     RunPlan,
     SearchPlan,
     choose_terms,
-    make_plan,
 )
 from models.generative import trace_search
 
@@ -96,9 +95,9 @@ def test_what_a_run_does_not_find_is_at_most_its_last():
     plan = RunPlan.__new__(RunPlan)
     SearchPlan.__init__(plan, 1.0, None)
     found = {"few": {"a": 2.0, "b": 1.0}, "none": {}, "below": {"c": -3.0}}
-    plan.stage = SimpleNamespace(
-        words=None, model=torch.nn.Identity(), retrieve=lambda *asked: Ranking(found)
-    )
+    model = torch.nn.Identity()
+    model.retrieve = lambda *asked: Ranking(found)
+    plan.stage = SimpleNamespace(model=model)
     plan.names = ["a", "b", "c"]
     scores = plan.scores(TextTable({"id": [*found]}), torch.zeros(3, 1), np.arange(3))
     assert scores.T.tolist() == [[2, 1, 0], [0, 0, 0], [-3, -3, -3]]
@@ -114,13 +113,3 @@ def test_the_terms_of_a_document_are_its_rarest():
     found = plan.scores(TextTable({}), first, Trie.build([[1], [2], [], [0]]).documents)
     # In the trie's order: documents 3, 0 and 1. One without text has the lowest of the query's.
     assert torch.allclose(found, torch.tensor([[-2.5, -8.0], [-3.0, -8.0], [-3.0, -8.0]]))
-
-
-def test_refuses_what_has_no_scores(tools, tmp_path):
-    with pytest.raises(FileNotFoundError, match="model.search.plan.scores=.*nowhere"):
-        make_plan(str(tmp_path / "nowhere"))
-    for kind, normalise in (("semantic-pawa", "vocabulary"), ("semantic", "reachable")):
-        plan = {"_target_": "models.beyond.planned_search.make_plan", "scores": "first_step"}
-        search = {"normalise": normalise, "plan": plan}
-        with pytest.raises(ValueError, match="plan.scores=first_step: must be a run's folder"):
-            tools.make_docid(kind, search=search)

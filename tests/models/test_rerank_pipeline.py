@@ -9,12 +9,10 @@ import torch
 import yaml
 
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import PARTS
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.base import System
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
-from models.docid import Docid
 from models.rerank_pipeline import RerankPipeline
 
 FIRST = [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6]]
@@ -154,17 +152,6 @@ def test_each_stage_reranks_what_the_one_before_hands_on(three, asked):
     assert three.retrieve(asked, 3).documents("q0") == ["d3", "d1", "d2"]
 
 
-def test_given_candidates_pass_all_stages(three, asked, texts):
-    candidates = {"q0": ["d5", "d4", "d3", "d0", "d1"], "q1": ["d2"]}
-    found = three.rerank(asked, texts, candidates)
-    # A orders d0 d1 d3 d4 d5 and hands on 4; B orders d3, d4 (9, 9: last id first), d1, d0.
-    assert three.stages[1].model.asked == [{"q0": ["d0", "d1", "d3", "d4"], "q1": ["d2"]}]
-    assert three.stages[2].model.asked[0]["q0"] == ["d4", "d3"]
-    assert found.documents("q0") == ["d4", "d3", "d1", "d0", "d5"]
-    assert found.documents("q1") == ["d2"]
-    assert three.statistics() == {}
-
-
 def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
     backwards = {"_target_": "scripted_stage.negative", "number": 1}  # a part is built
     forms = {"backwards": {"sign": backwards}, "forwards": {"sign": 1}}
@@ -247,34 +234,12 @@ def test_words_and_pieces_in_one_pipeline(tools, texts, asked, cross_encoder, tm
     first = own.retrieve(as_words[1], 3)
     own.index(texts)
     assert own.retrieve(asked, 3) != first
-    assert model.stages[0].retrieve(asked, 3) == first
+    assert model.stages[0].model.retrieve(asked, 3) == first
     found = model.retrieve(asked, 100)
     candidates = {query: first.documents(query) for query in first.query_ids}
     assert found == cross_encoder.rerank(asked, texts, candidates)
     assert model.statistics()["cost/joint_flops/1-BM25"] == 0
     assert (tmp_path / "index/1-BM25").is_dir()
-
-
-def test_a_generative_stage_has_the_identifiers_of_its_run(tools, tmp_path):
-    documents = tools.named_documents()
-    documents["text"] = [" ".join(f"w{token}" for token in row) for row in documents["tokens"]]
-    queries = readable(tools, tools.draw_tokens([4, 2], seed=4), "q")
-    directory = tmp_path / "GR/identifiers"
-    docid = tools.make_docid("semantic", documents, directory=tmp_path / "kept")
-    trained_run(tmp_path / "GR", docid, tools, rerank={"likelihood": {}}, documents=8)
-    (tmp_path / "kept").rename(directory)
-    scores = [[8, 7, 6, 5, 4, 3, 2, 1] for _ in range(2)]
-    first = scripted_run(tmp_path / "A", scores, documents=8)
-    model = pipeline((first, 5), (tmp_path / "GR", None), documents=documents, directory=tmp_path)
-    assert isinstance(model.stages[1].model, Docid)
-    parts = {*PARTS, "checkpoints", "identifiers", "tokenizer"}
-    assert {path.name for path in (tmp_path / "GR").iterdir()} == parts, "and stays as it was"
-    best = {query: ["d0", "d1", "d2", "d3", "d4"] for query in queries["id"]}
-    docid.index(documents)
-    assert model.retrieve(queries) == docid.rerank(queries, documents, best)
-    assert {"cost/joint_flops/1-A", "cost/stage_ms/1-A", "cost/stage_ms/2-GR"} == {
-        *model.statistics()
-    }, "nobody has counted the compute of the second"
 
 
 @pytest.mark.parametrize(("kept", "made"), [("these", False), ("others", True), (None, True)])
@@ -303,11 +268,8 @@ def test_stages_that_do_not_fit_together_are_refused(tmp_path, monkeypatch):
     was = "stages.1.run=.*: was .* "
     for stages, message in (
         ([], r"model.stages=\[\]: must be a list of"),
-        ([{"depth": 3}, last], r"model.stages.0.run=…: must be given"),
         ([last, last], "model.stages.0.depth=null: must be .* ≥ 1"),
-        ([{**first, "depth": 0}, last], "model.stages.0.depth=0: must be .* ≥ 1"),
         ([first], "model.stages.0.depth=3: must be null for the last"),
-        ([first, {"run": "B"}], "model.stages.1.run=B: no such run folder"),
         ([first, {"run": "texts"}], was + "corpus.jsonl 99ff, must be 12ab, as in the first"),
         ([first, {"run": "fields"}], was + "text_fields text, must be title, text, as in the fi"),
     ):
@@ -328,18 +290,3 @@ def test_a_run_of_other_documents_is_refused(tmp_path, texts):
     said = r"stages.0.run=.*A: was made of 6 documents of places, must be of this run's 5"
     with pytest.raises(ValueError, match=said):
         pipeline((run, None), documents=texts.select(range(5)), directory=tmp_path)
-
-
-def test_a_damaged_stage_is_refused(tools, texts, cross_encoder, tmp_path):
-    run = trained_run(tmp_path / "CE", cross_encoder, tools)
-    pipeline((run, None), documents=texts, directory=tmp_path)
-    settings = dict(cross_encoder.hparams) | {"_target_": "models.cross_encoder.CrossEncoder"}
-    config = yaml.safe_load((run / "config.yaml").read_text()) | {"model": settings}
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    (run / "checkpoints/last.ckpt").unlink()
-    with pytest.raises(FileNotFoundError, match="stages.0.run=.*CE: has no checkpoints/last.ckpt"):
-        pipeline((run, None), documents=texts, directory=tmp_path)
-    words = " ".join(f"w{n}" for n in range(60, 3, -1))
-    build_word_tokenizer([words]).save_pretrained(run / "tokenizer")
-    with pytest.raises(ValueError, match="stages.0.run=.*CE: was trained with another tokeniser"):
-        pipeline((run, None), documents=texts, directory=tmp_path)

@@ -55,25 +55,6 @@ def test_a_source_says_what_it_asks_for(full):
     )
 
 
-@pytest.mark.parametrize("special_tokens", [None, {}])
-def test_without_special_tokens_it_is_the_papers_form(
-    tools, texts, queries, special_tokens, tmp_path
-):
-    plain, paper = (
-        tools.sharpen(tools.make_seal()),
-        tools.sharpen(tools.make_seal(special_tokens=special_tokens)),
-    )
-    assert paper.prepare_query([9, 8]) == paper.prepare_query([9, 8], "title") == [9, 8, EOS_ID]
-    for name, seal in (("plain", plain), ("paper", paper)):
-        seal.index(texts, tmp_path / name)
-    assert paper.names.corpus.count([9, 8, 53]) == 0
-    found = paper.search(queries["tokens"])
-    assert found.further == [{}, {}, {}]
-    assert paper.retrieve(queries, 9) == plain.retrieve(queries, 9)
-    batch = tools.make_batch()
-    assert paper.forced(batch) is batch
-
-
 @torch.no_grad()
 def test_score_and_align_ask_for_the_body(tools, full):
     paper = tools.sharpen(tools.make_seal(query_length=9))
@@ -194,23 +175,7 @@ def test_without_texts_a_view_adds_nothing(tools, full, texts, queries):
         assert one == other and one.shares == other.shares
 
 
-def test_what_is_no_view_is_refused(tools):
-    with pytest.raises(ValueError, match=r"model\.bonus=query: must be (one of )?title"):
-        tools.make_seal(special_tokens=SPECIAL_TOKENS, bonus={"query": 1.0})
-    with pytest.raises(ValueError, match=r"special_tokens\.\.\./up_end: the view must be named by"):
-        tools.make_seal(special_tokens={"../up": [5], "../up_end": [6]})
-
-
 # Other heads -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["PAWA", "NP"])
-def headed(request, tools, texts):
-    """A head of its own for the spans; document 4 arrives after training."""
-    seal = tools.sharpen(tools.make_seal(head=getattr(tools, request.param), beam_size=5))
-    seal.prepare(texts, [0, 1, 2, 3], None)
-    seal.eval().index(texts)
-    return seal
 
 
 @pytest.mark.parametrize("head", ["PAWA", "NP"])
@@ -235,30 +200,6 @@ def spans_of(tools, texts):
     return replace(
         batch, document_ids=ids, document_mask=mask, document_index=torch.tensor([1, 3, 4])
     )
-
-
-def test_labels_of_spans_stand_for_their_tokens(tools, headed, texts):
-    batch = spans_of(tools, texts)
-    rows = headed.head.labels(batch.document_ids, batch.document_index)
-    assert torch.equal(headed.head.row_tokens[rows], batch.document_ids)
-
-
-def test_a_search_under_another_head_finds_ngrams(headed, texts, queries, tmp_path):
-    index = headed.index(texts, tmp_path)
-    found = headed.search(queries["tokens"])
-    for number in range(3):
-        keys = found.candidates.of(number)
-        assert len(keys) > 10 and all(index.count(key) for key, _ in keys)
-        assert all(score > -60 for _, score in keys)
-    ranking = headed.retrieve(queries, 9)
-    assert len(ranking.documents("q0")) > 1
-    assert headed.rerank(
-        queries,
-        texts,
-        {q: ["d1", "d4"] for q in queries["id"]},
-        segments=lambda _, row: [row["tokens"][:4]],
-        pool="sum",
-    ).scores("q0").keys() == {"d1", "d4"}
 
 
 @pytest.mark.parametrize("head", ["PAWA", "NP"])

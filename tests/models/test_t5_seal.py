@@ -28,30 +28,6 @@ def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries,
         assert final and all(len(key) == 4 or key[-1] == EOS_ID for key in final)
 
 
-@torch.no_grad()
-def test_a_keys_log_probability_is_that_of_teacher_forcing(tools, documents, queries, tmp_path):
-    seal = tools.sharpen(tools.make_seal())
-    seal.index(documents, tmp_path)
-    found = seal.search(queries["tokens"])
-    for number, tokens in enumerate(queries["tokens"]):
-        query = torch.tensor([seal.prepare_query(tokens)])
-        for key, log_prob in found.candidates.of(number):
-            logits = seal.backbone(input_ids=query, labels=torch.tensor([key])).logits[0]
-            expected = logits.log_softmax(-1).gather(1, torch.tensor(key)[:, None]).sum()
-            assert log_prob == pytest.approx(expected.item(), abs=1e-4)
-
-
-def test_queries_searched_together_or_alone_find_the_same(tools, documents, queries, monkeypatch):
-    seal = tools.sharpen(tools.make_seal())
-    seal.index(documents)
-    together = seal.retrieve(queries, 5)
-    monkeypatch.setattr("models.generative._QUERY_BATCH", 1)
-    alone = seal.retrieve(queries, 5)
-    for query in queries["id"]:
-        assert together.documents(query) == alone.documents(query)
-        assert together.scores(query) == pytest.approx(alone.scores(query), abs=1e-3)
-
-
 def test_retrieval_adds_up_the_evidence_of_every_key(tools, documents, queries, tmp_path):
     seal = tools.sharpen(tools.make_seal())
     index = seal.index(documents, tmp_path)

@@ -118,10 +118,3 @@ def test_few_and_equal_documents():
     statistics = alike.statistics()
     assert statistics["level_1/code_usage"] == 0.25 and statistics["level_1/code_entropy"] == 0
     assert np.isfinite(statistics["reconstruction_error"])
-
-
-def test_parts_of_a_product_are_as_wide_by_zeros():
-    points = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)
-    wide = np.pad(points, ((0, 0), (0, 1)))
-    odd, even = (fitted(p, quantiser="product", levels=3, codes=4) for p in (points, wide))
-    assert odd.assign(documents(40)) == even.assign(documents(40))

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from gr_mvdr.batch import cut, pad
+from gr_mvdr.batch import pad
 from gr_mvdr.relevance import similarity
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.beyond.query_generator import PSEUDO_QUERIES, QueryGenerator
@@ -51,17 +51,6 @@ def test_the_score_is_the_querys_mean_log_probability(make, tools):
 
 
 @torch.no_grad()
-def test_in_training_the_batchs_query_side_is_the_document(make, tools):
-    """The examples say so: source = document, target = query; the loss is Hugging Face's."""
-    generator, batch = make(), tools.make_batch()
-    labels = batch.document_ids.masked_fill(~batch.document_mask, -100)
-    expected = generator.backbone(
-        input_ids=batch.query_ids, attention_mask=batch.query_mask.long(), labels=labels
-    ).loss
-    assert torch.isclose(generator.loss(batch), expected, atol=1e-5)
-
-
-@torch.no_grad()
 def test_the_alignment_is_the_transposed_attention_of_every_layer(make, tools):
     generator, batch = make(), tools.make_batch()
     explanation = generator.explain(batch)
@@ -90,17 +79,6 @@ def test_the_alignment_is_the_transposed_attention_of_every_layer(make, tools):
     logits = similarity(factors.document_keys, factors.query_keys)
     attention = logits.masked_fill(~inside, -1e9).softmax(2) * inside
     assert torch.allclose(attention, pairs.alignment, atol=1e-6)
-
-
-@torch.no_grad()
-def test_the_shares_of_pairs_are_the_querys_tokens(make, tools):
-    generator, batch = make(), tools.make_batch()
-    for pair, (score, shares) in enumerate(
-        zip(generator.score(batch).tolist(), generator.shares(batch), strict=True)
-    ):
-        tokens = batch.query_ids[pair][batch.query_mask[pair]].tolist()
-        assert [share.tokens for share in shares] == [(token,) for token in tokens]
-        assert sum(share.value for share in shares) == pytest.approx(score, abs=1e-9)
 
 
 def test_queries_are_drawn_by_the_seed_alone(make, written):
@@ -177,41 +155,3 @@ def test_reranking_is_by_query_likelihood(make, written, queries):
 
 def test_no_queries_leave_bm25(make, documents):
     assert list(make(n_queries=0).generate(documents)) == [[]] * len(documents)
-
-
-def test_the_file_is_what_the_indexing_task_reads(make, tmp_path, monkeypatch):
-    """Pseudo-queries of a beir collection become sources of that collection's documents."""
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    from data_modules.indexing import GeneratedQueries, Indexing
-    from data_modules.sources import FilesDataModule
-
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    words = ["w7 w8 w9", "w10 w11", "w12 w13 w14 w15"]
-    corpus = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(words)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
-    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "w7"}) + "\n")
-    for split in ("train", "test"):
-        judged = "query-id\tcorpus-id\tscore\nq\td0\t1\n"
-        (folder / f"qrels/{split}.tsv").write_text(judged)
-    lengths = dict(query_length=8, document_length=12)
-    run_tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=60, lowercase=True)
-    options = dict(path=str(folder), test_split="test", tokenizer_options=run_tokenizer, **lengths)
-    data = FilesDataModule(**options)
-    data.tokenizer.save_pretrained(tmp_path / "words")
-    shape = dict(vocab_size=len(data.tokenizer), d_model=16, d_kv=8, d_ff=24, num_layers=1)
-    backbone = dict(name=None, dropout_rate=0.0, shape=shape | {"num_heads": 2})
-    generator = make(backbone=backbone, tokenizer=str(tmp_path / "words"))
-    generator.index(data.documents, tmp_path / "index")
-    path = tmp_path / "index" / PSEUDO_QUERIES
-    said = [json.loads(line)["queries"] for line in path.read_text().splitlines()]
-    reader = FilesDataModule(**options, indexing=Indexing(3.0, GeneratedQueries(str(path))))
-    examples = [reader.epoch(0)[place] for place in range(1, 4)]
-    assert len(examples) == 3
-    for example in examples:
-        sources = [
-            cut(reader.tokenizer(query, add_special_tokens=False)["input_ids"], 8, EOS_ID)
-            for query in said[example.document]
-        ]
-        assert example.source in sources

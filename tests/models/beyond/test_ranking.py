@@ -11,8 +11,6 @@ from gr_mvdr.batch import pad
 from models.beyond.ranking_losses import count_shared_prefixes
 from tests.models.test_two_ranks import examples
 
-LOSSES = ["PrefixRanking", "MarginRanking", "ListwiseRanking", "PreferenceRanking"]
-
 
 def ranking(name="PrefixRanking", **options):
     return {"_target_": f"models.beyond.ranking_losses.{name}", **options}
@@ -28,25 +26,6 @@ def make(request, tools):
         return tools.make_docid(request.param, ranking=loss, trained_rows="all")
 
     return made
-
-
-def gradients(system, batch):
-    system.zero_grad()
-    loss = system.loss(batch)
-    loss.backward()
-    found = {n: p.grad for n, p in system.named_parameters() if p.grad is not None}
-    return loss.item(), found
-
-
-def test_weight_zero_is_the_cross_entropy_and_scores_nothing(make, monkeypatch):
-    plain = gradients(make(None), collate(examples(False)))
-    none = make(ranking(weight=0.0))
-    monkeypatch.setattr(none, "token_log_probs", None)  # no candidate is scored
-    for hard in (False, True):  # nor do negatives that are there matter
-        found = gradients(none, collate(examples(hard)))
-        assert found[0] == pytest.approx(plain[0]) and found[1].keys() == plain[1].keys()
-        same = torch.allclose if hard else torch.equal  # a longer negative pads all
-        assert all(same(value, plain[1][name]) for name, value in found[1].items())
 
 
 @pytest.mark.parametrize("hard", [True, False])

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.losses import expected_operations
 from gr_mvdr.relevance import relevance
 from models.beyond.splade import SPLADE
@@ -123,26 +122,3 @@ def test_texts_without_a_term_are_found_by_nothing(tools, documents, queries):
     pairs = model.align(tools.make_batch())
     assert pairs.score.tolist() == [0, 0, 0] and pairs.document_mask.sum(1).tolist() == [1, 1, 1]
     assert not model.searcher.matrix.nnz
-
-
-def test_an_index_of_another_model_or_a_damaged_one_is_refused(tools, documents, tmp_path):
-    model = tools.make_splade()
-    model.index(documents, tmp_path / "index")
-    with torch.no_grad():
-        model.bias += 1
-    with pytest.raises(ValueError, match="index: was made from another model"):
-        model.open_index(documents, tmp_path / "index")
-    lists = InvertedLists(["a"], model.searcher.vocabulary, model.searcher.matrix)
-    lists.save(tmp_path / "index", **model._made_of(documents))
-    with pytest.raises(ValueError, match=r"index: is damaged"):
-        model.open_index(documents, tmp_path / "index")
-
-
-def test_a_backbone_whose_embeddings_fit_no_state_is_refused(tools, tmp_path):
-    from transformers import ElectraConfig, ElectraModel
-
-    config = dict(embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    ElectraModel(ElectraConfig(vocab_size=60, **config)).save_pretrained(tmp_path)
-    backbone = dict(name=str(tmp_path), dropout_rate=0.0)
-    with pytest.raises(ValueError, match=r"its embeddings are 8 wide, must be as wide as .* 16$"):
-        tools.make_splade(backbone=backbone)
