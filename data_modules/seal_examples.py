@@ -14,6 +14,7 @@ from data_modules.examples import Examples
 from data_modules.indexing import Inputs
 from data_modules.spans import cut_spans, sample_starts, span_weights
 from data_modules.tables import TokenColumn, cache_table
+from gr_mvdr.batch import cut
 from gr_mvdr.options import Positive, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import BODY, find_views, read_view
@@ -74,8 +75,8 @@ class SpanExamples(Examples):
     def _spans(self, row: int, weights: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
         starts = sample_starts(weights, 1 if self.separate else self.n_spans, rng)
         spans = cut_spans(self.tables.documents[row], starts, self.length)
-        longest, stop = self.tables.document_length - 1, self.tables.template.stop
-        return [[*span[: self.max_tokens][:longest], stop] for span in spans]
+        longest, stop = self.tables.document_length, self.tables.template.stop
+        return [cut(span[: self.max_tokens], longest, stop) for span in spans]
 
 
 def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:
@@ -171,8 +172,8 @@ class UnsupervisedParts(Inputs):
             return Example(source, [self.texts.target(asked, row, rng)], row)
         source = document["title_tokens"] if part == "title" else another
         source = self.texts.source(self._read(source), asked)
-        span = one[: self.max_tokens][: self.tables.document_length - 1]
-        return Example(source, [[*span, self.tables.template.stop]], row)
+        span = cut(one[: self.max_tokens], self.tables.document_length, self.tables.template.stop)
+        return Example(source, [span], row)
 
     def _parts(self, row: int) -> list[tuple[str, str]]:
         """The sources of a document's examples, each with the view that it asks for."""

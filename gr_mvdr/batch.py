@@ -134,6 +134,11 @@ def length_mask(lengths: Tensor) -> Tensor:
     return places < lengths.unsqueeze(1)
 
 
+def cut(tokens: Sequence[int], length: int, end_id: int) -> list[int]:
+    """The first tokens of a text and an end token, at most `length` together."""
+    return [*tokens[: length - 1], end_id]
+
+
 def batch_by_size(lengths: Sequence[int], most: int | None = None) -> Iterator[range]:
     """The places of consecutive texts, in batches that are full; a longer text is one by itself.
 
