@@ -236,35 +236,6 @@ def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
     assert counts == {"document_to_query": (1, 1), "query_to_document": (2, 1)}
 
 
-def test_identical_texts_aligned_by_identity_match_everywhere(store_of, measure):
-    ids = torch.arange(2, 8)[None]
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    ones = torch.ones(1)
-    identity = torch.eye(6)[None, None]
-    pairs = PairAlignment(identity, identity, ones, ones, ones, ids, mask, ids, mask)
-    found = measure(ExactMatch, store_of(explained(pairs), "generative"))
-    for key, value in found.metrics.items():
-        assert value == 1, key  # and no correlation: nothing varies
-    assert {row["hard"] for row in found.tables["exact_match_heads"]} == {1}
-
-
-def test_the_trend_with_idf_has_its_sign(store_of, measure):
-    # document to query: the rarer of 2 3 4 5 puts more on its equal
-    weights = torch.tensor([0.1, 0.2, 0.4, 0.7])
-    attention = ((1 - weights) / 3)[:, None].expand(4, 4).clone()
-    attention.fill_diagonal_(0)
-    attention += torch.diag(weights)
-    ids, mask, ones = torch.arange(2, 6)[None], torch.ones(1, 4).bool(), torch.ones(1)
-    attention = attention[None, None]
-    pairs = PairAlignment(attention, attention, ones, ones, ones, ids, mask, ids, mask)
-    store, key = store_of(explained(pairs), "generative"), "document_to_query/soft_idf_correlation"
-    idf = torch.tensor([0.0, 0.0, 1.0, 2.0, 5.0, 9.0])
-    rising = measure(ExactMatch, store, idf=idf).metrics
-    assert rising[f"analysis/exact_match/{key}"] == pytest.approx(1)
-    falling = measure(ExactMatch, store, idf=10 - idf).metrics
-    assert falling[f"analysis/exact_match/{key}"] == pytest.approx(-1)
-
-
 @torch.inference_mode()
 def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_data):
     """All four BM25 candidates and the relevant document of each query, one by one."""

@@ -13,8 +13,6 @@ from analysis.low_rank import (
     equal_rows_residual,
     lemma_terms,
     low_rank,
-    normalised_values,
-    singular_values,
 )
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import pad
@@ -54,16 +52,6 @@ def test_a_matrix_of_equal_rows_has_no_residual():
     torch.testing.assert_close(found["effective_rank"], torch.ones(3).double())
     residual = equal_rows_residual(alignment, *masks_of(alignment))
     torch.testing.assert_close(residual, torch.zeros(3, 9, 6).double())
-
-
-@pytest.mark.parametrize("shape", [(4, 12, 5), (4, 5, 12)])
-def test_singular_values_equal_those_of_a_decomposition(shape):
-    matrix = torch.rand(shape, generator=torch.Generator().manual_seed(1)).double()
-    expected = torch.linalg.svdvals(matrix)
-    found = singular_values(matrix, *masks_of(matrix))
-    torch.testing.assert_close(found, expected)
-    shares = normalised_values(found)
-    torch.testing.assert_close(shares, expected / expected.sum(-1, keepdim=True))
 
 
 def test_an_empty_alignment_has_rank_zero():

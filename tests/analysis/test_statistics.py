@@ -29,12 +29,6 @@ def test_a_mean_has_the_interval_of_the_normal_law():
     assert float(high) == pytest.approx(float(values.mean()) + reach, abs=0.1 * reach)
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says():
-    draws = (draw(200, 150) < 0).double()  # 150 experiments
-    low, high = interval(draws)
-    assert float(((low <= 0.5) & (high >= 0.5)).double().mean()) == pytest.approx(0.95, abs=0.05)
-
-
 def test_units_are_drawn_as_wholes():
     # tokens within a unit are copies: ten of them tell no more than one
     values = draw(300, 1)

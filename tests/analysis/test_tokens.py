@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -56,13 +54,6 @@ def test_the_marks_of_byte_level_tokenisers_are_no_letters():
     assert names(kinds.stopword, pieces) == ["Ġthe"]
 
 
-def test_without_word_marks_every_piece_is_a_word():
-    pieces = ["<pad>", "</s>", "the", "apple"]
-    kinds = TokenKinds.of(Tokenizer(pieces), 4, (0, 1))
-    assert names(kinds.stopword, pieces) == ["the"]
-    assert names(kinds.content, pieces) == ["apple"]
-
-
 def test_special_tokens_are_nothing_else():
     pieces = ["|||", "▁the", "▁a"]
     kinds = TokenKinds.of(Tokenizer(pieces), 3, (0, 1))  # ids 0 and 1 are special
@@ -82,12 +73,6 @@ def test_counts_documents_not_occurrences(monkeypatch):
     assert document_frequencies(corpus, 5).tolist() == expected
     monkeypatch.setattr(module, "CHUNK", 1)  # the size of a slice changes nothing
     assert document_frequencies(corpus, 5).tolist() == expected
-
-
-def test_idf_by_hand():
-    idf = inverse_document_frequency(torch.tensor([0, 10, 40]), n_documents=40)
-    expected = [math.log(82), math.log(1 + 30.5 / 10.5), math.log(1 + 0.5 / 40.5)]
-    assert idf.tolist() == pytest.approx(expected)
 
 
 def test_idf_equals_the_reference():
