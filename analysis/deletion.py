@@ -5,49 +5,35 @@ the relevance (Eq. 1; of a generative system Eq. 14, its last layer) loses more 
 many random tokens. Every shortened text is encoded and scored again.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.contribution import SIDES, contributions
-from analysis.figures import (
-    COLOURS,
-    MARKERS,
-    PANEL_HEIGHT,
-    GalleryEntry,
-    legend_below,
-    page_panels,
-    styled,
-)
+from analysis.figures import COLOURS, GalleryEntry, legend_below, page_panels, styled
 from analysis.statistics import NORMAL
 from analysis.tables.metric_names import Metric
-from analysis.tables.rows import Row
 from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
-from gr_mvdr.options import Count, Seed, Size, part
+from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
 
-REPORTED = {"document": 4, "query": 1}  # how many tokens are gone in the metrics
+REPORTED = {"document": 4, "query": 1}  # how many tokens are removed in the metrics
 _BATCH = 32  # pairs
 LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
 CAPTION = (
     "How much the score of a query and its relevant document falls when some tokens of the "
-    "document (left) or of the query (right) are removed and the pair is scored again, in standard "
-    "deviations of the score over pairs; bars are 95 % intervals of the mean. If the alignment "
-    "tells what the score is made of, removing the tokens that contribute most to the relevance "
-    "costs more than removing random ones. A generative system reads each token of the document "
-    "in the context of those before it, which any gap breaks. Special tokens always stay."
+    "document or of the query are removed and the pair is scored again, in standard deviations of "
+    "the score over pairs; bars are 95 % intervals of the mean. If the alignment shows what the "
+    "score is made of, the most aligned tokens cost more than random ones. A generative system "
+    "reads each token in the context of those before it, which any gap breaks. Special tokens stay."
 )
-
-# Side, which tokens are removed ("aligned", "random"), how many.
-Key = tuple[str, str, int]
 
 
 def without_tokens(ids: Tensor, mask: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,16 +86,13 @@ def removable(batch: PairBatch, pairs: PairAlignment, side: str, special: Tensor
 class Deletion(Analysis):
     """Deletes tokens of test queries and of their relevant documents.
 
-    A pair counts where a token that may go is left; aligned and random tokens are removed from the
-    same pairs. Documents are left alone where a system does not read them token by token.
+    A pair counts where a removable token is left; aligned and random tokens are removed from the
+    same pairs. Documents stay whole where a system does not read them token by token.
 
     Args:
         pairs: of test query and relevant document, at most.
         removed: how many tokens are removed.
-        draws: random choices a pair; seed: of these.
-
-    Raises:
-        ValueError: fewer than one token or draw.
+        draws: random choices a pair.
     """
 
     name, title = "deletion", "Deleting tokens"
@@ -136,50 +119,44 @@ class Deletion(Analysis):
         pairs: Count,
         removed: Sequence[Size] = (1, 2, 4, 8),
         draws: Size = 3,
-        seed: Seed = 0,
     ):
         self.model, self.data, self.pairs = subject.model, subject.data, pairs
         self.removed, self.draws = removed, draws
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(0)
 
+    @torch.inference_mode()
     def finish(self) -> Findings:
         """Metrics "document/aligned_4", "query/random_1": the mean fall in standard deviations of
         the score over pairs; the table `deletion` and its figure.
         """
-        falls, scores = self._measure()
-        rows = deletion_rows(falls, scores)
-        if not rows:
-            return Findings()
-        flat = {
-            f"{row['side']}/{row['removed']}_{row['tokens']}": row["deviations"]
-            for row in rows
-            if row["tokens"] == REPORTED[row["side"]]
-        }
-        title = f"{self.data.collection.name}: scores of {len(scores):,} pairs without some tokens"
-        entry = GalleryEntry("deletion", "Scores without the most aligned tokens", CAPTION)
-        figures = [(deletion_figure(rows, title), entry)]
-        return Findings(named(self.name, flat), {"deletion": rows}, figures)
-
-    @torch.inference_mode()
-    def _measure(self) -> tuple[dict[Key, Tensor], Tensor]:
-        """What `deletion_rows` reads, on the CPU."""
         model, data = self.model.eval(), self.data
-        split = data.test_splits[0]
-        _, batches = data.test_pairs(split, self.pairs, _BATCH, covers=model.covers)
+        _, batches = data.test_pairs(data.test_splits[0], self.pairs, _BATCH, covers=model.covers)
         special = torch.tensor(find_special(data), device=model.device)
-        falls, scores = defaultdict(list), [torch.empty(0)]
+        falls, scores = [], []
         for batch in track(batches, "deleting tokens"):
             batch = batch.to(model.device)
             whole = model.score(batch)
-            scores.append(whole.cpu())
-            for key, fall in self._falls(batch, whole, special):
-                falls[key].append(fall.cpu())
-        return {key: torch.cat(parts) for key, parts in falls.items()}, torch.cat(scores)
+            scores += whole.tolist()
+            for (side, name, k), fall in self._falls(batch, whole, special):
+                place = {"side": side, "removed": name, "tokens": k}
+                falls += [place | {"fall": value} for value in fall.tolist()]
+        table = deletion_table(falls, scores)
+        if table.empty:
+            return Findings()
+        reported = table[table["tokens"] == table["side"].map(REPORTED)]
+        flat = {f"{r.side}/{r.removed}_{r.tokens}": r.deviations for r in reported.itertuples()}
+        title = f"{data.collection.name}: scores of {len(scores):,} pairs without some tokens"
+        entry = GalleryEntry("deletion", "Scores without the most aligned tokens", CAPTION)
+        figures = [(deletion_figure(table, title), entry)]
+        tables = {"deletion": table.to_dict("records")}
+        return Findings(named(self.name, flat), tables, figures)
 
     def _falls(
         self, batch: PairBatch, scores: Tensor, special: Tensor
-    ) -> Iterator[tuple[Key, Tensor]]:
-        """Score minus score without the tokens, of the pairs that keep a token that may go."""
+    ) -> Iterator[tuple[tuple[str, str, int], Tensor]]:
+        """Side, choice and number of tokens, and score minus score without them, of the pairs that
+        keep a removable token.
+        """
         pairs = self.model.align(batch)
         for side, contribution in zip(SIDES, contributions(pairs), strict=True):
             words = removable(batch, pairs, side, special)
@@ -206,53 +183,48 @@ class Deletion(Analysis):
         return self.model.score(replace(batch, **dict(zip((ids, mask), left, strict=True))))
 
 
-def deletion_rows(falls: dict[Key, Tensor], scores: Tensor) -> list[Row]:
-    """The table: mean falls and their standard errors, raw and in deviations of the scores.
+def deletion_table(falls: Sequence[dict], scores: Sequence[float]) -> DataFrame:
+    """Mean falls and their standard errors, raw and in deviations of the scores.
 
     Args:
-        falls: of every choice of tokens, one value a pair.
-        scores: (P,) of all whole pairs; if all are equal, deviations are NaN.
+        falls: rows of side, removed, tokens and fall, one a pair.
+        scores: of all whole pairs; if all are equal, deviations are NaN.
+
+    Returns:
+        A row for each choice of tokens that two pairs or more have.
     """
-    if len(scores) < 2:
-        return []
-    deviation, rows = float(scores.double().std()) or float("nan"), []
-    for (side, name, k), values in falls.items():
-        if len(values) < 2:  # a mean without an error
-            continue
-        values = values.double()
-        fall, error = float(values.mean()), float(values.std() / len(values) ** 0.5)
-        rows.append(
-            {"side": side, "removed": name, "tokens": k, "pairs": len(values)}
-            | {"fall": fall, "standard_error": error}
-            | {"deviations": fall / deviation, "deviations_error": error / deviation}
-        )
-    return rows
+    places, keys = ["side", "removed", "tokens"], ["fall", "standard_error", "pairs"]
+    groups = DataFrame(falls, columns=[*places, "fall"]).groupby(places, sort=False)["fall"]
+    table = groups.agg(["mean", "sem", "count"]).set_axis(keys, axis=1).reset_index()
+    deviation = DataFrame(scores, dtype=float)[0].std() if len(scores) else 0
+    for name, column in (("deviations", "fall"), ("deviations_error", "standard_error")):
+        table[name] = table[column] / (deviation or float("nan"))
+    return table[table["pairs"] > 1]
 
 
 @styled
-def deletion_figure(rows: Sequence[Row], title: str) -> Figure:
-    """A panel a side, a curve for each choice of tokens, of the table `deletion`."""
-    sides = list(dict.fromkeys(row["side"] for row in rows))
-    figure, panels = page_panels(title, len(sides), PANEL_HEIGHT + 0.3)
-    for axes, side in zip(panels, sides, strict=True):
-        _panel(axes, [row for row in rows if row["side"] == side])
-        axes.set_title(f"tokens of the {side}")
+def deletion_figure(table: DataFrame, title: str) -> Figure:
+    """A panel a side, a curve for each choice of tokens."""
+    sides = table.groupby("side", sort=False)
+    figure, panels = page_panels(title, len(sides))
+    for axes, (side, rows) in zip(panels, sides, strict=True):
+        for (name, label), colour, marker in zip(LABELS.items(), COLOURS, "os", strict=False):
+            drawn = rows[rows["removed"] == name]
+            axes.errorbar(
+                drawn["tokens"],
+                drawn["deviations"],
+                yerr=NORMAL * drawn["deviations_error"],
+                color=colour,
+                marker=marker,
+                capsize=2,
+                label=label,
+            )
+        axes.axhline(0, color="#666666", linewidth=0.8)
+        counts = sorted(set(rows["tokens"]))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.set(xlabel="tokens removed", title=f"tokens of the {side}")
+        axes.grid()
     panels[0].set_ylabel("fall of the score\n(standard deviations)")
     legend_below(figure, 2)
     return figure
-
-
-def _panel(axes: Axes, rows: Sequence[Row]) -> None:
-    for (name, label), colour, marker in zip(LABELS.items(), COLOURS, MARKERS, strict=False):
-        drawn = [row for row in rows if row["removed"] == name]
-        columns = ("tokens", "deviations", "deviations_error")
-        tokens, falls, errors = zip(*([row[c] for c in columns] for row in drawn), strict=True)
-        bars = [NORMAL * error for error in errors]
-        style = {"color": colour, "marker": marker, "capsize": 2, "label": label}
-        axes.errorbar(tokens, falls, yerr=bars, **style)
-    axes.axhline(0, color="#666666", linewidth=0.8)
-    counts = sorted({row["tokens"] for row in rows})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.set_xlabel("tokens removed")
-    axes.grid()

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.deletion import Deletion, deletion_rows, removable, strongest, without_tokens
+from analysis.deletion import Deletion, deletion_table, removable, strongest, without_tokens
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.template import TextTemplate
@@ -137,15 +137,6 @@ def test_special_tokens_stay_and_every_text_keeps_a_word():
             assert (mask.sum(1) >= 2).all()
 
 
-def test_the_same_seed_draws_the_same_tokens():
-    data = table(DOCUMENTS, QUERIES)
-    one, again, other = (
-        asked(Deletion, Weighted(WEIGHTS), data, 9, (1, 2), draws=1, seed=seed).tables
-        for seed in (1, 1, 2)
-    )
-    assert one == again != other
-
-
 def test_sentinels_behind_the_query_change_nothing():
     data = table(DOCUMENTS, QUERIES)
     one = asked(Deletion, Weighted(WEIGHTS), data, 9, (1, 2))
@@ -184,25 +175,11 @@ def test_systems_without_alignment_and_single_pairs_say_nothing():
     assert not asked(Deletion, model, data, 0).tables
     model.alignable = False
     assert not asked(Deletion, model, data, 9).tables
-    single = {("query", "aligned", 1): torch.tensor([1.0])}
-    assert deletion_rows(single, torch.tensor([2.0, 3.0])) == []
-    assert deletion_rows(single, torch.tensor([2.0])) == []
-    for options in (dict(removed=(0, 1)), dict(draws=0)):
-        with pytest.raises(ValueError, match="must be a"):
-            asked(Deletion, Weighted(WEIGHTS), data, 9, **options)
+    falls = [dict(side="query", removed="aligned", tokens=1, fall=1.0)]
+    assert deletion_table(falls, [2.0, 3.0]).empty and deletion_table([], []).empty
 
 
 def test_equal_scores_have_no_deviation_to_measure_by():
-    falls = {("query", "aligned", 1): torch.tensor([1.0, 3.0])}
-    (row,) = deletion_rows(falls, torch.tensor([2.0, 2.0]))
+    falls = [dict(side="query", removed="aligned", tokens=1, fall=fall) for fall in (1.0, 3.0)]
+    (row,) = deletion_table(falls, [2.0, 2.0]).to_dict("records")
     assert row["fall"] == 2 and row["deviations"] != row["deviations"]
-
-
-def test_the_figure_has_a_panel_a_side():
-    data = table(DOCUMENTS, QUERIES)
-    ((figure, entry),) = asked(Deletion, Weighted(WEIGHTS), data, 9, (1, 2)).figures
-    assert [axes.get_title() for axes in figure.axes] == [
-        "tokens of the document",
-        "tokens of the query",
-    ]
-    assert entry.name == "deletion"

@@ -55,7 +55,7 @@ def training():
     steps, low = np.arange(1, 400_001, 1000.0), np.full(400, np.nan)
     scales = {"loss": 9, "gradient_norm": 9, "learning_rate": 1}
     values = {name: 0.1 + np.sin(steps / 9e4) ** 2 * scale for name, scale in scales.items()}
-    return training_figure({"step": steps, "validation_loss": low} | values)
+    return training_figure(DataFrame({"step": steps, "validation_loss": low} | values))
 
 
 def curve():
@@ -136,9 +136,8 @@ def search(steps):
 def deletion():
     every = product(("document", "query"), ("aligned", "random"), (1, 2, 4, 8, 16, 32))
     numbers = dict(deviations=0.5, deviations_error=0.1)
-    return deletion_figure(
-        [dict(side=s, removed=r, tokens=k, **numbers) for s, r, k in every], TITLE
-    )
+    rows = [dict(side=s, removed=r, tokens=k, **numbers) for s, r, k in every]
+    return deletion_figure(DataFrame(rows), TITLE)
 
 
 def shifts():
