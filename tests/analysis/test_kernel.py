@@ -21,7 +21,7 @@ from analysis.kernel import (
 )
 from analysis.statistics import spearman
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.batch import cut, pad
+from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.relevance import Factors, relevance, similarity
 from gr_mvdr.tokenizers import EOS_ID
@@ -326,11 +326,11 @@ def test_the_truth_is_the_generative_systems_own_relevance(tiny_data):
 def exact(system, data, queries):
     """Σ S ⊙ softmax over the corpus, pair by pair."""
     system.eval()
-    texts = {row["id"]: pad([cut(row["tokens"], 10, EOS_ID)]) for row in data.documents}
+    texts = {row["id"]: pad([[*row["tokens"][:9], EOS_ID]]) for row in data.documents}
     texts = {name: system.encode_documents(*sides) for name, sides in texts.items()}
     results = {}
     for query in queries:
-        asked, scores = system.encode_queries(*pad([cut(query["tokens"], 8, EOS_ID)])), {}
+        asked, scores = system.encode_queries(*pad([[*query["tokens"][:7], EOS_ID]])), {}
         for name, text in texts.items():
             matrix = similarity(text.vectors, asked.vectors)
             keys = matrix if text.keys is None else similarity(text.keys, asked.keys)
