@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetInfo, Features
 from datasets.table import MemoryMappedTable
 from filelock import FileLock
@@ -172,9 +173,7 @@ class TokenColumn(Sequence):
             table: rows may be selected from another; name: of a column of lists of integers.
         """
         self.table, self.name = table, name
-        self.chunks = table.data.column(name).chunks
-        sizes = [len(chunk) for chunk in self.chunks]
-        self.firsts = np.cumsum([0, *sizes])  # (chunks + 1,) the row that each begins with
+        self.column = table.data.column(name)
         chosen = table._indices
         # (rows,) int64, the row's place in the file; None = in order.
         self.places = None if chosen is None else chosen.column(0).to_numpy()
@@ -182,8 +181,7 @@ class TokenColumn(Sequence):
     @property
     def lengths(self) -> np.ndarray:
         """(rows,) int64, the tokens of each list."""
-        parts = [np.diff(chunk.offsets.to_numpy()) for chunk in self.chunks]
-        lengths = np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+        lengths = pc.list_value_length(self.column).to_numpy().astype(np.int64)
         return lengths if self.places is None else lengths[self.places]
 
     def __len__(self) -> int:
@@ -192,12 +190,7 @@ class TokenColumn(Sequence):
     def __getitem__(self, row: int) -> list[int]:
         if not 0 <= row < len(self):
             raise IndexError(row)
-        place = row if self.places is None else self.places[row]
-        number = int(np.searchsorted(self.firsts, place, side="right")) - 1
-        return self.chunks[number][int(place - self.firsts[number])].as_py()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (self[row] for row in range(len(self)))
+        return self.column[int(row if self.places is None else self.places[row])].as_py()
 
     def __reduce__(self) -> tuple:
         return TokenColumn, (self.table, self.name)  # a loader's worker maps the file itself

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from data_modules.formats.files import find_all, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
@@ -54,55 +54,47 @@ def read(name: str, path: Path | None) -> Layout:
     found = {split: files for split, files in found.items() if files}
     if not found:
         raise FileNotFoundError(f"data.path={path}: dataset/test/P….test.json are missing")
-    matched = _Matched(passages_file, found)
+    judged: dict[str, list[Judgement]] = {}
+
+    def asked() -> Iterator[tuple[str, _Asked]]:
+        for split, files in found.items():
+            for file in files:
+                yield from ((split, question) for question in _questions(file))
+
+    def documents() -> Iterator[Document]:
+        """The passages; one pass over them finds the judgements, too."""
+        judged.update({split: [] for split in found})
+        about: dict[str, list[tuple[str, _Asked]]] = {}
+        for split, question in asked():
+            about.setdefault(question.subject, []).append((split, question))
+        for passage in table_documents(passages_file, DPR):
+            asked_here = about.get(matched_form(_QUALIFIER.sub("", passage.title)), ())
+            text = matched_form(passage.text) if asked_here else ""
+            for split, question in asked_here:
+                if any(answer in text for answer in question.answers):
+                    row = Judgement(passage.where, question.id, passage.id, 1)
+                    judged[split].append(row)
+            yield passage
+
     return Layout(
         name="entity_questions",
         files=(passages_file, *(file for files in found.values() for file in files)),
         options={"reader": "entity_questions/1", "relevant": "subject's article, with an answer"},
-        documents=matched.documents,
-        queries=matched.queries,
-        judgements={split: partial(matched.judgements, split) for split in found},
+        documents=documents,
+        queries=lambda: (Query(q.where, q.id, q.question) for _, q in asked()),
+        judgements={split: partial(lambda name: iter(judged[name]), split) for split in found},
     )
-
-
-class _Matched:
-    """Questions, and the passages that answer them, found in one pass over the passages."""
-
-    def __init__(self, file: Path, questions: dict[str, list[Path]]):
-        self._file, self._files = file, questions
-        self._found: dict[str, list[tuple[str, _Asked, str]]] = {}
-
-    def documents(self) -> Iterator[Document]:
-        about: dict[str, list[tuple[str, _Asked]]] = {}
-        for split, asked in self._asked():
-            about.setdefault(asked.subject, []).append((split, asked))
-        self._found = {split: [] for split in self._files}
-        for passage in table_documents(self._file, DPR):
-            asked_here = about.get(matched_form(_QUALIFIER.sub("", passage.title)), ())
-            text = matched_form(passage.text) if asked_here else ""
-            for split, asked in asked_here:
-                if any(answer in text for answer in asked.answers):
-                    self._found[split].append((passage.where, asked, passage.id))
-            yield passage
-
-    def queries(self) -> Iterator[Query]:
-        for _, asked in self._asked():
-            yield Query(asked.where, asked.id, asked.question)
-
-    def judgements(self, split: str) -> Iterator[Judgement]:
-        for where, asked, passage in self._found[split]:
-            yield Judgement(where, asked.id, passage, 1)
-
-    def _asked(self) -> Iterator[tuple[str, _Asked]]:
-        for split, files in self._files.items():
-            for file in files:
-                for asked in _questions(file):
-                    yield split, asked
 
 
 def _questions(file: Path) -> Iterator[_Asked]:
     """The questions of a relation; their subject is where they differ ("Where was … born?")."""
-    records = [(where, _checked(where, record)) for where, record in array_items(file)]
+    records = list(array_items(file))
+    for where, record in records:
+        answers = record.get("answers") if isinstance(record, dict) else None
+        if not isinstance(answers, list) or not all(isinstance(a, str) and a for a in answers):
+            rule = '{"question": …, "answers": […]}'
+            raise ValueError(f"{where}: expected {rule}, got {record!r:.60}")
+        string(where, "question", record)
     texts = [matched_form(record["question"]) for _, record in records]
     before, after = _shared(texts), _shared([text[::-1] for text in texts])
     relation = file.name.split(".json")[0]
@@ -110,15 +102,6 @@ def _questions(file: Path) -> Iterator[_Asked]:
         answers = [matched_form(answer) for answer in record["answers"]]
         subject = f" {text[before : len(text) - after].strip()} "
         yield _Asked(where, f"{relation}-{number}", record["question"], answers, subject)
-
-
-def _checked(where: str, record: Any) -> dict[str, Any]:
-    """An item's question and answers, or ValueError."""
-    answers = record.get("answers") if isinstance(record, dict) else None
-    if not isinstance(answers, list) or not all(isinstance(a, str) and a for a in answers):
-        raise ValueError(f'{where}: expected {{"question": …, "answers": […]}}, got {record!r:.60}')
-    string(where, "question", record)
-    return record
 
 
 def _shared(texts: list[str]) -> int:

@@ -5,9 +5,7 @@ document with at least one training judgement, about 320,000.
 """
 
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from functools import cache, partial
 
 from data_modules.formats.files import given_path, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
@@ -41,55 +39,33 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
     documents = needed(folder, "msmarco-docs.tsv")
     asked = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}
-    others = [*asked.values(), *qrels.values(), *([ids] if ids else [])]
-    kept = _Kept(documents, asked, qrels, ids)
-    return Layout(
-        name="msmarco_doc",
-        files=(documents, *others),
-        options={"reader": "msmarco_doc/2", "document_ids": ids is not None},
-        documents=kept.documents,
-        queries=kept.queries,
-        judgements={split: partial(kept.judgements, split) for split in SPLITS},
-    )
 
-
-class _Kept(NamedTuple):
-    """The part of the files that is about the documents that are kept."""
-
-    file: Path
-    asked: dict[str, Path]
-    qrels: dict[str, Path]
-    ids: Path | None
-
-    def _wanted(self) -> dict[str, str]:
+    @cache
+    def wanted() -> dict[str, str]:
         """Document id → where it is named first."""
-        if self.ids:
-            named = ((where, line.strip()) for where, line in numbered_lines(self.ids))
+        if ids:
+            named = [(where, line.strip()) for where, line in numbered_lines(ids)]
         else:
-            found = trec_judgements(self.qrels["train"])
-            named = ((where, id) for where, _, id, grade in found if grade > 0)
-        wanted: dict[str, str] = {}
-        for where, id in named:
-            wanted.setdefault(id, where)
-        return wanted
+            rows = trec_judgements(qrels["train"])
+            named = [(where, id) for where, _, id, grade in rows if grade > 0]
+        return {id: where for where, id in reversed(named)}
 
-    def documents(self) -> Iterator[Document]:
-        wanted = self._wanted()
-        missing = dict(wanted)
-        for document in table_documents(self.file, MSMARCO):
-            if document.id in wanted:
+    def kept_documents() -> Iterator[Document]:
+        missing = dict(wanted())
+        for document in table_documents(documents, MSMARCO):
+            if document.id in wanted():
                 missing.pop(document.id, None)
                 yield document
-        for id, where in missing.items():
+        for id, where in reversed(missing.items()):
             raise ValueError(
-                f"{where}: document {id!r} is not in {self.file.name}, nor are "
-                f"{len(missing) - 1:,} others of {len(wanted):,}: files of two collections?"
+                f"{where}: document {id!r} is not in {documents.name}, nor are "
+                f"{len(missing) - 1:,} others of {len(wanted()):,}: files of two collections?"
             )
 
-    def queries(self) -> Iterator[Query]:
-        for split, file in self.asked.items():
-            judged = {row.query_id for row in trec_judgements(self.qrels[split])}
-            kept = {row.query_id for row in self.judgements(split)}
+    def kept_queries() -> Iterator[Query]:
+        for split, file in asked.items():
+            judged = {row.query_id for row in trec_judgements(qrels[split])}
+            kept = {row.query_id for row in judgements(split)}
             if left := len(judged - kept):
                 print(
                     f"msmarco_doc: {left:,} of {len(judged):,} {split} queries are left out: "
@@ -97,9 +73,17 @@ class _Kept(NamedTuple):
                 )
             yield from (query for query in queries(query_table, file) if query.id in kept)
 
-    def judgements(self, split: str) -> Iterator[Judgement]:
+    def judgements(split: str) -> Iterator[Judgement]:
         """Those of kept documents, and of queries to which one of these is relevant."""
-        wanted = self._wanted()
-        rows = [row for row in trec_judgements(self.qrels[split]) if row.document_id in wanted]
-        asked = {row.query_id for row in rows if row.relevance > 0}
-        return (row for row in rows if row.query_id in asked)
+        rows = [row for row in trec_judgements(qrels[split]) if row.document_id in wanted()]
+        answered = {row.query_id for row in rows if row.relevance > 0}
+        return (row for row in rows if row.query_id in answered)
+
+    return Layout(
+        name="msmarco_doc",
+        files=(documents, *asked.values(), *qrels.values(), *([ids] if ids else [])),
+        options={"reader": "msmarco_doc/2", "document_ids": ids is not None},
+        documents=kept_documents,
+        queries=kept_queries,
+        judgements={split: partial(judgements, split) for split in SPLITS},
+    )
