@@ -3,65 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from data_modules.builders.public import public
+from data_modules.builders.public import MIRACL, public
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from gr_mvdr.evaluation.ranking import Ranking
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "first"),
-    [
-        ("lotte/writing/search", "test", "best way to find out who founded the town of varnholm"),
-        ("lotte/writing/forum/test", "test", "I have wondered for a long time who founded"),
-        ("lotte/writing/search/dev", "dev", "best way to find out who founded the town of thornm"),
-    ],
-)
-def test_lotte_reads_one_kind_of_question_about_one_split(name, split, first, miniature, collected):
-    folder = miniature("lotte")
-    if split == "dev":  # a folder without its dev collection still has the other
-        shutil.rmtree(folder / "writing" / "test")
-    collection = collected(public(name, str(folder)))
-    assert len(collection.documents) == 24
-    assert collection.documents["title"][:] == [""] * 24
-    assert list(collection.qrels) == [split]
-    assert collection.queries[0]["text"].startswith(first[:40])
-    assert collection.judgements(split)["2"] == {"6": 1, "7": 1}
-
-
-def test_miracl_reads_every_shard_and_split(miniature, collected):
-    folder = miniature("miracl")
-    collection = collected(public("miracl/sw", str(folder)))
-    assert len(collection.documents) == 24
-    assert collection.documents[0]["id"] == "100#0"
-    assert {split: len(table) for split, table in collection.qrels.items()} == {
-        "train": 12,
-        "dev": 12,
-    }
-    assert collection.judgements("dev")["6#0"] == {"106#0": 1, "106#1": 0}
-    assert list(collected(public("miracl/yo", str(folder))).qrels) == ["dev"]
-
-
-def test_miracls_judged_passages_of_all_languages_are_one_collection(miniature, collected):
-    """Those of Swahili: Yoruba has no training topics."""
-    folder = miniature("miracl")
-    for file in folder.glob("miracl-v1.0-sw/qrels/*"):
-        rows = file.read_text().splitlines(keepends=True)
-        file.write_text("".join(row for row in rows if "106#1" not in row))
-    alone, collection = (collected(public(f"miracl/{n}", str(folder))) for n in ("sw", "judged"))
-    judged = {d for split in alone.qrels for row in alone.judgements(split).values() for d in row}
-    kept = [document for document in alone.documents if document["id"] in judged]
-    assert len(kept) == 23
-    assert list(collection.documents) == [row | {"id": f"sw/{row['id']}"} for row in kept]
-    for split in ("train", "dev"):
-        assert collection.judgements(split) == {
-            f"sw/{query}": {f"sw/{document}": grade for document, grade in row.items()}
-            for query, row in alone.judgements(split).items()
-        }
-    negatives = Ranking.read(collection.negatives["judged"])
-    for query, row in collection.judgements("train").items():
-        assert {*negatives.documents(query)} == {d for d, grade in row.items() if grade == 0}
-    shutil.rmtree(folder / "miracl-v1.0-sw")
-    with pytest.raises(FileNotFoundError, match="miracl-v1.0-…/topics and qrels are missing"):
-        public("miracl/judged", str(folder))
 
 
 def test_dprs_questions_of_one_data_set_among_several(tmp_path, collected):
@@ -129,6 +73,7 @@ def test_beir_reads_a_folder_and_one_that_holds_it(place, miniature, collected):
         ("miracl/xx", None, "data.name=miracl/.*=xx: must be one of ar, bn"),
         ("entity_questions", None, "data.path=null: entity_questions needs a folder"),
         ("dpr/nq", None, "data.name=dpr/nq: must be such as dpr/nq, and data.path=FOLDER"),
+        ("miracl/sw", ".", "data.path=.: must be null, ir_datasets reads miracl/sw"),
         ("beir/scifact", "no/such", "data.path=no/such: no such folder"),
     ],
 )
@@ -153,3 +98,25 @@ def test_without_a_path_ir_datasets_gives_the_collection(name, title, splits):
     pytest.importorskip("ir_datasets")
     layout = public(name)
     assert (layout.name, {*layout.judgements}) == (title, splits)
+
+
+def test_miracls_judged_passages_of_all_languages_are_one_collection(monkeypatch, collected):
+    """Every language has three passages: one relevant, one irrelevant, one without judgement."""
+
+    def of_language(name):
+        graded = [Judgement("f:1", "q", "d0", 1), Judgement("f:2", "q", "d1", 0)]
+        return Layout(
+            name=name,
+            files=(),
+            options={"id": name},
+            documents=lambda: iter([Document("f", f"d{n}", "", f"{name} {n}") for n in range(3)]),
+            queries=lambda: iter([Query("f", "q", name)]),
+            judgements={split: lambda: iter(graded) for split in ("train", "dev")},
+        )
+
+    monkeypatch.setattr("data_modules.builders.public.ir_dataset", of_language)
+    found, languages = collected(public("miracl/judged")), {*MIRACL} - {"de", "yo"}
+    assert {*found.documents["id"]} == {f"{one}/d{n}" for one in languages for n in range(2)}
+    assert found.judgements("dev")["sw/q"] == {"sw/d0": 1, "sw/d1": 0}
+    negatives = Ranking.read(found.negatives["judged"])
+    assert all([*negatives.documents(f"{one}/q")] == [f"{one}/d1"] for one in languages)
