@@ -112,7 +112,7 @@ class Docid(GenerativeSystem):
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
         self.scheme: Scheme = build("identifiers", identifiers)
-        self.scheme.template, self.scheme.backbone = self.template, self.backbone
+        self.scheme.template = self.template
 
     # Identifiers: made before training, kept, extended --------------------------------------------
 

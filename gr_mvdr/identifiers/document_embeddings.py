@@ -1,14 +1,12 @@
 """One vector for each document, and docids made of these vectors.
 
-The vectors come from TF-IDF and SVD, from the model's own encoder or from a pretrained encoder.
+The vectors come from TF-IDF and SVD or from a pretrained encoder.
 """
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from gr_mvdr.backbones import encode_texts, load_backbone
 from gr_mvdr.evaluation.bm25 import split_words
@@ -29,11 +27,11 @@ class DocumentEmbeddings:
     def fit(self, documents: Table) -> None:
         """Learns from the known documents; by default nothing."""
 
-    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
+    def transform(self, documents: Table) -> np.ndarray:
         """(n, d) float32 of length 1, or of zeros for a document without a known word.
 
         Args:
-            documents: a table with `text` and `tokens`; backbone: the system's own.
+            documents: a table with `text`.
         """
         raise NotImplementedError
 
@@ -75,7 +73,7 @@ class TfidfSvd(DocumentEmbeddings):
         dimension = min(self.dimension, *weights.shape)
         _, _, self.components = randomized_svd(weights, dimension, random_state=self.seed)
 
-    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
+    def transform(self, documents: Table) -> np.ndarray:
         vectorizer = self._vectorizer()
         vectorizer.idf_ = self.idf
         return normalise_rows(vectorizer.transform(documents["text"][:]) @ self.components.T)
@@ -90,22 +88,6 @@ class TfidfSvd(DocumentEmbeddings):
             sublinear_tf=True,
             dtype=np.float32,
         )
-
-
-@part("embeddings")
-class OwnEncoder(DocumentEmbeddings):
-    """The encoder of the model itself, with its current weights.
-
-    The docids are made with the encoder before training. Documents that arrive later are embedded
-    by the trained one, and fit the docids less well than with embeddings that do not change.
-    """
-
-    def __init__(self, length: Size = 256):
-        """length: tokens read of a document, the end token included."""
-        self.length = length
-
-    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
-        return embed_texts(backbone, documents["tokens"][:], self.length)
 
 
 @part("embeddings")
@@ -124,7 +106,7 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         """
         self.name, self.length, self.batch_size = name, length, batch_size
 
-    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
+    def transform(self, documents: Table) -> np.ndarray:
         tokenizer = load_tokenizer(self.name)
         # The tokeniser adds the tokens around a text.
         bare = TextTemplate(suffix=()).settings
@@ -132,7 +114,8 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]
-        return embed_texts(model, tokens, self.length, self.batch_size)
+        vectors = encode_texts(model, tokens, self.length, batch_size=self.batch_size)
+        return normalise_rows(np.stack([text.mean(0).numpy() for text in vectors]))
 
 
 class EmbeddedDocids(Scheme):
@@ -147,15 +130,7 @@ class EmbeddedDocids(Scheme):
 
     def embed(self, documents: Table) -> np.ndarray:
         """(n, d) float32 vectors of documents."""
-        return self.embedder.transform(documents, self.backbone)
-
-
-def embed_texts(
-    backbone: PreTrainedModel, texts: Sequence[Sequence[int]], length: int, batch_size: int = 64
-) -> np.ndarray:
-    """Token lists → (n, d) float32 of length 1, the means of their vectors; see `encode_texts`."""
-    vectors = encode_texts(backbone, texts, length, batch_size=batch_size)
-    return normalise_rows(np.stack([text.mean(0).numpy() for text in vectors]))
+        return self.embedder.transform(documents)
 
 
 def normalise_rows(vectors: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers import PreTrainedModel
 
 from gr_mvdr.files import check, read_arrays, write_arrays
 from gr_mvdr.options import show
@@ -123,7 +122,6 @@ class Scheme:
         known: id → identifier of the documents that were known in training, in their order.
         first_token: the first new token's id.
         template: the special tokens around an identifier; T5's until a system sets its own.
-        backbone: the system's, for schemes that embed documents by its encoder.
         owners: the objects whose attributes are kept: the scheme, and what embeds its documents.
     """
 
@@ -140,7 +138,6 @@ class Scheme:
     n_tokens: int = 0
     width: int | None = None
     first_token = 0
-    backbone: PreTrainedModel | None = None
 
     def __init__(self) -> None:
         self.known: dict[str, list[int]] = {}

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import batch_by_length
@@ -213,7 +212,7 @@ class RunEmbeddings(DocumentEmbeddings):
         self.run = run
         self.weights: str | None = None  # the model's hash, once it is known
 
-    def transform(self, documents: Table, backbone: PreTrainedModel | None = None) -> np.ndarray:
+    def transform(self, documents: Table) -> np.ndarray:
         """See `DocumentEmbeddings`.
 
         Raises:

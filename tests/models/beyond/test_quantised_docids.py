@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.identifiers.document_embeddings import OwnEncoder, normalise_rows
+from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
 from models.beyond.quantised_docids import QuantisedDocids
 
 faiss = pytest.importorskip("faiss")
@@ -26,7 +26,7 @@ def make(points, books=None, **options):
     """A scheme that embeds the points; `books`: not learned, but given."""
     scheme = QuantisedDocids(**{"levels": 2, "codes": 2, **options})
     scheme.embed = lambda table: np.float32([points[row[0]] for row in table["tokens"]])
-    scheme.embedder, scheme.owners = OwnEncoder(), [scheme]  # nothing is learned of texts
+    scheme.embedder, scheme.owners = DocumentEmbeddings(), [scheme]  # nothing is learned of texts
     if books is not None:
         scheme.learn_codebooks = lambda points: books
     return scheme
