@@ -1,6 +1,6 @@
-"""The analysis of one run: its alignments are kept, and every question that is listed is asked.
+"""Analyses one run: stores alignments of test pairs and runs every listed analysis.
 
-`conf/analysis/full.yaml` lists the questions, `analysis.analysis` says what each must look like.
+`conf/analysis/full.yaml` lists them; `analysis/analysis.py` shows how to write one.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ from models.t5_seal import T5SEAL
 
 # Pairs of the store at once, and their similarity values: only speed and memory depend on them.
 BATCH, BATCH_VALUES = 64, 2**23
-# Options that say how much is asked: 0 leaves the question out.
+# Options that say how much is measured: 0 disables the analysis.
 SIZES = ("pairs", "queries", "cases")
 
 
 def analyse_run(
     model: System, data: RetrievalDataModule, run: Path, system: str, settings: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Keeps the alignments of test pairs, and asks the questions of `settings`.
+    """Stores the alignments of test pairs and runs the analyses of `settings`.
 
     Args:
         model: its index is built.
@@ -71,7 +71,7 @@ def analyse_run(
 
 
 def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> list[Findings]:
-    """Asks all questions; those of stored alignments share one pass over the store.
+    """Runs all analyses; those of stored alignments share one pass over the store.
 
     Args:
         questions: name → `_target_`, an `analysis.analysis.Analysis`, and its options; None leaves
@@ -107,7 +107,7 @@ def extract_run(
     pairs: int,
     precision: str = "float32",
 ) -> AlignmentStore | None:
-    """The alignments of (test query, relevant document) pairs; None if the system knows none.
+    """Stores the alignments of (test query, relevant document) pairs; None if there are no pairs.
 
     Args:
         pairs: at most; precision: of the stored matrices. The others: see `analyse_run`.
@@ -131,7 +131,7 @@ def extract_run(
 
 
 def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) -> Texts:
-    """What is known of a run's texts besides their alignments."""
+    """The facts about a run's texts that analyses need besides the alignments."""
     # Docid tokens lie beyond the tokeniser's: no document's text holds them.
     size = max(len(data.tokenizer), model.vocabulary_size)
     frequencies = document_frequencies(data.documents["tokens"], size)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GoldTokens:
-    """Which of a document's tokens matter to a query, as the collection itself knows.
+    """The gold tokens of a document for a query, from the collection's annotations.
 
     Attributes:
         answer: (m,) bool over the document's tokens: they answer the question.
@@ -59,12 +59,12 @@ class GoldTokens:
 
 @dataclass(frozen=True)
 class Texts:
-    """What is known of the texts besides their alignments.
+    """Facts about a run's texts that the alignments do not hold.
 
     Attributes:
         idf: (V,) fp32 importance of every token id.
         kinds: which ids are special, punctuation or stopwords.
-        strings: token ids → what people read.
+        strings: token ids → their strings.
         gold: (query id, document id) → gold tokens; {} where the collection has none.
     """
 
@@ -76,7 +76,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is asked: a finished run.
+    """The finished run that an analysis examines.
 
     Attributes:
         model: its index is built. data: the run's. run: its folder.
@@ -93,13 +93,13 @@ class Subject:
 
 @dataclass
 class Findings:
-    """What was found.
+    """The results of an analysis.
 
     Attributes:
         metrics: flat, "analysis/<name>/…", for the run's `metrics.json`.
         tables: file name without suffix → rows of a CSV in the run's folder.
-        figures: pictures, and how to read each.
-        records: file name without suffix → what a JSON file in the run's folder holds.
+        figures: each figure with its title and caption.
+        records: file name without suffix → content of a JSON file in the run's folder.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -129,19 +129,19 @@ class Analysis:
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        """Whether the question makes sense here: by default, whether alignments are stored."""
+        """Whether the analysis can examine this run; by default, whether alignments are stored."""
         return subject.store is not None
 
     def update(self, batch: Explanation, first: int) -> None:
-        """Takes in a padded batch, the pairs `store.pairs[first : first + len(batch)]`."""
+        """Adds a padded batch, the pairs `store.pairs[first : first + len(batch)]`."""
 
     def finish(self) -> Findings:
-        """What was found; nothing where the question does not apply to any pair or query."""
+        """The results; empty if no pair or query qualifies."""
         raise NotImplementedError
 
 
 class PairAnalysis(Analysis):
-    """A question about stored alignments: what is measured of every pair, and what that amounts to.
+    """An analysis that measures every stored pair and then summarises the measures.
 
     A subclass yields long tables of a batch (`analysis.statistics.long_frame`) from `measure`, and
     gets them as one table in `summarise`.

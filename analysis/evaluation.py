@@ -21,7 +21,7 @@ from models.base import System, Table
 
 # Query id → metric → value.
 QueryMetrics = dict[str, dict[str, float]]
-# The kernel's counts of this process; writing 5 to the second one resets the peak.
+# The kernel's memory counters of this process; writing 5 to the second resets the peak.
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 # Queries whose latency is measured, one at a time, and those that a search is planned on.
 LATENCY_QUERIES, PLANNING_QUERIES = 50, 64
@@ -111,8 +111,8 @@ def judge(
 ) -> QueryMetrics:
     """The metrics of every query: the one place where a run, a study or an analysis judges.
 
-    A hit that is its own query counts nowhere if the collection says so (`data.drop_identical`);
-    to judge a whole depth, search for one document more, see `drop_own_hits`.
+    If the collection says so (`data.drop_identical`), a query's own document never counts; to
+    judge a whole depth, search for one document more, see `drop_own_hits`.
 
     Args:
         ranking: of any system; queries that it lacks count 0.
@@ -133,7 +133,7 @@ def average_metrics(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dic
 
 
 def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None = None) -> Ranking:
-    """A ranking without hits that are their own query, where the collection asks for that.
+    """The ranking without each query's own document, if the collection asks for that.
 
     Args:
         depth: documents kept of each query; the search was for `depth + data.drop_identical`.

@@ -51,7 +51,7 @@ PANELS = {"hard": "hard exact match", "soft": "soft exact match", OF_A: "soft, o
 # equal token to match, which is where the soft value is above HAS_MATCH.
 DEFINITIONS = {"all": "all occurrences", "matched": "only where an equal token exists"}
 HAS_MATCH = 1e-6
-# (definition, tokens) → how the metric's name ends. Special tokens are in neither kind of tokens.
+# (definition, tokens) → the suffix of the metric's name. Special tokens count in none of them.
 SUFFIXES = {("all", "all"): "", ("matched", "all"): "_matched", ("all", "content"): "_content"}
 
 PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
@@ -147,7 +147,10 @@ def summarise_matches(
     """The table `exact_match`, its metrics and boxes.
 
     In a bin, a rate averages over token types (a type's mean counts once, as in the paper's
-    boxplots); in the row "all" it averages over occurrences.
+    boxplots); in the row "all" it averages over occurrences. Metrics are as
+    "query_to_document/hard" over all occurrences, with its interval hard_low and hard_high;
+    hard_matched over those with a match, hard_content over those of content tokens, hard/idf_2_4
+    over a bin's token types; hard_idf_correlation is Spearman's ρ of the types' rates and IDF.
 
     Args:
         frame: all rows of `find_matches`.
@@ -155,8 +158,8 @@ def summarise_matches(
     """
     measures = [name for name in PANELS if name in frame]
     bins, content = idf_bin(texts.idf).numpy(), texts.kinds.content.numpy()
-    tables, boxes = [], []
-    for definition, tokens in product(DEFINITIONS, ("all", "content")):
+    tables, boxes, flat = [], [], {}
+    for (definition, tokens), suffix in SUFFIXES.items():
         chosen = frame if definition == "all" else frame[frame["soft"] > HAS_MATCH]
         chosen = chosen if tokens == "all" else chosen[content[chosen["token"]]]
         if chosen.empty:
@@ -168,13 +171,24 @@ def summarise_matches(
         whole["token_types"] = whole["direction"].map(types["direction"].value_counts())
         binned = types.groupby(["direction", "idf_bin"], as_index=False)
         binned = binned.agg(averages | {"token": "size"}).rename(columns={"token": "token_types"})
-        place = {"definition": definition, "tokens": tokens}
-        tables += [part.assign(**place) for part in (whole, binned)]
+        table = pd.concat([whole, binned]).assign(definition=definition, tokens=tokens)
+        tables += table.to_dict("records")
+        for row, measure in product(whole.to_dict("records"), measures):
+            key = f"{row['direction']}/{measure}{suffix}"
+            flat[key] = row[measure]
+            if not suffix:
+                flat |= {f"{key}_{end}": row[f"{measure}_{end}"] for end in ("low", "high")}
         if tokens == "all":
             boxes.append(types.assign(counted=DEFINITIONS[definition]))
-    rows = pd.concat(tables, ignore_index=True).to_dict("records")
+            for row, measure in product(binned.to_dict("records"), measures):
+                place = "idf_" + row["idf_bin"].replace("-", "_")
+                flat[f"{row['direction']}/{measure}{suffix}/{place}"] = row[measure]
+    for direction, rates in boxes[0].groupby("direction"):
+        idf = texts.idf[torch.tensor(rates["token"].to_numpy())]
+        for measure in measures:
+            trend = spearman(torch.tensor(rates[measure].to_numpy()), idf)
+            flat[f"{direction}/{measure}_idf_correlation"] = trend
     types, figures = pd.concat(boxes), []
-    values = _metrics(rows, measures) | _trends(boxes[0], measures, texts.idf)
     name = "_".join(filter(None, ("exact_match", over)))
     for direction in DIRECTIONS:
         words = direction.replace("_", " ") + (f", {over}" if over else "")
@@ -183,40 +197,8 @@ def summarise_matches(
         entry = GalleryEntry(f"{name}_{direction}", heading, caption)
         shown = types[types["direction"] == direction]
         figures.append((match_boxes(shown, direction, f"{description.title}: {words}"), entry))
-    values = {"/".join(filter(None, (over, key))): value for key, value in values.items()}
-    return Findings(named("exact_match", values), {name: rows}, figures)
-
-
-def _metrics(rows: list[dict], measures: list[str]) -> dict[str, float]:
-    """As "query_to_document/hard" over all occurrences, with its interval hard_low, hard_high.
-
-    hard_matched is over those with a match, hard_content over those of content tokens,
-    hard/idf_2_4 over a bin's token types.
-    """
-    flat = {}
-    for row in rows:
-        suffix = SUFFIXES.get((row["definition"], row["tokens"]))
-        whole = row["idf_bin"] == "all"
-        if suffix is None or (suffix == "_content" and not whole):
-            continue
-        place = "" if whole else "/idf_" + row["idf_bin"].replace("-", "_")
-        for measure in measures:
-            key = f"{row['direction']}/{measure}{suffix}"
-            flat[key + place] = row[measure]
-            if whole and not suffix:
-                flat |= {f"{key}_{end}": row[f"{measure}_{end}"] for end in ("low", "high")}
-    return flat
-
-
-def _trends(types: DataFrame, measures: list[str], idf: Tensor) -> dict[str, float]:
-    """Spearman's correlation of the token types' rates with their IDF."""
-    return {
-        f"{direction}/{name}_idf_correlation": spearman(
-            torch.tensor(part[name].to_numpy()), idf[torch.tensor(part["token"].to_numpy())]
-        )
-        for direction, part in types.groupby("direction")
-        for name in measures
-    }
+    values = {"/".join(filter(None, (over, key))): value for key, value in flat.items()}
+    return Findings(named("exact_match", values), {name: tables}, figures)
 
 
 @part("analysis")

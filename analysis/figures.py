@@ -1,4 +1,4 @@
-"""How figures look, and the list of a run's figures that says how to read each.
+"""The style of figures, and the list of a run's figures with their captions.
 
 Colours are Okabe and Ito's, which people with any colour vision can distinguish. Lines and bars
 differ in marker or hatch as well. Sizes are those of the ACM's two-column page.
@@ -40,7 +40,7 @@ STYLE = {
 }
 styled = matplotlib.rc_context(STYLE)  # decorates a function that draws
 
-# What an alignment's aligning side is.
+# Direction → the side whose tokens choose their partners.
 ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
 
 LIST = "figures.json"
@@ -81,7 +81,7 @@ def turn_crowded_labels(figure: Figure) -> None:
 
     The figure becomes higher by what they then need, so that its panels keep their height.
     """
-    figure.draw_without_rendering()  # gives them their places
+    figure.draw_without_rendering()  # computes the positions of the labels
     needed = 0.0  # inches
     for axes in figure.axes:
         labels = [label for label in axes.get_xticklabels() if label.get_visible()]

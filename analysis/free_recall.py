@@ -1,4 +1,4 @@
-"""What free vectors recall: the most that one vector a text can hold (Weller et al. 2025, §4)."""
+"""The best recall of any system with one vector a text (Weller et al. 2025, §4)."""
 
 import torch
 from torch.nn.functional import normalize
@@ -11,8 +11,8 @@ def free_recall(
 ) -> float:
     """Recall@k of all queries by vectors that are optimised for the judgements; no text is read.
 
-    It bounds every system of one vector a text in this dimension, as far as Adam finds the
-    optimum: below 1 the dimension is at fault, not the encoder.
+    It bounds every system with one vector a text in this dimension, as far as Adam finds the
+    optimum: a value below 1 shows that the dimension, not the encoder, is too small.
     """
     row = {name: number for number, name in enumerate(collection.documents["id"][:])}
     grades = [q for split in collection.qrels for q in collection.judgements(split).values()]

@@ -21,12 +21,12 @@ WORD_MARKS = ("▁", "Ġ")
 
 
 def find_special(data: "RetrievalDataModule") -> list[int]:
-    """Ids that are no text: the tokeniser's own list, and what is around texts ([unused0])."""
+    """Ids of special tokens: the tokeniser's own, and those around texts such as [unused0]."""
     return sorted({*data.tokenizer.all_special_ids, *data.template.special})
 
 
 def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) -> str:
-    """One token as the tokeniser writes it, with its word mark; several as a text."""
+    """One token as the tokeniser writes it, with its word mark; several tokens as text."""
     if isinstance(tokens, str):
         return tokens
     names = " ".join(token_strings(tokenizer, tokens))
@@ -48,7 +48,7 @@ class TokenKinds:
     - A *stopword* is a whole word of the English list `data_modules.spans.STOPWORDS`, in whatever
       case: a piece that begins a word ("▁the"), or any piece of a tokeniser without word marks.
       A piece within a word is not a stopword ("the" of "▁ba the").
-    - *Content* is all the rest. So are ids beyond the tokeniser's, the tokens of docids.
+    - *Content* is every other token, including ids beyond the tokeniser's, the tokens of docids.
 
     Rates are given over all tokens that are not special, and over content tokens.
 
