@@ -203,8 +203,8 @@ class TokenIndex:
     def _choose(self, options: SearchOptions, scoring: Scoring, depth: int) -> dict[str, Any]:
         """Doubles the open values until the recall, less its standard error, is reached.
 
-        The exact search is chosen where it is cheaper than the next values, unless that would
-        ignore a value of the user; without it the values with the highest recall are.
+        It stops where the exact search is cheaper than the next values. That is chosen then, unless
+        it would ignore a value of the user; else the values with the highest recall are.
         """
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
@@ -219,7 +219,8 @@ class TokenIndex:
         wanted = self._best(queries, scoring, exact, depth)
         best, chosen = -1.0, ladder[0]
         for values in ladder:
-            if may_be_exact and self._is_dearer_than_exact(options, values):
+            may_stop = may_be_exact or best >= 0
+            if may_stop and self._is_dearer_than_exact(options, values):
                 break
             results = self._best(queries, scoring, replace(options, **values), depth)
             shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]

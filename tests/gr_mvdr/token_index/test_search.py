@@ -103,7 +103,7 @@ def test_a_file_of_plans_cannot_name_a_part(index, clustered):
 def test_the_users_values_win(index, clustered):
     own = SearchOptions("gather", neighbours=30, probes=4, refine=120)
     assert index.planned(own, COLBERT, DEPTH) is own
-    chosen = index.planned(own.changed(refine="auto", recall=1.0), COLBERT, DEPTH)
+    chosen = index.planned(own.changed(refine="auto", recall=0.8), COLBERT, DEPTH)
     assert (chosen.mode, chosen.neighbours, chosen.probes) == ("gather", 30, 4)
     assert isinstance(chosen.refine, int)
     every = index.planned(SearchOptions("gather", probes=None, recall=0.9), COLBERT, DEPTH)
