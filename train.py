@@ -34,8 +34,7 @@ from analysis.runs.provenance import print_losses, record_provenance
 from analysis.runs.publish import describe_run, publish_run
 from analysis.runs.run_folder import Run, find_other_seed, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
-from analysis.tables.report import write_report
-from analysis.tables.summary import summarise_run
+from analysis.tables.report import summarise_run, write_report
 from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings

@@ -67,7 +67,7 @@ class Run:
         return str(self.path)
 
     def __repr__(self) -> str:
-        from analysis.tables.summary import summarise_run
+        from analysis.tables.report import summarise_run
 
         return f"{summarise_run(self)}\n{self.path}"
 

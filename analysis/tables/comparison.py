@@ -1,28 +1,23 @@
 """Runs compared: grouped over seeds, refused where they were not measured on the same thing."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 from analysis.runs.run_folder import Run, find_runs, read_run
-from analysis.tables import metric_names
-from analysis.tables.labels import check_labels, label_groups
-from analysis.tables.metric_names import Statistic
-from analysis.tables.rows import Cell, Table
+from analysis.tables.metric_names import Statistic, find_splits, join_intervals
 from gr_mvdr.files import UnfinishedRun
 
 PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant whose corrected p-value is below it
-MARKS = (
-    f"Bold: the best value of a metric. *: it is better than every other system's, p < {LEVEL}; "
-    "only MRR@10 and R@10 of the search are tested. Without a star the lead may be chance."
-)
-NO_WINNERS: Mapping[str, str] = MappingProxyType({})
-IDENTITY = ("setting", "system", "paradigm", "seeds")
+SHOWN_CHOICES = 3  # more differences than these do not fit a label
+SHOWN_VALUE = 40  # letters of a choice's value in a label
+_VAGUE = ("query", "document", "name", "path")  # words that say nothing without the one before
+_TARGET = "._target_"
 
 
 @dataclass
@@ -30,8 +25,7 @@ class Group:
     """Runs of one system and the same choices, one of each seed.
 
     Attributes:
-        runs: one for each seed.
-        label: the system, with the choices that tell it from other groups of the same system.
+        label: the system, with the choices that distinguish it from its other groups.
     """
 
     runs: list[Run]
@@ -39,14 +33,17 @@ class Group:
 
     @cached_property
     def statistics(self) -> dict[str, Statistic]:
-        """Mean and, over two or more seeds, sample standard deviation of every metric."""
+        """Mean and, over two or more seeds, sample standard deviation of every metric.
+
+        An interval is one run's: with several seeds the deviation says more.
+        """
+        if len(self.runs) == 1:
+            return join_intervals(self.runs[0].metrics)
         values = defaultdict(list)
         for run in self.runs:
-            for key, value in run.metrics.items():
-                values[key].append(value)
-        # An interval is of one run: over seeds the deviation tells more.
-        first = metric_names.join_intervals(self.runs[0].metrics) if len(self.runs) == 1 else {}
-        return {key: first.get(key) or Statistic.over(seeds) for key, seeds in values.items()}
+            for key in join_intervals(run.metrics):
+                values[key].append(run.metrics[key])
+        return {key: Statistic.over(seeds) for key, seeds in values.items()}
 
     @property
     def paradigm(self) -> str:
@@ -59,36 +56,15 @@ class Group:
 
 @dataclass
 class Section:
-    """Groups measured on the same collection and splits.
-
-    Attributes:
-        setting: the collection and its splits: "wtq (dev)".
-        groups: the systems.
-    """
+    """Groups measured on the same collection and splits, such as "wtq (dev)"."""
 
     setting: str
     groups: list[Group]
 
     @property
-    def keys(self) -> list[str]:
-        """All metrics of any group in reading order, those of intervals left out."""
-        found = {key for group in self.groups for key in group.statistics}
-        return sorted(metric_names.drop_bounds(found), key=metric_names.order)
-
-    @property
-    def headlines(self) -> list[str]:
-        """The metrics of the summary."""
-        return metric_names.headlines(self.keys, self.splits)
-
-    @property
     def splits(self) -> set[str]:
         """The names of further test splits."""
-        return metric_names.find_splits(self.keys)
-
-    def best(self, key: str) -> float | None:
-        """The best mean of a metric; None where no value is better than another."""
-        means = [g.statistics[key].mean for g in self.groups if key in g.statistics]
-        return metric_names.best(key, means)
+        return find_splits(key for group in self.groups for key in group.statistics)
 
 
 @dataclass
@@ -107,12 +83,10 @@ class Comparison:
 
     @property
     def groups(self) -> list[Group]:
-        """The groups of all sections."""
         return [group for section in self.sections for group in section.groups]
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that were compared, without those that were skipped."""
         return [run for group in self.groups for run in group.runs]
 
 
@@ -125,7 +99,7 @@ def compare_runs(
         paths: run folders, or folders that hold some.
         mixed: show runs over different collections or splits apart instead of refusing them.
         labels: of the groups, in the order of their runs; by default each is called after its
-            system and what tells it from that system's others.
+            system and what distinguishes it from that system's others.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -148,13 +122,19 @@ def compare_runs(
             f"runs over different collections or splits cannot be compared: "
             f"{'; '.join(names)}. mixed=true shows them apart"
         )
-    groups = [_group_runs(runs, notes) for runs in settings.values()]
-    sections = list(map(Section, names, groups))
-    _label_groups(sections, labels, notes)
+    sections = [
+        Section(name, _group_runs(runs, notes))
+        for name, runs in zip(names, settings.values(), strict=True)
+    ]
+    comparison = Comparison(sections, notes)
+    if labels:
+        _check_labels(list(map(str, labels)), sections)
+    for group, label in zip(comparison.groups, labels, strict=False):
+        group.label = str(label)
     places = {paradigm.replace("_", " "): place for place, paradigm in enumerate(PARADIGMS)}
     for section in sections:  # within a paradigm they stay as given
         section.groups.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
-    return Comparison(sections, notes)
+    return comparison
 
 
 def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
@@ -163,9 +143,9 @@ def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
     for path in paths:
         if not path.is_dir():
             raise FileNotFoundError(f"runs={path}: no such folder")
-        if not (found := find_runs(path)):
+        if not (folders := find_runs(path)):
             raise ValueError(f"runs={path}: holds no run")
-        for folder in found:
+        for folder in folders:
             if folder.resolve() in runs:
                 what = "" if folder == path else f"the run {folder} "
                 raise ValueError(f"runs={path}: {what}is named twice")
@@ -179,127 +159,103 @@ def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
-    """Runs of one system and the same choices.
+    """Runs of one system and the same choices, with their labels.
 
-    A study comes after the ranking and changes nothing of it: it tells runs apart only where they
-    have the same seed, and then each has another table.
+    A study comes after the ranking and does not change it: it separates runs only where they have
+    the same seed, and then each has another table.
     """
     alike: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         ranked = {key: v for key, v in run.choices.items() if key.split(".")[0] != "study"}
         alike[run.system, json.dumps(ranked, sort_keys=True)].append(run)
     groups: dict[tuple[str, str], dict] = defaultdict(dict)
-    for key, found in alike.items():
-        apart = len({run.seed for run in found}) < len(found)
-        for run in found:
+    for key, same in alike.items():
+        apart = len({run.seed for run in same}) < len(same)
+        for run in same:
             own = (run.system, json.dumps(run.choices, sort_keys=True)) if apart else key
             if run.seed in groups[own]:  # a second run of a seed says nothing about the spread
                 kept = groups[own][run.seed].path
                 notes.append(f"{kept} has the system and seed of {run.path}: skipped")
             groups[own][run.seed] = run
-    return [Group(list(seeds.values())) for seeds in groups.values()]
-
-
-def _label_groups(sections: Sequence[Section], labels: Sequence[object], notes: list[str]) -> None:
-    """Gives every group its label, the user's or its own."""
-    own = []
-    for section in sections:
-        first = [group.runs[0] for group in section.groups]
-        own.append(label_groups([run.system for run in first], [run.choices for run in first]))
-    if labels:
-        chosen = check_labels(labels, [names for names, _ in own])
-    else:
-        chosen = [name for names, _ in own for name in names]
-        notes += [line for _, unclear in own for line in unclear]
-    groups = [group for section in sections for group in section.groups]
-    for group, label in zip(groups, chosen, strict=True):
+    found = [Group(list(seeds.values())) for seeds in groups.values()]
+    first = [group.runs[0] for group in found]
+    labels = label_groups([run.system for run in first], [run.choices for run in first])
+    for group, label in zip(found, labels, strict=True):
         group.label = label
+    return found
 
 
-def summarise_section(
-    section: Section, keys: Sequence[str] | None = None, winners: Mapping[str, str] = NO_WINNERS
-) -> Table:
-    """The metrics that matter: a row for each system, a column for each metric.
+def _check_labels(labels: Sequence[str], sections: Sequence[Section]) -> None:
+    """Raises ValueError unless the user's labels name each group, those of a section apart."""
+    typed = f"labels=[{', '.join(labels)}]"
+    names = [group.label for section in sections for group in section.groups]
+    if len(labels) != len(names):
+        raise ValueError(
+            f"{typed}: must be {len(names)}, one for each of the runs (seeds of one system are "
+            f"one): {', '.join(names)}"
+        )
+    if not all(label.strip() and label.isprintable() for label in labels):
+        raise ValueError(f"{typed!r}: must be printable texts, none of them empty")
+    rest = iter(labels)
+    for section in sections:
+        if len({next(rest) for _ in section.groups}) < len(section.groups):
+            raise ValueError(f"{typed}: must be distinct")
+
+
+def label_groups(systems: Sequence[str], choices: Sequence[Mapping[str, str]]) -> list[str]:
+    """A distinct label for each group of runs: "t5_colbert (alignment=softmax)".
 
     Args:
-        keys: which; by default the section's headlines.
-        winners: see `Effectiveness.winners`: their best values get a star.
+        systems: of each group. choices: of each group, as `Run.choices`.
     """
-    keys = section.headlines if keys is None else keys
-    best = {key: section.best(key) for key in keys}
-    rows = []
-    for group in section.groups:
-        found = [(key, group.statistics.get(key)) for key in keys]
-        cells = [_format_cell(key, value, best[key], group, winners) for key, value in found]
-        rows.append((group.label, cells))
-    columns = [metric_names.full_label(key) for key in keys]
-    note = MARKS if any(cell.best for _, cells in rows for cell in cells) else ""
-    return Table(section.setting, columns, rows, note=note)
+    labels: list[str] = []
+    for number, system in enumerate(systems):
+        rivals = [n for n, other in enumerate(systems) if other == system]
+        chosen = describe_choices([choices[n] for n in rivals])[rivals.index(number)]
+        label = named = f"{system} ({', '.join(chosen)})" if chosen else system
+        count = 1
+        while label in labels:
+            label = f"{named} #{(count := count + 1)}"
+        labels.append(label)
+    return labels
 
 
-def _format_cell(
-    key: str,
-    value: Statistic | None,
-    best: float | None,
-    group: Group,
-    winners: Mapping[str, str],
-) -> Cell:
-    """A value, bold if it is the best, with a star if its system is better than every other."""
-    is_best = value is not None and value.mean == best
-    star = " *" if is_best and winners.get(key) == group.label else ""
-    return Cell(metric_names.text(key, value) + star, is_best)
+def describe_choices(rivals: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """What each of some runs chose and most others did not: `["alignment=softmax"]`.
+
+    Keys are as short as they can be; a choice that several keys repeat is named once. Options that
+    only some runs have (those of a part) are compared among these.
+    """
+    differing: dict[str, list[str | None]] = {}  # name → the value of each run
+    keys = {key: None for choices in rivals for key in choices}
+    for key in sorted(keys, key=lambda key: key.removesuffix(_TARGET).count(".")):
+        option = key.removesuffix(_TARGET)
+        absent = None if key == option else "None"  # a part that a run does without is null
+        values = [choices.get(key, choices.get(option, absent)) for choices in rivals]
+        if len({*values} - {None}) < 2:
+            continue
+        parts = option.split(".")
+        least = 2 if parts[-1] in _VAGUE else 1
+        names = (".".join(parts[-length:]) for length in range(least, len(parts) + 1))
+        shown = [value and _show_choice(option, value, key != option) for value in values]
+        name = next((n for n in names if differing.get(n, shown) == shown), key)
+        differing[name] = shown
+    described = []
+    for number in range(len(rivals)):
+        own = [
+            f"{name}={values[number]}"
+            for name, values in differing.items()
+            if values[number] and 2 * values.count(values[number]) <= len(rivals)
+        ]
+        described.append(own[:SHOWN_CHOICES] + ["…"] * (len(own) > SHOWN_CHOICES))
+    return described
 
 
-def tabulate_section(section: Section, winners: Mapping[str, str] = NO_WINNERS) -> list[Table]:
-    """Every metric of a comparison: rows are systems, and where they rerank in several forms,
-    one for each form, since all of them order the same candidates; `winners`: as of
-    `summarise_section`."""
-    keys = defaultdict(lambda: defaultdict(dict))
-    for key in section.keys:
-        heading, form = metric_names.heading(key, section.splits)
-        keys[metric_names.chapter(key), heading][form][metric_names.label(key)] = key
-    return [_tabulate_forms(section, *place, forms, winners) for place, forms in keys.items()]
-
-
-def _tabulate_forms(
-    section: Section,
-    chapter: str,
-    heading: str,
-    forms: dict[str, dict[str, str]],
-    winners: Mapping[str, str],
-) -> Table:
-    """One table; forms: name of a form of reranking, or "" → column → metric."""
-    columns = list(dict.fromkeys(label for labels in forms.values() for label in labels))
-    rows = {}
-    for group in section.groups:
-        for form, labels in forms.items():
-            keys = [labels.get(column, "") for column in columns]
-            row = [(key, group.statistics.get(key)) for key in keys]
-            if any(value for _, value in row):
-                rows[f"{group.label}, {form}" if form else group.label] = (group, row)
-    best = []
-    for column in zip(*(row for _, row in rows.values()), strict=True):
-        means = [value.mean for _, value in column if value]
-        key = next((key for key, value in column if value), "")
-        best.append(metric_names.best(key, means))
-    cells = [
-        (name, [_format_cell(*cell, b, group, winners) for cell, b in zip(row, best, strict=True)])
-        for name, (group, row) in rows.items()
-    ]
-    return Table(heading, columns, cells, chapter=chapter)
-
-
-def tabulate_numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
-    """Columns and rows with plain numbers: a metric and, with several seeds, its "…/std"."""
-    statistics = [g.statistics for s in comparison.sections for g in s.groups]
-    keys = sorted({key for values in statistics for key in values}, key=metric_names.order)
-    spread = {k for values in statistics for k, s in values.items() if s.std is not None}
-    columns = [name for k in keys for name in ((k, f"{k}/std") if k in spread else (k,))]
-    rows = []
-    for section in comparison.sections:
-        for group in section.groups:
-            values = {key: value.mean for key, value in group.statistics.items()}
-            values |= {f"{key}/std": value.std for key, value in group.statistics.items()}
-            identity = [section.setting, group.label, group.paradigm, group.seeds]
-            rows.append(identity + [values.get(column) for column in columns])
-    return [*IDENTITY, *columns], rows
+def _show_choice(option: str, value: str, is_class: bool) -> str:
+    """A value as YAML has it, cut; a class as its group has it: "max_sim" for "…MaxSim"."""
+    if is_class and "." in value:
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", value.rpartition(".")[2]).lower()
+        kind = next(part for part in reversed(option.split(".")) if part not in _VAGUE)
+        return "plain" if name == kind else name.removesuffix(f"_{kind}")
+    value = {"None": "null", "True": "true", "False": "false"}.get(value, value)
+    return value if len(value) <= SHOWN_VALUE else f"{value[: SHOWN_VALUE - 1]}…"

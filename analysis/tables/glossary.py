@@ -1,15 +1,16 @@
 """The words of the pages: each with an explanation, which is one hover away wherever it is shown.
 
-`glossary` returns them for any page; `find_terms` says where they are in a text. An analysis
-explains its chapter and its metrics itself (`analysis.tables.metric_names`).
+`glossary` returns them for any page; `mark_terms` marks them in a text. An analysis explains its
+chapter and its metrics itself (`analysis.tables.metric_names`).
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
 
-from analysis.tables import metric_names
+from markupsafe import Markup, escape
+
+from analysis.tables.metric_names import WORDS, all_chapters, all_metrics
 
 # Forms of a term, the first of which names it, and its explanation. "#" is any number, a space and
 # a hyphen are one, the first letter may be of either case, and a plural's s may follow.
@@ -37,7 +38,6 @@ TERMS = {
     "special token": "A token that is no text: the end of a text, padding, a marker.",
     "content token": "A token that is neither special, nor punctuation, nor a stopword.",
     "stopword": "A frequent word that says little: “the”, “of”, “is”.",
-    "punctuation": "A token without letter or digit.",
     "softmax": "Weights that are positive and sum to one, larger for larger values.",
     "cross-attention": "Where the decoder looks in the query while it predicts a token: A of a "
     "generative system. Over the query it sums to one for each predicted token.",
@@ -48,8 +48,7 @@ TERMS = {
     "layer": "One of the blocks that a transformer stacks; the last is nearest to the output.",
     "logit": "A model's score of a possible next token, before it becomes a probability.",
     "log-probability | log-probabilities | log p | log prob": "The logarithm of a probability: 0 "
-    "is certain, "
-    "−2.3 is one in ten, −4.6 one in a hundred.",
+    "is certain, −2.3 is one in ten, −4.6 one in a hundred.",
     "teacher-forced | teacher forcing": "The model is given the tokens of the document and says "
     "how probable each is, instead of generating its own.",
     # Systems
@@ -77,7 +76,6 @@ TERMS = {
     "another number than the search's evidence.",
     "beam search": "A search that keeps the most probable beginnings at every step.",
     "beam": "The beginnings that a beam search keeps.",
-    "hypothesis | hypotheses": "A beginning of an identifier that a beam search follows.",
     "constraint": "What a generative search may write: only what leads to documents.",
     "BM25": "The lexical baseline: rare words that query and document share, weighted by how often "
     "the document has them.",
@@ -85,7 +83,6 @@ TERMS = {
     # Searches and their metrics
     "retrieve": "Search: the best documents of the whole collection.",
     "rerank": "The order of given candidates, for the most part BM25's best.",
-    "ranking": "The documents that a system found for a query, the best first.",
     "rank": "A document's place in a ranking; 1 is the best.",
     "score": "The number that documents are ordered by. Scores of two systems cannot be compared.",
     "score in the search | search score": "The number in the run's file retrieve.trec, by which "
@@ -94,16 +91,6 @@ TERMS = {
     "T5-SEAL this is the leak-free score, not the evidence that its search adds up.",
     "gold": "What is known to be right: a document that is judged relevant to the query; where "
     "tokens are meant, those that answer the question.",
-    "recall@k | R@# | recall@#": "The share of a query's relevant documents that are among the "
-    "first k, as a mean over queries. R@10 is recall@10.",
-    "Success@k | Success@#": "The share of queries with a relevant document among the first k.",
-    "MRR@k | MRR@#": "Mean reciprocal rank: 1 divided by the rank of the first relevant document, "
-    "0 where it is not among the first k, as a mean over queries.",
-    "nDCG@k | nDCG@#": "How near a ranking is to the best possible one: hits count less the lower "
-    "they are, and relative to the best order of the first k.",
-    "P@k | P@#": "The share of the first k documents that are relevant, as a mean over queries.",
-    "MAP@k | MAP@#": "Mean average precision: P@r at the rank r of each relevant document among "
-    "the first k, summed and divided by the number of all relevant ones, as a mean over queries.",
     "macro": "A mean over groups of queries (relations, domains) of each group's mean.",
     "reciprocal rank": "1 divided by the rank of the document; 0 where it was not found.",
     "leak_free_mean | leak_free_max": "A form of T5-SEAL's reranking: the mean or the best "
@@ -119,32 +106,13 @@ TERMS = {
     "paired randomisation test": "Exchanges the two systems' results of random queries, many "
     "times: how often is the difference as large as the real one?",
     "Holm": "A correction of p for several comparisons at once.",
-    "run": "One trained system and what it left in its folder.",
     # The analysis
     "d→q | document to query | document → query": "Read from the document: every document token "
     "spreads a weight of one over the query's tokens. In reranking: MaxSim of every document "
     "token.",
     "q→d | query to document | query → document": "Read from the query: every query token spreads "
     "a weight of one over the document's tokens.",
-    "rank one": "A matrix in which all rows are multiples of one row: every document token "
-    "spreads its alignment over the query in the same way.",
-    "bootstrap": "Drawing pairs again and again with replacement, to see how much a mean varies.",
-    "AER": "Alignment error rate against the tokens that answer the question: 0 is "
-    "perfect, 1 the worst.",
-    "model error": "A relevant document that the model itself ranks below the first k.",
-    "search error": "A relevant document that the model ranks among the first k, and that the beam "
-    "lost.",
-    "luck": "A relevant document that was found only because the beam lost better ones.",
 }
-_ALTERNATIVES = " | "
-
-
-class Found(NamedTuple):
-    """A term in a text: characters `start` to `end`."""
-
-    start: int
-    end: int
-    term: str
 
 
 def glossary(names: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -153,52 +121,71 @@ def glossary(names: Mapping[str, str] | None = None) -> dict[str, str]:
     Args:
         names: further ones, such as the names of test splits.
     """
-    known = {_term(forms): text for forms, text in (TERMS | _labels() | _chapters()).items()}
+    known = {_name(forms): text for forms, text in (TERMS | _labels() | _chapters()).items()}
     known |= names or {}
     return dict(sorted(known.items(), key=lambda entry: (entry[0].lower(), entry[0])))
 
 
-def find_terms(text: str, label: bool = False, names: Iterable[str] = ()) -> list[Found]:
-    """The terms in a text, from left to right; the longest where several begin.
+def find_terms(
+    text: str, label: bool = False, names: Collection[str] = ()
+) -> Iterator[tuple[int, int, str]]:
+    """Start, end and term of each term in a text, from left to right, the longest where several
+    begin.
 
     Args:
         label: whether the text is a heading, or the name of a metric, a column or a row.
         names: see `glossary`.
     """
     pattern, terms = _pattern(label, tuple(names))
-    return [Found(*m.span(), terms[m.lastindex - 1]) for m in pattern.finditer(text)]
+    for match in pattern.finditer(text):
+        yield *match.span(), terms[match.lastindex - 1]
 
 
-def _term(forms: str) -> str:
-    return forms.split(_ALTERNATIVES)[0].replace("#", "k")
+def mark_terms(text: str, label: bool = False, names: Collection[str] = ()) -> Markup:
+    """A text for a page, in which the glossary's terms can be pointed at.
+
+    Args:
+        label, names: see `find_terms`; in a sentence the first occurrence of each is marked.
+    """
+    marked, last, seen = Markup(), 0, set()
+    for start, end, term in find_terms(text, label, names):
+        if label or term not in seen:
+            seen.add(term)
+            span = Markup('<span class="term" tabindex="0" data-term="{}">{}</span>')
+            marked += escape(text[last:start]) + span.format(term, text[start:end])
+            last = end
+    return marked + escape(text[last:])
+
+
+def _name(forms: str) -> str:
+    return forms.split(" | ")[0].replace("#", "k")
 
 
 def _chapters() -> dict[str, str]:
-    found = metric_names.all_chapters().items()
-    return {f"{c.title} | {name.replace('_', ' ')}": c.reading for name, c in found if c.reading}
+    chapters = all_chapters().items()
+    return {f"{c.title} | {name.replace('_', ' ')}": c.reading for name, c in chapters if c.reading}
 
 
 @cache
 def _labels() -> dict[str, str]:
     """The names of metrics: in headings and tables they mean this, in a sentence much else."""
-    declared = {one.form: one.meaning for one in metric_names.all_metrics()}
-    for chapter in metric_names.all_chapters().values():
+    declared = {metric.form: metric.meaning for metric in all_metrics()}
+    for chapter in all_chapters().values():
         declared |= chapter.words
-    return declared | metric_names.WORDS
+    return declared | WORDS
 
 
 @cache
 def _pattern(label: bool, names: tuple[str, ...]) -> tuple[re.Pattern, list[str]]:
     """A group for each form, and the terms of the groups.
 
-    A sentence uses the names of metrics and single letters in other ways: there they are not
-    looked for, nor chapters of one word.
+    In a sentence, single letters, names of metrics and chapters of one word mean other things.
     """
     forms = {name: name for name in names if name}
     for entry in (*TERMS, *(_labels() if label else ()), *_chapters()):
-        for form in entry.split(_ALTERNATIVES):
+        for form in entry.split(" | "):
             if label or (entry in TERMS and len(form) > 1) or " " in form:
-                forms.setdefault(form, _term(entry))
+                forms.setdefault(form, _name(entry))
     ordered = sorted(forms, key=len, reverse=True)
     patterns = (re.escape(form) if form in names else _as_pattern(form) for form in ordered)
     groups = "|".join(f"({pattern})" for pattern in patterns)

@@ -4,32 +4,29 @@ A metric is declared once, beside what measures it: an analysis lists its own
 (`Analysis.metrics`), this file those of rankings, costs and identifiers. Tables, figures, pages and
 the glossary read these declarations.
 
-A key of `metrics.json` is a path: a chapter, where it was measured, the metric, and sometimes a
-part of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
+A key of `metrics.json` is a path: a group, where it was measured, the metric, and sometimes a part
+of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
 from omegaconf import OmegaConf
 
-from gr_mvdr.evaluation.metrics import KINDS, MACRO, METRICS, is_metric
+from gr_mvdr.evaluation.metrics import MACRO
 from gr_mvdr.options import TARGET, admitting, find_part
 
 LISTED = Path(__file__).parents[2] / "conf/analysis/full.yaml"
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
-STAGES = ("load", "train", "index", "retrieve", "rerank", "analyse", "report")  # of a run
+RANKED = GROUPS[:2]
 DIRECTIONS = {"query_to_document": "q→d", "document_to_query": "d→q"}
-KIND_LABELS = dict(zip(KINDS, ("R", "Success", "MRR", "nDCG", "P", "MAP"), strict=True))
-HIDDEN = ("recall@100", "ndcg@10")  # of the default metrics of a search, in summaries
 MISSING = "–"
-BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
-Unit = Literal["", "count", "bytes", "B", "s", "ms", "flops", "rounding"]
+Unit = Literal["", "count", "bytes", "s", "ms", "flops", "rounding"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Metric:
         meaning: what it says, in a sentence.
         label: what tables call it; "" = its name, with spaces.
         unit: "" = a share or a score. better: None where no value is better than another.
-        headline: whether summaries show it, at rank 10 if it is "…@#".
+        headline: whether summaries show it.
     """
 
     name: str
@@ -55,6 +52,11 @@ class Metric:
     def form(self) -> str:
         """Its label as a term of the glossary."""
         return self.label or self.name.replace("_", " ")
+
+    @cached_property
+    def pattern(self) -> re.Pattern:
+        """A part of a key that is its name, or begins with it and "_"."""
+        return re.compile(re.escape(self.name).replace(r"\#", r"(\d+)") + "(?=_|$)")
 
 
 class Chapter(NamedTuple):
@@ -70,6 +72,47 @@ class Chapter(NamedTuple):
     words: Mapping[str, str] = {}
 
 
+RANKINGS = (
+    Metric(
+        "recall@#",
+        "The share of a query's relevant documents that are among the first k, as a mean over "
+        "queries. R@10 is recall@10.",
+        *("R@#", "", "high"),
+    ),
+    Metric(
+        "success@#",
+        "The share of queries with a relevant document among the first k.",
+        *("Success@#", "", "high"),
+    ),
+    Metric(
+        "mrr@#",
+        "Mean reciprocal rank: 1 divided by the rank of the first relevant document, 0 where it is "
+        "not among the first k, as a mean over queries.",
+        *("MRR@#", "", "high"),
+    ),
+    Metric(
+        "ndcg@#",
+        "How near a ranking is to the best possible one: hits count less the lower they are, and "
+        "relative to the best order of the first k.",
+        *("nDCG@#", "", "high"),
+    ),
+    Metric(
+        "precision@#",
+        "The share of the first k documents that are relevant, as a mean over queries.",
+        *("P@#", "", "high"),
+    ),
+    Metric(
+        "map@#",
+        "Mean average precision: P@r at the rank r of each relevant document among the first k, "
+        "summed and divided by the number of all relevant ones, as a mean over queries.",
+        *("MAP@#", "", "high"),
+    ),
+    Metric(
+        "recall_of_exact@#",
+        "The share of the exact search's first documents that this approximate search finds.",
+        better="high",
+    ),
+)
 COSTS = (
     Metric("train_seconds", "Seconds that training took.", "training", "s", headline=True),
     Metric("index_bytes", "Bytes of the index on disk.", "index", "bytes", headline=True),
@@ -107,7 +150,7 @@ COSTS = (
         *("GPU memory", "bytes"),
     ),
     Metric("index_seconds", "Seconds that indexing took.", unit="s"),
-    Metric("bytes_per_token", "Bytes of the index for each stored token.", unit="B"),
+    Metric("bytes_per_token", "Bytes of the index for each stored token.", unit="bytes"),
     Metric("head_bytes", "Memory of the output table and of its logits for a batch.", unit="bytes"),
     Metric("document_floats", "Numbers that are stored for a document.", unit="count"),
     Metric("candidates", "Documents that a query's search scores.", unit="count"),
@@ -123,11 +166,6 @@ COSTS = (
         unit="flops",
     ),
     Metric("encoder_calls", "Texts that the encoder reads.", unit="count"),
-)
-RECALL_OF_EXACT = Metric(
-    "recall_of_exact@#",
-    "The share of the exact search's first documents that this approximate search finds.",
-    better="high",
 )
 IDENTIFIERS = (
     Metric("documents", "How many documents there are.", unit="count"),
@@ -150,13 +188,7 @@ IDENTIFIERS = (
     Metric("largest_code_group", "The most documents that have the same codes.", unit="count"),
     Metric("reconstruction_error", "The share of the vectors' variance that their codes lose."),
 )
-# Chapters that are no analysis', and figures whose name does not begin with their chapter's.
-_OTHERS = {
-    "identifiers": Chapter("Identifiers", metrics=IDENTIFIERS),
-    "adaptation": Chapter("Alignment adaptation", metrics=COSTS),
-    "study": Chapter("Study"),
-}
-_FIGURES = {"alignment_curve": "curve"}
+_FIGURES = {"alignment_curve": "curve"}  # figures whose name does not begin with their chapter's
 # Words of metrics that several chapters have.
 WORDS = {
     "cost": "What the system takes: time, memory, disk.",
@@ -168,8 +200,8 @@ WORDS = {
     "own": "As the system itself aligns, not as systems are made comparable.",
     "mean": "As a mean over the tokens.",
     "sum": "As a sum over the tokens.",
-    "recall": "The share of what is right that was found: of relevant documents, or of the tokens "
-    "that answer the question.",
+    "recall": "The share of what is right that was retrieved: of the relevant documents, or of "
+    "the tokens that answer the question.",
 }
 
 
@@ -177,194 +209,119 @@ WORDS = {
 def all_chapters() -> dict[str, Chapter]:
     """Name → chapter: the analyses in the order of `conf/analysis/full.yaml`, then the others."""
     listed = OmegaConf.to_container(OmegaConf.load(LISTED).questions)
-    found: dict[str, Chapter] = {}
+    chapters: dict[str, Chapter] = {}
     with admitting(listed):
         for settings in listed.values():
             kind = find_part("analysis", settings[TARGET])
-            known = found.get(kind.name, Chapter(kind.title, kind.reading))
+            known = chapters.get(kind.name, Chapter(kind.title, kind.reading))
             metrics, words = known.metrics + kind.metrics, {**known.words, **kind.words}
-            found[kind.name] = known._replace(metrics=metrics, words=words)
-    return {name: chapter for name, chapter in found.items() if chapter.title} | _OTHERS
+            chapters[kind.name] = known._replace(metrics=metrics, words=words)
+    chapters["identifiers"] = Chapter("Identifiers", metrics=IDENTIFIERS)
+    chapters["adaptation"] = Chapter("Alignment adaptation", metrics=COSTS)
+    return {name: chapter for name, chapter in chapters.items() if chapter.title}
 
 
 def find_chapter(name: str) -> Chapter:
     """A chapter by its name; an unknown one is called by its name."""
-    words = name.replace("_", " ")
-    return all_chapters().get(name) or Chapter(words[:1].upper() + words[1:])
+    return all_chapters().get(name) or Chapter(name.replace("_", " ").capitalize())
 
 
-def find_figures_chapter(name: str) -> Chapter:
+def find_figures_chapter(figure: str) -> Chapter:
     """A figure's chapter: "exact_match" of "exact_match_heads"; an unknown figure has its own."""
-    found = [known for known in all_chapters() if name == known or name.startswith(f"{known}_")]
-    return find_chapter(_FIGURES.get(name) or max(found, key=len, default=name))
-
-
-def place_chapter(name: str) -> int:
-    """A chapter's number in the order of pages; unknown ones come last."""
-    known = list(all_chapters())
-    return known.index(name) if name in known else len(known)
-
-
-# A metric by its key ------------------------------------------------------------------------------
-
-
-def group(key: str) -> str:
-    """The first part: "retrieve/test_unseen/recall@1" belongs to "retrieve"."""
-    return key.split("/")[0]
-
-
-@cache
-def find_metric(key: str) -> tuple[int, int, Metric]:
-    """The metric of a key: its place in the order of its chapter, the part of the key that names
-    it, and its declaration. A name begins with a declared one, "hard_matched" with "hard"."""
-    parts = key.split("/")
-    known = _declared(key)
-    for number in reversed(range(len(parts))):
-        part = parts[number].removeprefix(MACRO)
-        if is_metric(part):
-            better = "high" if group(key) in ("retrieve", "rerank") else None
-            place = KINDS.index(part.partition("@")[0]) - len(KINDS)  # before all others
-            return place, number, Metric(part, "", better=better)
-        exact = [n for n, metric in enumerate(known) if _as_pattern(metric.name).fullmatch(part)]
-        begun = [n for n, metric in enumerate(known) if part.startswith(f"{metric.name}_")]
-        if exact or begun:
-            place = exact[0] if exact else max(begun, key=lambda n: len(known[n].name))
-            return place, number, known[place]
-    return len(known), len(parts) - 1, Metric(parts[-1], "")
-
-
-def _declared(key: str) -> tuple[Metric, ...]:
-    parts = key.split("/")
-    if parts[0] == "analysis" and len(parts) > 1:
-        return find_chapter(parts[1]).metrics
-    return (RECALL_OF_EXACT, *COSTS) if parts[0] in ("cost", "retrieve") or len(parts) == 1 else ()
-
-
-def _as_pattern(name: str) -> re.Pattern:
-    return re.compile(re.escape(name).replace(r"\#", r"\d+"))
-
-
-def has_part(key: str) -> bool:
-    """Whether a key is a part of its metric: one range of IDF, one stage of a run."""
-    return find_metric(key)[1] < key.count("/")
-
-
-def table(key: str) -> tuple[str, bool, str]:
-    """What shares a table: a chapter's metrics; those by parts have others, one for each unit."""
-    return chapter(key), has_part(key), find_metric(key)[2].unit if has_part(key) else ""
-
-
-def chapter(key: str) -> str:
-    """The heading of a key's chapter: "Retrieve", "Exact match", "Cost"."""
-    if group(key) == "analysis" and key.count("/") > 1:
-        return find_chapter(key.split("/")[1]).title
-    return group(key).capitalize()
-
-
-def section(key: str) -> str:
-    """What a row of a chapter's table is called: "retrieve test_unseen", "exact match q→d"."""
-    first, *middle = key.split("/")[:-1]
-    if first == "analysis":
-        return " ".join(map(_word, middle))
-    return " ".join([first, *map(_name, middle)])
-
-
-def label(key: str) -> str:
-    """What a column is called: "R@1", "hard", "IDF 2-4", "training"."""
-    return _word(key.split("/")[-1])
-
-
-def full_label(key: str) -> str:
-    """A metric's name where it has no heading: "retrieve test_unseen R@1"."""
-    if "/" not in key or key.startswith("analysis/search/"):  # "search error@10"
-        return label(key)
-    return f"{section(key)} {label(key)}"
-
-
-def _word(part: str) -> str:
-    if part.startswith("idf_"):
-        return "IDF " + part.removeprefix("idf_").replace("_", "-")
-    return _name(part).replace("_", " ")
-
-
-def _name(part: str) -> str:
-    """Splits and forms of reranking are shown as the user types them."""
-    if part.startswith(MACRO):
-        return f"macro {_name(part.removeprefix(MACRO))}"
-    kind, _, rank = part.partition("@")
-    return f"{KIND_LABELS[kind]}@{rank}" if is_metric(part) else _labels().get(part, part)
-
-
-@cache
-def _labels() -> dict[str, str]:
-    return DIRECTIONS | {metric.name: metric.label for metric in all_metrics() if metric.label}
+    known = [name for name in all_chapters() if f"{figure}_".startswith(f"{name}_")]
+    return find_chapter(_FIGURES.get(figure) or max(known, key=len, default=figure))
 
 
 def all_metrics() -> list[Metric]:
     chapters = (metric for chapter in all_chapters().values() for metric in chapter.metrics)
-    return [RECALL_OF_EXACT, *COSTS, *chapters]
+    return [*RANKINGS, *COSTS, *chapters]
+
+
+class Key(NamedTuple):
+    """What a key of `metrics.json` says.
+
+    Attributes:
+        group: one of `GROUPS`. chapter: its heading on pages: "Exact match", "Retrieve", "Cost".
+        section: where it was measured, a row of the chapter's table: "exact match q→d".
+        label: the column: "hard", "R@1", "training", "IDF 2-4".
+        metric: its declaration. whole: False of a part of the metric, such as one range of IDF.
+        headline: whether summaries show it. order: in which order metrics are read; equal ones
+            stay in the order in which they were measured.
+    """
+
+    group: str
+    chapter: str
+    section: str
+    label: str
+    metric: Metric
+    whole: bool
+    headline: bool
+    order: tuple
+
+    @property
+    def name(self) -> str:
+        """What it is called where it has no heading: "retrieve test_unseen R@1"."""
+        return self.label if self.label.startswith(self.section) else f"{self.section} {self.label}"
+
+
+@cache
+def read_key(key: str) -> Key:
+    """Reads the key of a metric, whose name is the last part that is declared."""
+    group, *parts = key.split("/") if "/" in key else ("", key)
+    chapter, place = Chapter(group.capitalize(), metrics=COSTS), 0
+    if in_analysis := group == "analysis" and len(parts) > 1:
+        chapter, place = find_chapter(parts[0]), [*all_chapters(), parts[0]].index(parts[0])
+    names = [_find_name(part, (*chapter.metrics, *RANKINGS)) for part in parts]
+    numbers = [number for number, (metric, *_) in enumerate(names) if metric]
+    number = numbers[-1] if numbers else len(parts) - 1
+    metric, found_at, label = names[number]
+    words = [DIRECTIONS.get(part, part) for part in parts[:-1]]
+    if group not in RANKED:  # splits and forms of reranking are shown as the user types them
+        words = [word.replace("_", " ") for word in words]
+    if number < len(words):
+        words[number], label = label, _find_name(parts[-1], ())[2]
+    section = " ".join([*([] if in_analysis or not group else [group]), *words])
+    whole = number == len(parts) - 1
+    exact = bool(whole and metric and metric.pattern.fullmatch(parts[-1].removeprefix(MACRO)))
+    if group in RANKED:
+        headline = exact and (group == "retrieve" or label == "MRR@10")
+    else:
+        headline = exact and metric.headline and DIRECTIONS.keys() >= {*parts[in_analysis:-1]}
+    rank = GROUPS.index(group) if group in GROUPS else len(GROUPS)
+    placed = rank, place, not whole, section if group in RANKED else "", found_at
+    metric = metric or Metric(parts[-1], "")
+    return Key(group, chapter.title, section, label, metric, whole, headline, placed)
+
+
+def _find_name(part: str, known: Sequence[Metric]) -> tuple[Metric | None, int, str]:
+    """The longest declared name that a part of a key begins with, its place, and its label."""
+    if part.startswith(MACRO):
+        metric, place, label = _find_name(part.removeprefix(MACRO), known)
+        return metric, place, f"macro {label}"
+    begun = [(m, match) for m in known if (match := m.pattern.match(part))]
+    if not begun:
+        plain = re.sub(r"^idf_(\d+)_(\d+)", r"IDF \1-\2", part).replace("_", " ")
+        return None, len(known), DIRECTIONS.get(part, plain)
+    metric, match = max(begun, key=lambda pair: pair[1].end())
+    label = metric.form.replace("#", "".join(match.groups()))
+    return metric, known.index(metric), label + part[match.end() :].replace("_", " ")
 
 
 def order(key: str) -> tuple:
-    """Sorts metrics: by group and chapter, the main split first, then as they are declared."""
-    parts, (place, number, _) = key.split("/"), find_metric(key)
-    rank = GROUPS.index(parts[0]) if parts[0] in GROUPS else len(GROUPS)
-    if parts[0] == "analysis":
-        where = [list(DIRECTIONS).index(part) for part in parts if part in DIRECTIONS]
-        names = place_chapter(parts[1]), has_part(key), where, place
-    else:
-        names = has_part(key), number, "/".join(parts[1:number]), place
-    return rank, *names, *_natural(key)
+    return read_key(key).order
 
 
-def _natural(key: str) -> list[tuple[int, int, str]]:
-    """Numbers in a text count as numbers; a run's stages come in their own order."""
-    stage = key.rpartition("/")[2]
-    own = [(0, STAGES.index(stage), "")] if stage in STAGES else []
-    found = re.split(r"(\d+)", key)
-    return own + [(0, int(t), "") if t.isdigit() else (1, 0, t) for t in found]
+def label(key: str) -> str:
+    return read_key(key).label
+
+
+def full_label(key: str) -> str:
+    return read_key(key).name
 
 
 def find_splits(keys: Iterable[str]) -> set[str]:
     """The names of further test splits, in the middle of their metrics' keys."""
     return {k.split("/")[1] for k in keys if k.startswith("retrieve/") and k.count("/") == 2}
-
-
-def best(key: str, means: list[float]) -> float | None:
-    """The best of several means; None where no value is better than another."""
-    better = "low" if group(key) == "cost" else find_metric(key)[2].better
-    return {"high": max, "low": min}[better](means) if better and len(means) > 1 else None
-
-
-def heading(key: str, splits: set[str]) -> tuple[str, str]:
-    """A table's heading and the form of reranking: ("rerank test_unseen", "leak_free")."""
-    if group(key) != "rerank":
-        return section(key), ""
-    middle = key.split("/")[1:-1]
-    split = [part for part in middle if part in splits]
-    return " ".join(["rerank", *split]), " ".join(_name(p) for p in middle if p not in splits)
-
-
-def headlines(keys: list[str], splits: set[str]) -> list[str]:
-    """The metrics that a summary shows: of a search's default ones all but two, others always."""
-    searched = {key.split("/")[-1] for key in keys if group(key) == "retrieve"}
-    hidden = HIDDEN if searched >= set(METRICS) >= set(filter(is_metric, searched)) else ()
-    return [key for key in keys if _is_headline(key, splits) and key.split("/")[-1] not in hidden]
-
-
-def _is_headline(key: str, splits: set[str]) -> bool:
-    *middle, name = key.split("/")[1:]
-    match group(key):
-        case "retrieve":
-            return is_metric(name.removeprefix(MACRO))
-        case "rerank":
-            return name == "mrr@10" and not splits.intersection(middle)
-        case "analysis":
-            middle = middle[1:]
-    _, number, metric = find_metric(key)
-    whole = number == key.count("/") and _as_pattern(metric.name).fullmatch(name)
-    at_ten = "@" not in name or name.endswith("@10")
-    return bool(metric.headline and whole and at_ten and DIRECTIONS.keys() >= set(middle))
 
 
 # Values -------------------------------------------------------------------------------------------
@@ -388,23 +345,12 @@ class Statistic:
         return cls(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
-def bounds(key: str) -> tuple[str, str]:
-    """The metrics that hold the ends of a metric's interval, where it has one."""
-    return f"{key}_low", f"{key}_high"
-
-
-def drop_bounds(keys: Iterable[str]) -> list[str]:
-    """The metrics without those that are an end of another's interval."""
-    keys = list(keys)
-    ends = {end for key in keys if set(bounds(key)) <= set(keys) for end in bounds(key)}
-    return [key for key in keys if key not in ends]
-
-
 def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
-    """The metrics of one run, each with its interval."""
+    """The metrics of one run, each with its interval, which is measured as KEY_low and KEY_high."""
     return {
-        key: Statistic(metrics[key], None, *map(metrics.get, bounds(key)))
-        for key in drop_bounds(metrics)
+        key: Statistic(value, None, metrics.get(f"{key}_low"), metrics.get(f"{key}_high"))
+        for key, value in metrics.items()
+        if not (key.endswith(("_low", "_high")) and key.rpartition("_")[0] in metrics)
     }
 
 
@@ -412,35 +358,30 @@ def text(key: str, statistic: Statistic | None) -> str:
     """A value for people: "0.812 ± 0.010", "0.5 [0.4, 0.6]", "12.3 MB", and "–" for none."""
     if statistic is None:
         return MISSING
-    scale, digits, unit = _unit(key, statistic.mean)
-    value = f"{statistic.mean / scale:,.{digits}f}"
-    if group(key) == "analysis" and 0 < abs(statistic.mean) < 0.001 and digits == 3:
+    scale, digits, unit = _find_unit(read_key(key), abs(statistic.mean))
+    value, *others = (
+        MISSING if number is None else f"{number / scale:,.{digits}f}"
+        for number in (statistic.mean, statistic.std, statistic.low, statistic.high)
+    )
+    if 0 < abs(statistic.mean) < 0.001 and unit == "" and digits == 3:
         value = f"{statistic.mean:.1e}"
     if statistic.std is not None:
-        value += f" ± {statistic.std / scale:,.{digits}f}"
-    if statistic.low is not None and statistic.high is not None:
-        value += f" [{statistic.low / scale:,.{digits}f}, {statistic.high / scale:,.{digits}f}]"
+        value += f" ± {others[0]}"
+    if statistic.low is not None:
+        value += f" [{others[1]}, {others[2]}]"
     return f"{value} {unit}".strip()
 
 
-def _unit(key: str, value: float) -> tuple[float, int, str]:
+def _find_unit(key: Key, value: float) -> tuple[float, int, str]:
     """What a value is divided by, its decimals, and the name of its unit."""
-    match find_metric(key)[2].unit:
+    match key.metric.unit:
         case "bytes":
             power = max(0, min(len(str(int(value))) - 1, 14)) // 3
-            return 1000.0**power, int(power > 0), BYTE_UNITS[power]
-        case "B":
-            return 1, 1, "B"
+            return 1000.0**power, int(power > 0), ("B", "kB", "MB", "GB", "TB")[power]
         case "flops":
             return 1e6, 3 if value < 1e8 else 0, "MFLOPs"
-        case "s":
-            return 1, 0 if value >= 100 else 1, "s"
-        case "ms":
-            return 1, 1, "ms"
-        case "count":
-            return 1, 0, ""
-        case "rounding":
-            return 1, 6, ""
-    if group(key) == "analysis" and abs(value) >= 2:
-        return 1, 0 if value == int(value) or abs(value) >= 1000 else 1 + (abs(value) < 100), ""
-    return 1, 3, ""
+        case "s" | "ms" as unit:
+            return 1, int(value < 100), unit
+        case "count" | "rounding" as unit:
+            return 1, 6 * (unit == "rounding"), ""
+    return 1, 3 if value < 10 or key.group != "analysis" else int(value < 1000), ""

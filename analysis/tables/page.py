@@ -1,81 +1,75 @@
 """A comparison as files: `comparison.csv`, `.md` and `.tex`, and the page `comparison.html`."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from analysis.figures import Gallery
+import matplotlib.pyplot as plt
+import seaborn
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, Gallery, GalleryEntry, styled
 from analysis.papers.paper import PaperTable
-from analysis.tables import metric_names
-from analysis.tables.comparison import (
-    MARKS,
-    Comparison,
-    Section,
-    summarise_section,
-    tabulate_numbers,
-    tabulate_section,
-)
-from analysis.tables.figures import draw_comparison
-from analysis.tables.report import embed_picture, name_splits, write_page
-from analysis.tables.rows import (
-    Row,
-    Table,
-    escape_latex,
-    escape_markdown,
-    format_latex,
-    format_markdown,
-    write_rows,
-)
+from analysis.tables.comparison import LEVEL, Comparison, Section
+from analysis.tables.long_table import select, tabulate, tabulate_chapters
+from analysis.tables.metric_names import DIRECTIONS, read_key
+from analysis.tables.report import embed_picture, find_readings, name_splits, write_page
+from analysis.tables.rows import Cell, Row, Table, pivot, write_rows, write_tables
 from analysis.tables.significance import (
     Effectiveness,
     compare_alignments,
     compare_effectiveness,
-    explain_tests,
     tabulate_agreement,
-    tabulate_differences,
-    tabulate_intervals,
-    tabulate_pairs,
 )
 from analysis.viewer.cases import AlignedRun, embed_cases, open_runs
-from gr_mvdr.files import write_text
 
 FIGURES = "comparison_figures"
-
-
-class Form(NamedTuple):
-    """How tables and texts are written for people: the head of a file, then what each becomes."""
-
-    head: str
-    table: Callable[[Table], list[str]]
-    text: Callable[[str], str]
-    item: str
-
-
-FORMS = {
-    "md": Form("# Comparison", format_markdown, escape_markdown, "- {}"),
-    "tex": Form(r"% \usepackage{booktabs}", format_latex, escape_latex, "{}\n"),
-}
+COLUMNS_AT_MOST = 6  # systems side by side in a summary; more are rows
+SEEDS = "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries."
+MARKS = (
+    f"Bold: the best value of a metric. *: it is better than every other system's, p < {LEVEL}; "
+    "only MRR@10 and R@10 of the search are tested. Without a star the lead may be chance."
+)
+EXACT_MATCH = (
+    "How often a token aligns to an equal token, averaged over the token types of each IDF range; "
+    "rarer tokens are on the right. Hard: its strongest partner is the same token. Soft: the share "
+    "of its alignment that falls on equal tokens."
+)
+IDF_KEY = r"^analysis/exact_match/(?P<direction>\w+)/(?P<measure>hard|soft)/idf_(?P<idf>\w+)$"
 
 
 @dataclass
 class SectionFindings:
-    """What was found out about the systems of a section beyond their metrics.
+    """What the runs of a section say together.
 
     Attributes:
-        section: the systems. gallery: its figures.
-        effectiveness: intervals and tests. agreement: of every two systems' alignments.
+        table: the long table of its systems. effectiveness: intervals and tests.
+        gallery: its figures. agreement: of every two systems' alignments.
         aligned: the runs whose cases can be shown. notes: why one cannot.
     """
 
     section: Section
-    gallery: Gallery
+    table: DataFrame
     effectiveness: Effectiveness
+    gallery: Gallery
     agreement: list[Row]
     aligned: list[AlignedRun]
     notes: list[str]
+
+    @property
+    def summary(self) -> Table:
+        """The headlines of every system, which are columns unless there are too many."""
+        shown = self.table[self.table["headline"]]
+        places = zip(shown["name"], shown["system"], strict=True)
+        cells: dict[tuple[str, str], Cell | str] = {}
+        for group in self.section.groups:
+            cells["paradigm", group.label] = group.paradigm
+            cells["seeds", group.label] = group.seeds
+        cells |= zip(places, shown["cell"], strict=True)
+        found = pivot(cells, self.section.setting, corner="", note=f"{SEEDS} {MARKS}")
+        return found if len(found.columns) <= COLUMNS_AT_MOST else found.turned()
 
 
 def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionFindings]:
@@ -84,122 +78,173 @@ def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionF
     Args:
         directory: the comparison's; the figures go into `FIGURES` there.
     """
-    several = len(comparison.sections) > 1
-    return [
-        examine_section(section, directory / FIGURES, f"{number}_" if several else "")
-        for number, section in enumerate(comparison.sections, start=1)
-    ]
+    several, findings = len(comparison.sections) > 1, []
+    for number, section in enumerate(comparison.sections, start=1):
+        tested, systems = compare_effectiveness(section), {}
+        for group in section.groups:
+            ends = tested.statistics.get(group.label, {})
+            systems[group.label] = group.statistics | {
+                key: replace(group.statistics[key], low=of_queries.low, high=of_queries.high)
+                for key, of_queries in ends.items()
+                if key in group.statistics
+            }
+        gallery = draw_comparison(section, directory / FIGURES, f"{number}_" if several else "")
+        # One seed of each system: an alignment is one run's own, not a mean.
+        aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
+        table = tabulate(systems, tested.winners)
+        agreement = compare_alignments(aligned)
+        findings.append(SectionFindings(section, table, tested, gallery, agreement, aligned, notes))
+    return findings
 
 
 def write_comparison(
     comparison: Comparison,
-    found: Sequence[SectionFindings],
+    findings: Sequence[SectionFindings],
     directory: Path,
     papers: Sequence[PaperTable] = (),
-) -> dict[str, list[Path]]:
+) -> list[Path]:
     """Writes all files of a comparison but its figures; earlier ones are replaced.
 
     Args:
-        found: of `examine_comparison`.
+        findings: of `examine_comparison`.
         papers: tables of a paper next to ours, which come first on the page.
 
     Returns:
-        {"tables": [csv, those of every two systems], "pages": [html, md, tex]}.
+        The page, and the tables as Markdown and LaTeX.
     """
-    shown = {"comparison": comparison, "parts": list(map(_show, found)), "papers": papers}
-    page = write_page(
-        directory / "comparison.html", "comparison.html", name_splits(comparison.runs), **shown
-    )
-    return {
-        "tables": _write_tables(comparison, found, directory),
-        "pages": [page, *(_write_form(comparison, found, directory, form) for form in FORMS)],
+    parts = []
+    for one in findings:
+        search = one.table[one.table["section"] == "retrieve"]
+        pictures = map(embed_picture, one.gallery.paths)
+        parts.append(
+            {
+                "section": one.section,
+                "reports": {g.label: g.runs[0].path / "report.html" for g in one.section.groups},
+                "search": select(search, "system", "label", note=f"{SEEDS} {MARKS}"),
+                "summary": one.summary,
+                "tests": one.effectiveness.tabulate() if one.effectiveness.differences else None,
+                "test_notes": one.effectiveness.notes,
+                "pictures": list(zip(one.gallery.entries, pictures, strict=True)),
+                "browser": embed_cases(one.aligned),
+                "case_notes": one.notes,
+                "agreement": tabulate_agreement(one.agreement) if one.agreement else None,
+                "chapters": tabulate_chapters(one.table),
+            }
+        )
+    shown = {
+        "comparison": comparison,
+        "parts": parts,
+        "papers": papers,
+        "readings": find_readings(),
     }
+    splits = name_splits(comparison.runs)
+    page = write_page(directory / "comparison.html", "comparison.html", splits, **shown)
+    _write_numbers(comparison, findings, directory)
+    blocks: list[Table | str] = []
+    for one in findings:
+        blocks += [one.summary, *one.effectiveness.blocks]
+    blocks += comparison.notes
+    forms = (directory / f"comparison.{form}" for form in ("md", "tex"))
+    return [page, *(write_tables(path, "Comparison", blocks) for path in forms)]
 
 
-def examine_section(section: Section, figures: Path, prefix: str = "") -> SectionFindings:
-    """Draws, tests and opens what the section's runs left behind.
-
-    Args:
-        figures: where the figures go. prefix: of their names.
-    """
-    # One seed of each system: an alignment is one run's own, not a mean.
-    aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
-    gallery, tested = draw_comparison(section, figures, prefix), compare_effectiveness(section)
-    return SectionFindings(section, gallery, tested, compare_alignments(aligned), aligned, notes)
-
-
-def _write_tables(
-    comparison: Comparison, found: Sequence[SectionFindings], directory: Path
-) -> list[Path]:
-    """All numbers, and what is said of every two systems: their searches, their alignments."""
-    columns, numbers = tabulate_numbers(comparison)
-    files = {"comparison": [dict(zip(columns, row, strict=True)) for row in numbers]}
-    for name in ("tests", "agreement"):
-        rows = files[f"comparison_{name}"] = []
-        for findings in found:
-            of_pairs = findings.effectiveness.rows() if name == "tests" else findings.agreement
-            rows += [{"setting": findings.section.setting} | row for row in of_pairs]
+def _write_numbers(
+    comparison: Comparison, findings: Sequence[SectionFindings], directory: Path
+) -> None:
+    """All numbers as CSV, a row for each system, and what is said of every two systems."""
+    files: dict[str, list[Row]] = {"": [], "_tests": [], "_agreement": []}
+    for one in findings:
+        setting = {"setting": one.section.setting}
+        for group in one.section.groups:
+            row = {"system": group.label, "paradigm": group.paradigm, "seeds": group.seeds}
+            numbers = one.table.loc[one.table["system"] == group.label].set_index("key")
+            for ending in ("", "/std", "_low", "_high"):
+                column = numbers[ending.strip("/_") or "mean"].dropna()
+                row |= column.add_suffix(ending, axis="index").to_dict()
+            files[""].append(setting | row)
+        files["_tests"] += [setting | row for row in one.effectiveness.rows]
+        files["_agreement"] += [setting | row for row in one.agreement]
     for name, rows in files.items():
         if rows:
-            write_rows(rows, directory / f"{name}.csv")
-    return [directory / f"{name}.csv" for name, rows in files.items() if rows]
+            write_rows(rows, directory / f"comparison{name}.csv")
 
 
-def _write_form(
-    comparison: Comparison, found: Sequence[SectionFindings], directory: Path, form: str
-) -> Path:
-    """The main table of every section and its tests, in one of `FORMS`."""
-    head, table, text, item = FORMS[form]
-    lines = [head, ""]
-    for findings in found:
-        lines += table(summarise_section(findings.section, winners=findings.effectiveness.winners))
-        lines += ["", text("Mean ± sample standard deviation over seeds."), ""]
-        lines += _format_tests(findings.effectiveness, FORMS[form])
-    lines += [item.format(text(note)) for note in comparison.notes]
-    write_text(directory / f"comparison.{form}", "\n".join(lines).rstrip() + "\n")
-    return directory / f"comparison.{form}"
+def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gallery:
+    """Draws MRR@10 of the rankings as bars, and exact match by IDF as curves.
+
+    Args:
+        directory: where PNG and PDF go. prefix: of their names, where there are several sections.
+    """
+    rows = [
+        {"system": group.label, "key": key, "value": value}
+        for group in section.groups
+        for run in group.runs
+        for key, value in run.metrics.items()
+    ]
+    table, gallery = DataFrame(rows, columns=["system", "key", "value"]), Gallery(directory)
+    bars = table[table["key"].str.fullmatch(r"(retrieve|rerank)/(.*/)?mrr@10")]
+    systems = bars.groupby("key")["system"].transform("nunique")
+    bars = bars[
+        systems >= min(2, len(section.groups))
+    ]  # what one system alone has, compares nothing
+    if len(bars):
+        caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
+        entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
+        gallery.add(draw_effectiveness(bars, section.setting), entry)
+    places = table["key"].str.extract(IDF_KEY)
+    if len(curves := table.join(places).dropna()):
+        entry = GalleryEntry(f"{prefix}exact_match", "Exact match by IDF", EXACT_MATCH)
+        gallery.add(draw_exact_match(curves, section.setting), entry)
+    return gallery
 
 
-def _format_tests(tested: Effectiveness, form: Form) -> list[str]:
-    """Intervals, and the difference of every two systems with its p-value."""
-    if not tested.differences:
-        return []
-    lines = [*form.table(tabulate_intervals(tested)), ""]
-    lines += [*form.table(tabulate_pairs(tested)), "", form.text(explain_tests(tested)), ""]
-    return lines + [form.item.format(form.text(note)) for note in tested.notes]
+@styled
+def draw_effectiveness(table: DataFrame, title: str) -> Figure:
+    """A cluster of bars for each ranking, a bar for each system.
+
+    Args:
+        table: a row for each seed: `system`, `key`, `value`.
+    """
+    shown = table.assign(ranking=table["key"].map(lambda key: read_key(key).section))
+    height = 0.6 + 0.16 * len(shown.drop_duplicates(["system", "key"]))
+    size = {"height": height, "aspect": PAGE_WIDTH / height}
+    grid = seaborn.catplot(shown, kind="bar", x="value", y="ranking", **_look(table), **size)
+    for bars in grid.ax.containers:
+        grid.ax.bar_label(bars, fmt="%.2f", fontsize=6, padding=2)
+    grid.set(xlim=(0, 1.05), xlabel="MRR@10", ylabel="")
+    return _finish(grid, title)
 
 
-def _show(found: SectionFindings) -> dict[str, Any]:
-    """What the page shows of one section."""
-    tested, chapters = found.effectiveness, defaultdict(list)
-    for table in tabulate_section(found.section, tested.winners):
-        chapters[table.chapter].append(table)
-    readings = {chapter.title: chapter.reading for chapter in metric_names.all_chapters().values()}
-    pictures = map(embed_picture, found.gallery.paths)
-    return {
-        "section": found.section,
-        "marks": MARKS if len(found.section.groups) > 1 else "",
-        # One table for searching, reranking, the analysis and the costs: no wider than a page.
-        "summaries": [
-            _summarise(found.section, group, list(keys), tested.winners)
-            for group, keys in groupby(found.section.headlines, key=metric_names.group)
-        ],
-        "intervals": tabulate_intervals(tested) if tested.statistics else None,
-        "differences": tabulate_differences(tested) if tested.differences else [],
-        "test_notes": tested.notes if tested.statistics else [],
-        "pictures": list(zip(found.gallery.entries, pictures, strict=True)),
-        "browser": embed_cases(found.aligned),
-        "case_notes": found.notes,
-        "agreement": tabulate_agreement(found.agreement) if found.agreement else None,
-        # Heading → how to read it, and tables of all metrics.
-        "chapters": {name: (readings.get(name, ""), own) for name, own in chapters.items()},
+@styled
+def draw_exact_match(table: DataFrame, title: str) -> Figure:
+    """Exact-match rates of all systems against IDF, hard and soft, in both directions.
+
+    Figures 2 and 3 of Wu et al. (§7.2), with every system in one plot.
+
+    Args:
+        table: a row for each seed: `system`, `value` and the groups of `IDF_KEY`.
+    """
+    look = _look(table) | {"style": "system", "markers": True, "dashes": False}
+    panels = {"row": "measure", "col": "direction", "facet_kws": {"sharey": "row"}}
+    size = {"height": PANEL_HEIGHT, "aspect": PAGE_WIDTH / 2 / PANEL_HEIGHT}
+    words = {
+        "idf": table["idf"].str.replace("_", "-"),
+        "direction": table["direction"].map(DIRECTIONS),
     }
+    shown = table.assign(**words)
+    grid = seaborn.relplot(shown, kind="line", x="idf", y="value", **panels, **look, **size)
+    grid.set_titles("{row_name}, {col_name}").set(ylim=(0, None))
+    return _finish(grid.set_axis_labels("IDF of the aligning token", "exact match"), title)
 
 
-def _summarise(
-    section: Section, group: str, keys: list[str], winners: Mapping[str, str]
-) -> dict[str, Any]:
-    """One table, its rows with their systems; those that a reader sees `first` come unfolded."""
-    table = summarise_section(section, keys, winners)
-    rows = [(system, cells) for system, (_, cells) in zip(section.groups, table.rows, strict=True)]
-    return {"columns": table.columns, "rows": rows, "first": group in ("retrieve", "cost")}
+def _look(table: DataFrame) -> dict[str, Any]:
+    colours = [COLOURS[number % len(COLOURS)] for number in range(table["system"].nunique())]
+    return {"hue": "system", "palette": colours, "errorbar": "sd"}
+
+
+def _finish(grid: seaborn.FacetGrid, title: str) -> Figure:
+    legend = {"ncol": 2, "title": None, "frameon": False, "bbox_to_anchor": (0.5, 0)}
+    seaborn.move_legend(grid, "upper center", **legend)
+    grid.figure.suptitle(title, y=1.02, parse_math=False)
+    plt.close(grid.figure)
+    return grid.figure

@@ -1,13 +1,14 @@
-"""Tables, as Markdown, LaTeX and CSV: whatever their names say, they stay mere text."""
+"""Tables as Markdown, LaTeX, text and CSV; nothing in their texts becomes formatting or code."""
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gr_mvdr.files import new_file, read_lines, reading
+from gr_mvdr.files import new_file, read_lines, reading, write_text
 from gr_mvdr.options import make_printable
 
 Row = dict[str, Any]
@@ -35,63 +36,101 @@ class Table:
     """Named rows of cells under a heading.
 
     Attributes:
-        corner: what the rows' names are. chapter: what a page shows the table under.
-        note: how to read it; every form of the table shows it.
+        corner: what the rows' names are. note: how to read it; every form of the table shows it.
     """
 
     heading: str
     columns: list[str]
     rows: list[tuple[str, list[Cell]]]
     corner: str = "system"
-    chapter: str = ""
     note: str = ""
+
+    @property
+    def lines(self) -> list[list[Cell]]:
+        """The header and the rows, names included."""
+        header = list(map(Cell, [self.corner, *self.columns]))
+        return [header, *([Cell(name), *cells] for name, cells in self.rows)]
+
+    def turned(self) -> "Table":
+        """Rows and columns exchanged."""
+        columns = zip(*(cells for _, cells in self.rows), strict=True)
+        rows = list(zip(self.columns, map(list, columns), strict=True))
+        return replace(self, columns=[name for name, _ in self.rows], rows=rows, corner="")
+
+
+def pivot(cells: Mapping[tuple[str, str], Cell | str], heading: str = "", **others: str) -> Table:
+    """A table of (row, column) → cell, in the order in which rows and columns first appear.
+
+    Args:
+        others: corner and note of the `Table`.
+    """
+    columns = list(dict.fromkeys(column for _, column in cells))
+    rows: dict[str, dict[str, Cell]] = {}
+    for (row, column), cell in cells.items():
+        rows.setdefault(row, {})[column] = Cell(cell) if isinstance(cell, str) else cell
+    missing = Cell("–")
+    lines = [(name, [row.get(column, missing) for column in columns]) for name, row in rows.items()]
+    return Table(heading, columns, lines, **others)
 
 
 def format_markdown(table: Table) -> list[str]:
     """The lines of a table under its heading, its note below it; the best are bold."""
-    lines = [f"## {escape_markdown(table.heading)}", ""]
-    lines += [_format_row(table.corner, map(Cell, table.columns))]
-    lines += ["|---|" + "---:|" * len(table.columns)]
-    lines += [_format_row(*row) for row in table.rows]
+    header, *rows = (
+        f"| {' | '.join(f'**{text}**' if best else text for text, best in line)} |"
+        for line in ([(escape_markdown(c.text), c.best) for c in line] for line in table.lines)
+    )
+    lines = [f"## {escape_markdown(table.heading)}", "", header]
+    lines += ["|---|" + "---:|" * len(table.columns), *rows]
     return [*lines, "", escape_markdown(table.note)] if table.note else lines
-
-
-def _format_row(name: str, cells: Iterable[Cell]) -> str:
-    texts = [(escape_markdown(cell.text), cell.best) for cell in (Cell(name), *cells)]
-    return f"| {' | '.join(f'**{text}**' if best else text for text, best in texts)} |"
 
 
 def format_latex(table: Table) -> list[str]:
     r"""The lines of a table, its note in the caption, for \usepackage{booktabs}; best: bold."""
-    rows = [_latex_row(*row) for row in table.rows]
+    header, *rows = (
+        " & ".join(rf"\textbf{{{text}}}" if best else text for text, best in line) + r" \\"
+        for line in ([(escape_latex(c.text), c.best) for c in line] for line in table.lines)
+    )
     caption = f"{table.heading}. {table.note}" if table.note else table.heading
     return [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{escape_latex(caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
-        r"\toprule",
-        _latex_row(table.corner, map(Cell, table.columns)),
+        *(r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}"),
+        *(rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule", header),
         *(r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"),
     ]
 
 
-def _latex_row(name: str, cells: Iterable[Cell]) -> str:
-    texts = [(escape_latex(cell.text), cell.best) for cell in (Cell(name), *cells)]
-    return " & ".join(rf"\textbf{{{text}}}" if best else text for text, best in texts) + r" \\"
-
-
 def format_text(table: Table) -> list[str]:
-    """The lines of a table in columns of one width each, without its heading: for a terminal."""
-    lines = [[table.corner, *table.columns]]
-    lines += [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
-    lines = [[make_printable(text) for text in line] for line in lines]
-    first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
-    return [
-        line[0].ljust(first)
-        + "".join(f"  {text:>{width}}" for text, width in zip(line[1:], widths, strict=True))
-        for line in lines
-    ]
+    """The lines of a table for a terminal, without its heading; the best are bold there."""
+    lines = [[(make_printable(cell.text), cell.best) for cell in line] for line in table.lines]
+    widths = [max(len(text) for text, _ in column) for column in zip(*lines, strict=True)]
+    bold = "\x1b[1m{}\x1b[0m" if sys.stdout.isatty() else "{}"
+    shown = []
+    for line in lines:
+        first, *others = (
+            (bold if best else "{}").format(f"{text:{'>' if number else '<'}{width}}")
+            for number, ((text, best), width) in enumerate(zip(line, widths, strict=True))
+        )
+        shown.append("  ".join([first, *others]).rstrip())
+    return shown
+
+
+def print_tables(blocks: Iterable[Table | str]) -> None:
+    """Prints tables with their headings and notes, and sentences between them."""
+    for one in blocks:
+        if isinstance(one, str):
+            print(make_printable(one))
+        else:
+            notes = [make_printable(one.note)] if one.note else []
+            print("", make_printable(one.heading), *format_text(one), *notes, "", sep="\n")
+
+
+def write_tables(path: Path, title: str, blocks: Iterable[Table | str]) -> Path:
+    """Writes tables, and sentences between them, as Markdown (`.md`) or LaTeX (`.tex`)."""
+    latex = path.suffix == ".tex"
+    form, escape = (format_latex, escape_latex) if latex else (format_markdown, escape_markdown)
+    head = r"% \usepackage{booktabs}" if latex else f"# {escape(title)}"
+    texts = [escape(one) if isinstance(one, str) else "\n".join(form(one)) for one in blocks]
+    write_text(path, "\n\n".join([head, *texts]) + "\n")
+    return path
 
 
 def escape_markdown(text: str) -> str:

@@ -4,7 +4,6 @@ The values of every test query come from the rankings and judgements that the ru
 alignments from their stores.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from analysis.alignment_store import AlignmentStore
 from analysis.exact_match import DIRECTIONS
@@ -22,20 +20,17 @@ from analysis.runs.run_folder import Run
 from analysis.shape import agreement
 from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
 from analysis.tables import metric_names
-from analysis.tables.comparison import LEVEL, MARKS, Section
-from analysis.tables.metric_names import DIRECTIONS as DIRECTION_LABELS
-from analysis.tables.metric_names import MISSING, Statistic, text
-from analysis.tables.rows import Cell, Row, Table
+from analysis.tables.comparison import LEVEL, Section
+from analysis.tables.metric_names import Statistic, label
+from analysis.tables.rows import Row, Table, pivot
 from analysis.viewer.cases import AlignedRun
 from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, read_qrels
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import PairAlignment
 
 # Of all test queries, and of those that were reranked.
 JUDGEMENTS, RERANKED = "retrieve.qrels", "rerank.qrels"
 METRICS = ("mrr@10", "recall@10")
-PAIRS_AT_MOST = 15  # of systems in a short table; of more, those with the best system
 
 
 @dataclass
@@ -64,20 +59,20 @@ class JudgedQueries:
     @cached_property
     def judgements(self) -> Qrels | None:
         """What the runs were judged by; None where a run lacks its files or seeds differ."""
-        folders = [run.path for run in self.runs]
-        names = self.file, self._of_split(JUDGEMENTS)
-        files = [folder / name for folder in folders for name in names]
+        files = [
+            run.path / name for run in self.runs for name in (self.file, self._of_split(JUDGEMENTS))
+        ]
         if not files or not all(file.exists() for file in files):
             return None
-        first, *others = map(self._judged, folders)
+        first, *others = (self._read_judgements(run.path) for run in self.runs)
         return first if all(other == first for other in others) else None
 
-    def _judged(self, folder: Path) -> Qrels:
+    def _read_judgements(self, folder: Path) -> Qrels:
         own = folder / self._of_split(RERANKED)
         if self.place != "retrieve" and own.exists():
             return read_qrels(own, folder)
         qrels = read_qrels(folder / self._of_split(JUDGEMENTS), folder)
-        if self.place == "retrieve":  # a query that found nothing counts, too
+        if self.place == "retrieve":  # a query for which nothing was retrieved counts, too
             return qrels
         # An older run has no file of them.
         reranked = set(Ranking.read(folder / self.file, folder).query_ids)
@@ -113,13 +108,18 @@ class Difference:
     p: float
     corrected: float
 
+    def __str__(self) -> str:
+        p = "p < 0.001" if self.corrected < 0.001 else f"p = {self.corrected:.3f}"
+        text = f"{self.difference:+.3f} ({p})".replace("-", "−")
+        return text + " *" * (self.corrected < LEVEL)
+
 
 @dataclass
 class Effectiveness:
-    """What the searches of a section's systems are worth, query by query.
+    """The searches of a section's systems, query by query.
 
     Attributes:
-        statistics: label → metric → mean over queries (and seeds) with its 95 % interval.
+        statistics: label → "retrieve/METRIC" → mean over queries (and seeds) with its interval.
         differences: of every pair of systems.
         notes: why a system is missing.
     """
@@ -128,14 +128,10 @@ class Effectiveness:
     differences: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
     def rows(self) -> list[Row]:
         """The differences, for a CSV."""
         return list(map(asdict, self.differences))
-
-    @property
-    def best(self) -> str:
-        """The label of the system with the highest mean of the first metric."""
-        return max(self.statistics, key=lambda label: self.statistics[label][METRICS[0]].mean)
 
     @property
     def winners(self) -> dict[str, str]:
@@ -149,6 +145,25 @@ class Effectiveness:
         others = len(self.statistics) + len(self.notes) - 1  # a note: a system without tests
         return {f"retrieve/{m}": label for (m, label), n in beaten.items() if n == others}
 
+    @property
+    def blocks(self) -> list[Table | str]:
+        """The table of differences, if two systems were tested, and the notes."""
+        return [*([self.tabulate()] if self.differences else []), *self.notes]
+
+    def tabulate(self) -> Table:
+        """A row for every two systems: first minus second, with p."""
+        cells = {
+            (f"{d.first} − {d.second}", f"retrieve {label(d.metric)}"): str(d)
+            for d in self.differences
+        }
+        pairs = len(self.differences) // len(METRICS)
+        corrected = f", corrected for {pairs} pairs of systems (Holm)" if pairs > 1 else ""
+        note = (
+            "p: two-sided paired randomisation test over queries "
+            f"({PERMUTATIONS:,} permutations){corrected}; *: p < {LEVEL}."
+        )
+        return pivot(cells, "Differences between systems", corner="systems", note=note)
+
 
 def compare_effectiveness(section: Section) -> Effectiveness:
     """Bootstraps and tests the searches of a section (Smucker et al., 2007).
@@ -156,7 +171,7 @@ def compare_effectiveness(section: Section) -> Effectiveness:
     Every system that left its ranking and judgements takes part; judgements that differ from the
     first system's are left out and noted.
     """
-    found, values, judged = Effectiveness(), {}, None
+    tested, values, judged = Effectiveness(), {}, None
     for group in section.groups:
         queries = JudgedQueries(group.runs)
         if queries.judgements is None:
@@ -166,97 +181,29 @@ def compare_effectiveness(section: Section) -> Effectiveness:
         else:
             judged = queries.judgements
             values[group.label] = queries.values(METRICS)
-            found.statistics[group.label] = _bootstrap(values[group.label])
+            tested.statistics[group.label] = _bootstrap(values[group.label])
             continue
-        found.notes.append(f"{group.label}: no intervals and tests, {reason}.")
+        tested.notes.append(f"{group.label}: no intervals and tests, {reason}.")
+    pairs = list(combinations(values, 2))
     for metric in METRICS:
-        found.differences += _test_pairs(metric, {a: v[metric] for a, v in values.items()})
-    return found
+        both = [(values[a][metric], values[b][metric]) for a, b in pairs]
+        p_values = [randomisation_test(*one) for one in track(both, f"testing {label(metric)}")]
+        tested.differences += [
+            Difference(metric, a, b, float(first.mean() - second.mean()), p, corrected)
+            for (a, b), (first, second), p, corrected in zip(
+                pairs, both, p_values, holm(p_values), strict=True
+            )
+        ]
+    return tested
 
 
 def _bootstrap(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
     columns = torch.tensor(np.stack(list(values.values()), 1))
-    bounds = interval(columns, torch.ones_like(columns))
+    numbers = torch.stack([columns.mean(0), *interval(columns)], 1).tolist()
     return {
-        metric: Statistic(float(mean), low=float(low), high=float(high))
-        for metric, mean, low, high in zip(values, columns.mean(0), *bounds, strict=True)
+        f"retrieve/{metric}": Statistic(mean, None, low, high)
+        for metric, (mean, low, high) in zip(values, numbers, strict=True)
     }
-
-
-def _test_pairs(metric: str, values: dict[str, np.ndarray]) -> list[Difference]:
-    """The differences of every two systems; values: label → (Q,)."""
-    pairs = list(combinations(values, 2))
-    tested = track(pairs, f"testing {metric_names.label(metric)}", len(pairs))
-    p_values = [randomisation_test(values[a], values[b]) for a, b in tested]
-    return [
-        Difference(metric, a, b, float(values[a].mean() - values[b].mean()), p, corrected)
-        for (a, b), p, corrected in zip(pairs, p_values, holm(p_values), strict=True)
-    ]
-
-
-def tabulate_intervals(found: Effectiveness) -> Table:
-    """Rows are systems, columns metrics: "0.600 [0.571, 0.628]", the best in bold."""
-    best = {m: max(values[m].mean for values in found.statistics.values()) for m in METRICS}
-    winners, rows = found.winners, []
-    for label, values in found.statistics.items():
-        cells = []
-        for metric in METRICS:
-            star = " *" if winners.get(f"retrieve/{metric}") == label else ""
-            text = metric_names.text("retrieve", values[metric]) + star
-            cells.append(Cell(text, values[metric].mean == best[metric]))
-        rows.append((label, cells))
-    heading = "Search, with 95 % intervals over queries"
-    columns = [metric_names.label(metric) for metric in METRICS]
-    return Table(heading, columns, rows, note=MARKS)
-
-
-def tabulate_differences(found: Effectiveness) -> list[Table]:
-    """For each metric a matrix: row minus column, with p; a star where it is below `LEVEL`."""
-    labels, tables = list(found.statistics), []
-    for metric in METRICS:
-        cells = {(label, label): Cell("") for label in labels}
-        for d in (d for d in found.differences if d.metric == metric):
-            cells[d.first, d.second] = _format_difference(d.difference, d.corrected)
-            cells[d.second, d.first] = _format_difference(-d.difference, d.corrected)
-        rows = [(a, [cells[a, b] for b in labels]) for a in labels]
-        tables.append(Table(f"{metric_names.label(metric)}, row minus column", labels, rows))
-    return tables
-
-
-def tabulate_pairs(found: Effectiveness, at_most: float = math.inf) -> Table:
-    """A row for every two systems: first minus second, with p; a star where it is below `LEVEL`.
-
-    Args:
-        at_most: of more pairs only those of the best system are shown.
-    """
-    every = len(found.differences) <= at_most * len(METRICS)
-    cells: dict[tuple[str, str], list[Cell]] = {}
-    for d in found.differences:
-        if not every and found.best not in (d.first, d.second):
-            continue
-        cell = _format_difference(d.difference, d.corrected)
-        cells.setdefault((d.first, d.second), []).append(cell)
-    rows = [(f"{first} − {second}", row) for (first, second), row in cells.items()]
-    columns = [f"retrieve {metric_names.label(metric)}" for metric in METRICS]
-    systems = "systems" if every else f"{found.best}, the best, and other systems"
-    return Table(f"Differences between {systems}", columns, rows, corner="systems")
-
-
-def explain_tests(found: Effectiveness) -> str:
-    """Which test the p-values are of, how they are corrected, and what the star says."""
-    pairs = len(found.differences) // len(METRICS)
-    corrected = f", corrected for {pairs} pairs of systems (Holm)" if pairs > 1 else ""
-    return (
-        f"p: two-sided paired randomisation test over queries ({PERMUTATIONS:,} permutations)"
-        f"{corrected}; *: p < {LEVEL}."
-    )
-
-
-def _format_difference(difference: float, p: float) -> Cell:
-    shown = f"{difference:+.3f}" if abs(difference) >= 0.0005 else "0.000"
-    said = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    star = " *" if p < LEVEL else ""
-    return Cell(f"{shown.replace('-', '−')} ({said}){star}")
 
 
 MEASURES = {"equal_partner": "same strongest partner", "overlap": "overlap of weights"}
@@ -267,17 +214,14 @@ def compare_alignments(runs: Sequence[AlignedRun]) -> list[Row]:
     """For every two systems the measures of `measure_agreement`; special tokens align nothing."""
     rows = []
     for first, second in combinations(runs, 2):
-        known = {**first.vocabulary.strings, **second.vocabulary.strings}
-        special = torch.zeros(max(known, default=0) + 1, dtype=torch.bool)
-        either = first.vocabulary.special | second.vocabulary.special
-        special[sorted(either & known.keys())] = True
+        special = sorted(first.vocabulary.special | second.vocabulary.special)
         found = measure_agreement(first.store, second.store, PAIRS, special)
         rows.append({"first": first.label, "second": second.label} | found)
     return rows
 
 
 def measure_agreement(
-    first: AlignmentStore, second: AlignmentStore, limit: int = PAIRS, special: Tensor | None = None
+    first: AlignmentStore, second: AlignmentStore, limit: int = PAIRS, special: Sequence[int] = ()
 ) -> dict[str, float]:
     """How alike two systems' directed alignments are, means over pairs.
 
@@ -286,7 +230,7 @@ def measure_agreement(
 
     Args:
         limit: pairs at most, evenly spread over the first store.
-        special: (V,) bool, ids that do not count as aligning tokens.
+        special: ids that do not count as aligning tokens.
 
     Returns:
         `pairs` compared; with any, "<direction>/equal_partner", the share of tokens with the same
@@ -294,45 +238,42 @@ def measure_agreement(
     """
     numbers = {tuple(pair): number for number, pair in enumerate(second.pairs)}
     shared = [(n, numbers[tuple(p)]) for n, p in enumerate(first.pairs) if tuple(p) in numbers]
-    paradigms = first.description.paradigm, second.description.paradigm
-    found = []
+    paradigms, ignored = [s.description.paradigm for s in (first, second)], torch.tensor(special)
+    means = []
     for one, other in track(shared[:: max(1, -(-len(shared) // limit))], "comparing alignments"):
-        pairs = first[one], second[other]
-        ids = [(pair.document_ids, pair.query_ids) for pair in pairs]
-        if all(map(torch.equal, *ids)):
-            found.append([_agree(pairs, paradigms, way, special) for way in DIRECTIONS])
-    if not found:
+        pair, twin = first[one], second[other]
+        texts = {  # of the aligning side
+            "query_to_document": (pair.query_ids, pair.query_mask),
+            "document_to_query": (pair.document_ids, pair.document_mask),
+        }
+        if not torch.equal(pair.document_ids, twin.document_ids):
+            continue
+        if not torch.equal(pair.query_ids, twin.query_ids):
+            continue
+        means.append([])
+        for direction in DIRECTIONS:
+            ids, mask = texts[direction]
+            ways = [
+                directed_alignment(p, paradigm, direction)
+                for p, paradigm in zip((pair, twin), paradigms, strict=True)
+            ]
+            counted = mask & ~torch.isin(ids, ignored)
+            for measure in agreement(*ways, pair.document_mask, pair.query_mask, direction):
+                means[-1].append(float(measure[counted].float().mean()))
+    if not means:
         return {"pairs": 0}
-    means = torch.tensor(found, dtype=torch.float64).nanmean(0).flatten().tolist()
     names = [f"{direction}/{measure}" for direction, measure in product(DIRECTIONS, MEASURES)]
-    return {"pairs": len(found)} | dict(zip(names, means, strict=True))
-
-
-def _agree(
-    pairs: tuple[PairAlignment, PairAlignment],
-    paradigms: tuple[str, str],
-    direction: str,
-    special: Tensor | None,
-) -> tuple[float, float]:
-    """Means over the aligning tokens of one pair: equal strongest partners, overlap of weights."""
-    masks = pairs[0].document_mask, pairs[0].query_mask
-    ways = [directed_alignment(*both, direction) for both in zip(pairs, paradigms, strict=True)]
-    equal, overlap = agreement(*ways, *masks, direction)
-    side = int(direction == "query_to_document")  # 1: the query aligns
-    counted = masks[side]
-    if special is not None:
-        counted = counted & ~special[(pairs[0].document_ids, pairs[0].query_ids)[side]]
-    return float(equal[counted].float().mean()), float(overlap[counted].mean())
+    return {"pairs": len(means)} | dict(zip(names, np.nanmean(means, 0).tolist(), strict=True))
 
 
 def tabulate_agreement(rows: Sequence[Row]) -> Table:
     """Rows are pairs of systems; systems that cut texts differently have nothing to compare."""
-    kinds = list(product(DIRECTIONS, MEASURES))
-    labels = [f"{DIRECTION_LABELS[direction]}, {MEASURES[measure]}" for direction, measure in kinds]
-    shown = []
+    cells = {}
     for row in rows:
-        values = [row.get(f"{direction}/{measure}") for direction, measure in kinds]
-        texts = [MISSING if v is None else text("analysis", Statistic(v)) for v in values]
-        cells = [Cell(cell) for cell in (str(row["pairs"]), *texts)]
-        shown.append((f"{row['first']}, {row['second']}", cells))
-    return Table("Agreement of systems", ["pairs", *labels], shown)
+        pair = f"{row['first']}, {row['second']}"
+        cells[pair, "pairs"] = str(row["pairs"])
+        for direction, measure in product(DIRECTIONS, MEASURES):
+            value = row.get(f"{direction}/{measure}")
+            column = f"{metric_names.DIRECTIONS[direction]}, {MEASURES[measure]}"
+            cells[pair, column] = metric_names.MISSING if value is None else f"{value:.3f}"
+    return pivot(cells, "Agreement of systems", corner="systems")

@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from analysis.compare import compare
 from analysis.studies.sweep import CompareRuns
 from analysis.tables import metric_names
-from analysis.tables.comparison import compare_runs, summarise_section, tabulate_section
+from analysis.tables.comparison import compare_runs
+from analysis.tables.long_table import select, tabulate, tabulate_chapters
 from analysis.tables.metric_names import Statistic
 from conf.command import run_command
-from gr_mvdr.evaluation.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
@@ -57,10 +57,16 @@ def test_mean_and_sample_standard_deviation_over_seeds(sweep):
     assert not comparison.notes
 
 
-def test_the_summary_marks_the_best_of_each_column(sweep):
-    (section,) = compare_runs([sweep]).sections
-    table = summarise_section(section)
-    assert table.columns == [
+def long_table(folder):
+    """The long table of the runs below a folder."""
+    (section,) = compare_runs([folder]).sections
+    return tabulate({group.label: group.statistics for group in section.groups})
+
+
+def test_the_headlines_mark_the_best_of_each_metric(sweep):
+    table = long_table(sweep)
+    summary = select(table[table["headline"]], "system", "name")
+    assert summary.columns == [
         "retrieve R@1",
         "retrieve MRR@10",
         "retrieve test_unseen MRR@10",
@@ -68,42 +74,30 @@ def test_the_summary_marks_the_best_of_each_column(sweep):
         "rerank d→q MRR@10",
         "cost training",
     ]
-    (_, colbert), (_, bm25) = table.rows
+    (_, colbert), (_, bm25) = summary.rows
     assert colbert[1] == ("0.600 ± 0.141", False) and bm25[1] == ("0.625", True)
     assert colbert[3] == ("0.750 ± 0.000", True)
     assert bm25[5] == ("2.0 s", True) and colbert[5] == ("150 ± 71 s", False)
     assert bm25[0] == ("–", False) and not colbert[0].best  # nothing to compare with
 
 
-def test_the_search_of_generative_systems_stands_beside_the_others(sweep):
+def test_every_number_stands_in_its_chapter_by_place_and_system(sweep):
     metrics = {"retrieve/mrr@10": 0.5, "cost/train_seconds": 3}
     for name, value in (("search_error@10", 0.25), ("model_error@10", 0.5), ("luck@10", 0)):
         metrics[f"analysis/search/{name}"] = value
     metrics["analysis/search/gold_alive/step_1"] = 0.75
     write_run(sweep / "11", "dsi", 1, metrics)
-    worse = metrics | {"analysis/search/search_error@10": 0.5}
-    write_run(sweep / "12", "genre", 1, worse)
-    (section,) = compare_runs([sweep]).sections
-    table = summarise_section(section)
-    rows = {name: dict(zip(table.columns, cells, strict=True)) for name, cells in table.rows}
-    assert rows["dsi"]["search error@10"] == ("0.250", True)  # the smaller error is the better
-    assert rows["genre"]["search error@10"] == ("0.500", False)
-    assert rows["bm25"]["search error@10"] == rows["bm25"]["model error@10"] == ("–", False)
-    assert "luck@10" not in table.columns
-    tables = {table.heading: table for table in tabulate_section(section)}
-    assert [name for name, _ in tables["search"].rows] == ["dsi", "genre"]
-    assert tables["search gold alive"].columns == ["step 1"]
-
-
-def test_forms_of_reranking_stand_in_one_table(sweep):
-    (section,) = compare_runs([sweep]).sections
-    rerank = next(table for table in tabulate_section(section) if table.heading == "rerank")
-    assert [name for name, _ in rerank.rows] == [
-        "t5_colbert",
-        "t5_colbert, d→q",
-        "bm25",
-    ]
-    assert [cells[0].best for _, cells in rerank.rows] == [True, False, False]
+    write_run(sweep / "12", "genre", 1, metrics | {"analysis/search/search_error@10": 0.5})
+    chapters = tabulate_chapters(long_table(sweep))
+    assert list(chapters) == ["Retrieve", "Rerank", "Exact match", "Search", "Cost"]
+    (rerank,) = chapters["Rerank"]
+    rows = ["rerank, t5_colbert", "rerank, bm25", "rerank d→q, t5_colbert"]
+    assert [name for name, _ in rerank.rows] == rows and rerank.columns == ["MRR@10"]
+    search, alive = chapters["Search"]
+    errors = {name: dict(zip(search.columns, row, strict=True)) for name, row in search.rows}
+    assert errors["dsi"]["search error@10"] == ("0.250", True)  # the smaller error is the better
+    assert errors["genre"]["search error@10"] == ("0.500", False)
+    assert [name for name, _ in alive.rows] == ["dsi", "genre"] and alive.columns == ["step 1"]
 
 
 def test_all_files_are_written(sweep, tmp_path, capsys):
@@ -116,7 +110,7 @@ def test_all_files_are_written(sweep, tmp_path, capsys):
     assert float(rows[0]["retrieve/mrr@10/std"]) == pytest.approx(0.141421356)
     assert rows[1]["retrieve/mrr@10/std"] == "" and rows[0]["seeds"] == "1, 2"
     markdown = (tmp_path / "out/comparison.md").read_text()
-    assert "| bm25 | – | **0.625** |" in markdown
+    assert "| retrieve MRR@10 | 0.600 ± 0.141 | **0.625** |" in markdown
     page = (tmp_path / "out/comparison.html").read_text()
     assert '<td class="best">0.625</td>' in page
     assert "http" not in page and page.count('src="data:image/png;base64,') == 2
@@ -228,27 +222,12 @@ def test_paradigms_stand_together(tmp_path):
         metrics = {"retrieve/mrr@10": 0.5, "cost/peak_memory_bytes": 2e9}
         write_run(tmp_path / name, name, 1, metrics, paradigm=paradigm)
     comparison = compare([tmp_path])
-    (section,) = comparison.sections
-    systems = [group.label for group in section.groups]
-    assert systems == ["bm25", "colbert", "dsi", "seal", "monot5"]
-    assert summarise_section(section).columns[-1] == "cost peak memory"
-    page = (comparison.folder / "comparison.html").read_text()
-    assert page.count("2.0 GB") == 10  # in the summary, and among all metrics
-    rows = re.findall(
-        r"<tr><td class=\"name\"><a [^>]*>(\w+)</a></td><td [^>]*><.*?>([\w -]+)<", page
-    )
-    assert rows[:3] == [("bm25", "lexical"), ("colbert", "multi vector"), ("dsi", "generative")]
-
-
-def test_a_long_choice_is_shortened_in_labels(tmp_path):
-    for number in (1, 2):
-        stages = [{"_target_": "models.first", "depth": number}, {"_target_": "models.second"}]
-        config = {"model": {"stages": stages}}
-        write_run(tmp_path / str(number), "pipeline", 1, {"retrieve/mrr@10": 0.5}, config)
-    (section,) = compare_runs([tmp_path]).sections
-    first, second = (group.label for group in section.groups)
-    assert first == "pipeline (stages=[{'_target_': 'models.first', 'depth': …)"
-    assert second == f"{first} #2"
+    order = ["bm25", "colbert", "dsi", "seal", "monot5"]
+    assert [group.label for group in comparison.groups] == order
+    markdown = (comparison.folder / "comparison.md").read_text().splitlines()
+    assert f"|  | {' | '.join(order)} |" in markdown
+    kinds = "lexical | multi vector | generative | generative | cross encoder"
+    assert f"| paradigm | {kinds} |" in markdown
 
 
 def test_an_interval_is_shown_with_a_single_seed(tmp_path):
@@ -257,13 +236,10 @@ def test_an_interval_is_shown_with_a_single_seed(tmp_path):
         for seed in seeds:
             metrics = {key: 0.5, f"{key}_low": 0.25, f"{key}_high": 0.75}
             write_run(tmp_path / name / str(seed), name, seed, metrics)
-    (section,) = compare_runs([tmp_path]).sections
-    table = summarise_section(section)
-    assert table.columns == ["exact match q→d hard"]
-    assert [cells[0].text for _, cells in table.rows] == [
-        "0.500 [0.250, 0.750]",
-        "0.500 ± 0.000",
-    ]
+    table = long_table(tmp_path)
+    assert list(table["name"].unique()) == ["exact match q→d hard"]
+    shown = [cell.text for cell in table["cell"]]
+    assert shown == ["0.500 [0.250, 0.750]", "0.500 ± 0.000"]
 
 
 def test_a_repeated_seed_counts_once_and_is_named(tmp_path):
@@ -463,44 +439,45 @@ def test_values_for_people(key, value, text):
 
 def test_metrics_are_ordered_as_they_are_read():
     keys = ["cost/query_ms_p50", "rerank/mrr@10", "retrieve/test_unseen/recall@1", CURVE]
-    keys += ["retrieve/success@5", "retrieve/mrr@10", "retrieve/recall@10", "retrieve/recall@1"]
-    keys += ["retrieve/recall@1000", "retrieve/mrr@10_low"]
-    keys += ["analysis/exact_match/document_to_query/hard", "something/else"]
+    keys += ["retrieve/success@5", "retrieve/mrr@10", "retrieve/recall@1", "retrieve/recall@1000"]
     keys += ["analysis/exact_match/query_to_document/soft"]
+    keys += ["analysis/exact_match/document_to_query/hard", "something/else"]
     assert sorted(keys, key=metric_names.order) == [
         "retrieve/recall@1",
-        "retrieve/recall@10",
         "retrieve/recall@1000",
         "retrieve/success@5",
         "retrieve/mrr@10",
-        "retrieve/mrr@10_low",
         "retrieve/test_unseen/recall@1",
         "rerank/mrr@10",
-        "analysis/exact_match/query_to_document/soft",
         "analysis/exact_match/document_to_query/hard",
+        "analysis/exact_match/query_to_document/soft",
         CURVE,
         "cost/query_ms_p50",
         "something/else",
     ]
 
 
-def test_means_over_groups_of_queries_are_shown_as_such():
-    keys = ["retrieve/success@20", "retrieve/macro_success@20"]
-    assert metric_names.headlines(keys, set()) == keys
-    assert [metric_names.label(key) for key in keys] == ["Success@20", "macro Success@20"]
-    more = [*keys, "retrieve/mrr@10"]
-    assert sorted(more, key=metric_names.order)[-1] == "retrieve/mrr@10"
-
-
-def test_a_summary_shows_a_searchs_headlines_or_all_that_was_asked_for():
-    default = [f"retrieve/{name}" for name in METRICS]
-    gold = ["analysis/gold/query_to_document/recall@5"]
-    shown = metric_names.headlines([*default, *gold], set())
-    assert shown == ["retrieve/recall@1", "retrieve/recall@10", "retrieve/mrr@10"]
-    asked = ["retrieve/ndcg@10", "retrieve/success@5"]
-    assert metric_names.headlines(asked, set()) == asked
-    more = [*default, "retrieve/recall@1000"]
-    assert metric_names.headlines(more, set()) == more
+@pytest.mark.parametrize(
+    ("key", "name", "headline"),
+    [
+        ("retrieve/macro_success@20", "retrieve macro Success@20", True),
+        ("retrieve/dev/recall@1000", "retrieve dev R@1000", True),
+        ("rerank/leak_free_max/ndcg@10", "rerank leak_free_max nDCG@10", False),
+        ("analysis/search/search_error@10", "search error@10", True),
+        ("analysis/search/luck@10", "search luck@10", False),
+        (
+            "analysis/exact_match/query_to_document/hard_content",
+            "exact match q→d hard content",
+            False,
+        ),
+        (CURVE, "exact match q→d soft IDF 0-2", False),
+        ("cost/own_memory_bytes/load", "cost own memory load", False),
+        ("mrr@10", "MRR@10", False),
+    ],
+)
+def test_a_key_says_what_it_measures_and_whether_summaries_show_it(key, name, headline):
+    assert metric_names.full_label(key) == name
+    assert metric_names.read_key(key).headline == headline
 
 
 def test_the_command_prints_the_table(sweep, tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analysis.runs.run_folder import read_run
-from analysis.tables.summary import summarise_run
+from analysis.tables.report import summarise_run
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 1.5e9  # of a run, and twice its parameters; 1.2e9 is aimed at (docs/results.md)
