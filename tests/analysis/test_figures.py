@@ -27,8 +27,7 @@ from analysis.patching import patching_figure
 from analysis.search_diagnostics import search_figure
 from analysis.shape import shape_figure
 from analysis.studies.study import Curves, draw_curves
-from analysis.tables.comparison import Group, Section
-from analysis.tables.figures import draw_effectiveness, draw_exact_match
+from analysis.tables.page import IDF_KEY, draw_effectiveness, draw_exact_match
 from analysis.token_retrieval import retrieval_figure
 from analysis.tokens import BIN_NAMES
 from analysis.training_curve import training_figure
@@ -173,16 +172,20 @@ def study():
     return draw_curves(Curves(x="k", hue="imputation", column="collection", log=True), rows, TITLE)
 
 
-def section():
+def rankings():
     keys = ["retrieve/mrr@10", "retrieve/test_unseen/mrr@10", "rerank/mrr@10"]
     keys += [f"rerank/{f}/mrr@10" for f in ("document_to_query", "leak_free_max", "leak_free_mean")]
     keys += [f"{key.removesuffix('/mrr@10')}/test_unseen/mrr@10" for key in keys[3:]]
-    bins = [name.replace("-", "_") for name in BIN_NAMES]
-    bins = product(DIRECTIONS, ("hard", "soft"), bins)
-    bins = [f"analysis/exact_match/{d}/{m}/idf_{b}" for d, m, b in bins]
-    metrics = {key: wave(n) for n, key in enumerate(keys + bins)}
-    run = SimpleNamespace(metrics=metrics)
-    return Section(SETTINGS[0], [Group([run], label) for label in SYSTEMS]), keys
+    rows = [(label, key, wave(n)) for label in SYSTEMS for n, key in enumerate(keys)]
+    return draw_effectiveness(DataFrame(rows, columns=["system", "key", "value"]), SETTINGS[0])
+
+
+def matches():
+    bins = product(DIRECTIONS, ("hard", "soft"), [name.replace("-", "_") for name in BIN_NAMES])
+    keys = [f"analysis/exact_match/{d}/{m}/idf_{b}" for d, m, b in bins]
+    rows = [(label, key, wave(n)) for label in SYSTEMS for n, key in enumerate(keys)]
+    table = DataFrame(rows, columns=["system", "key", "value"])
+    return draw_exact_match(table.join(table["key"].str.extract(IDF_KEY)), SETTINGS[0])
 
 
 FIGURES = {
@@ -210,10 +213,8 @@ FIGURES = {
         [dict(similarity=n / 40, gold=wave(n), other=wave(2 * n)) for n in range(40)],
         TITLE,
     ),
-    "effectiveness": lambda: draw_effectiveness(*section()),
-    "exact match of all systems": lambda: draw_exact_match(
-        section()[0].setting, section()[0].groups
-    ),
+    "effectiveness": rankings,
+    "exact match of all systems": matches,
 }
 
 
