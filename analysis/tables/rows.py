@@ -101,16 +101,20 @@ def format_latex(table: Table) -> list[str]:
 def format_text(table: Table) -> list[str]:
     """The lines of a table for a terminal, without its heading; the best are bold there."""
     lines = [[(make_printable(cell.text), cell.best) for cell in line] for line in table.lines]
-    widths = [max(len(text) for text, _ in column) for column in zip(*lines, strict=True)]
+    columns = [[text for text, _ in column] for column in zip(*lines, strict=True)]
+    numeric = [all(text[:1] in "0123456789+-−–" for text in texts[1:]) for texts in columns]
+    forms = [
+        f"{{:{'>' if right else '<'}{max(map(len, texts))}}}"
+        for right, texts in zip(numeric, columns, strict=True)
+    ]
     bold = "\x1b[1m{}\x1b[0m" if sys.stdout.isatty() else "{}"
-    shown = []
-    for line in lines:
-        first, *others = (
-            (bold if best else "{}").format(f"{text:{'>' if number else '<'}{width}}")
-            for number, ((text, best), width) in enumerate(zip(line, widths, strict=True))
-        )
-        shown.append("  ".join([first, *others]).rstrip())
-    return shown
+    return [
+        "  ".join(
+            (bold if best else "{}").format(form.format(text))
+            for form, (text, best) in zip(forms, line, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def print_tables(blocks: Iterable[Table | str]) -> None:

@@ -50,7 +50,7 @@ def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys)
     assert rows[0][6] == "seed=2 trainer.max_time=1" and len(rows[1]) == 6
     assert rows[2][1:5] == ["CUT", "towns", "–", "–"] and rows[2][-1] == "unfinished"
     assert "provenance.json" in rows[3][-1] and "cannot be read" in rows[3][-1]
-    assert tabulate_runs(list_runs([outputs])).row_count == len(find_runs(outputs)) == 4
+    assert len(tabulate_runs(list_runs([outputs])).rows) == len(find_runs(outputs)) == 4
 
 
 def test_a_folder_without_runs_and_none_are_one_line(tmp_path):
