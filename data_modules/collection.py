@@ -202,7 +202,7 @@ class PairSet:
 
 @dataclass(frozen=True)
 class TrainingTables:
-    """A split of a collection as training reads it: what examples are made from.
+    """A split of a collection, as training examples are made from it.
 
     Attributes:
         pairs: columns query_row and document_row.
@@ -212,11 +212,11 @@ class TrainingTables:
         tokenizer: the run's.
         template: what is around the texts that a model reads.
         special_tokens: the ids of the texts that end a source or a title, by name.
-        known: (known,) int64, rows of the documents that are there in training; None = all.
-        training: False for validation, whose queries a file made for training may lack.
+        known: (known,) int64, rows of the documents that training may see; None = all.
+        training: whether this is the train split; files of negatives may lack validation queries.
         negatives: TREC runs of hard negatives that came with the collection, by name.
-        mask_relevant: whether examples name all that is relevant, so that none of it is a negative.
-        drop_identical: whether the document that a query is itself is no negative of it either.
+        mask_relevant: whether every known relevant document is excluded from the negatives.
+        drop_identical: whether the document with the query's own id is excluded, too.
     """
 
     pairs: Dataset
@@ -240,7 +240,7 @@ class TrainingTables:
 
     @cached_property
     def relevant(self) -> PairSet:
-        """The pairs of which the document is no negative of the query."""
+        """The pairs whose document is excluded from the query's negatives."""
         queries, documents = integers(self.pairs, "query_row"), integers(self.pairs, "document_row")
         if self.drop_identical:
             row_of = {name: row for row, name in enumerate(self.documents["id"][:])}

@@ -65,8 +65,8 @@ class Task(Protocol):
 class Epoch(torch.utils.data.Dataset):
     """The examples of one epoch, task after task.
 
-    What is drawn depends on (seed, epoch, number) alone: every epoch sees fresh targets in its own
-    order, and a resumed run, or one with loader workers, sees what an unbroken one would.
+    Every draw depends on (seed, epoch, number) alone: each epoch has new targets in a new order,
+    and neither resuming nor loader workers change them.
     """
 
     def __init__(self, tasks: Sequence[Task], seed: int, epoch: int):
@@ -117,9 +117,9 @@ class Epoch(torch.utils.data.Dataset):
 
 
 def collate(examples: list[Example]) -> PairBatch:
-    """Pads examples; where some have more targets than others, each target brings its source.
+    """Pads examples; if their numbers of targets differ, each target becomes an example.
 
-    The hard negatives that are not among the batch's documents follow them, each once.
+    Hard negatives that the batch does not contain yet are appended to its documents, each once.
     """
     if len({len(example.targets) for example in examples}) > 1:
         examples = [

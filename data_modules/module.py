@@ -62,43 +62,44 @@ Shard = Annotated[
 @part("data", examples="examples", indexing="indexing")
 @dataclass(kw_only=True, eq=False, repr=False)
 class RetrievalDataModule(pl.LightningDataModule):
-    """Everything that a run reads, from one collection. A subclass for each source gives `read`.
+    """Everything that a run reads of one collection; a subclass for each source implements `read`.
 
     Args:
-        test_split: what is retrieved and reranked; a list adds further ones; None = test, else dev.
+        test_split: the split that is searched and reranked, or a list, the main one first;
+            None = test, or dev without a test split.
         new_documents: splits whose documents arrive after training.
-        train_split, validation_split: None = none (a run with `weights` trains on nothing).
+        train_split, validation_split: None = no training, no validation.
         store: folder of built collections; None = next to the cache of ``datasets``.
         identifiers: a file of lines `docid<TAB>text` that name documents in place of their titles.
         views: name → a file of further texts that are identifiers (`models.beyond.views`).
         empty_documents: "refuse", or "keep" documents without title and text.
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
-        text_fields: what a document's text is made of, joined with " | ".
-        cleaning: steps of `clean_text` that texts and queries go through.
-        query_length, document_length: tokens kept of a text, those around it included.
-        training_length: of a document's, those that training reads; None = all that are kept.
+        text_fields: the fields that make a document's text, joined with " | ".
+        cleaning: steps of `clean_text`, applied to documents and queries.
+        query_length, document_length: tokens kept of a text, those of the template included.
+        training_length: tokens of a document that training reads; None = document_length.
         examples: source, targets and negatives of a training pair; None = query and document.
         indexing: further examples, made from documents; None = retrieval pairs only.
-        batch_size: training examples a step, of all processes together.
+        batch_size: training examples per step, summed over all processes.
         num_workers: loader processes.
-        seed: of the order of the examples and of what they draw.
-        mask_relevant: no document that is known to be relevant to a query is a negative of it
-            within a batch; False = only copies of its positive are left out (the papers).
-        candidates: BM25 documents a query in reranking.
+        seed: random seed of the examples' order and draws.
+        mask_relevant: exclude every known relevant document from a query's in-batch negatives;
+            False = exclude only copies of its positive (the papers).
+        candidates: BM25 documents per query in reranking.
         candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
-            None = the collection's own, and BM25's where it has none.
-        add_relevant: the relevant documents are candidates, found or not (gr_as_mvdr §6.3);
-            False = a reranking finds only what the candidates hold (mva §5).
-        drop_identical: a document with the query's own id is no hit (ArguAna, Quora).
-        shard: "0/4" = of the documents only the first, fifth, … are there; None = all.
+            None = the collection's own candidates, and BM25's where it has none.
+        add_relevant: add the relevant documents to the candidates (gr_as_mvdr §6.3);
+            False = rerank the candidates alone (mva §5).
+        drop_identical: leave out the document whose id is the query's own (ArguAna, Quora).
+        shard: "0/4" = index only the documents 0, 4, 8, …; None = all.
         metrics: of the rankings, such as recall@1000 or nDCG@10; see `gr_mvdr.evaluation.metrics`.
-        groups: a regular expression: what it finds in the id of a test query is the query's group,
-            over whose means the metrics `macro_…` are means; None = no groups.
-        max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
+        groups: a regular expression whose match in the id of a test query is the query's group:
+            `macro_…` metrics are means over groups; None = no groups.
+        max_test_queries, max_rerank_queries: size of a random sample; None = all.
 
     Raises:
-        FileNotFoundError: there is no such file of candidates.
-        ValueError: options that no collection can meet; there is no such metric.
+        FileNotFoundError: a file that an option names is missing.
+        ValueError: options contradict each other; an unknown metric.
     """
 
     test_split: Text | Different | None
@@ -162,7 +163,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def collection(self) -> Collection:
-        """The collection as it was read; every split that will be needed is looked up at once."""
+        """The collection; raises ValueError if a split that an option names is missing."""
         collection = self.read()
         if not collection.qrels:  # plain passages: nothing to train on, nothing to measure
             self.train_split = None
@@ -178,10 +179,10 @@ class RetrievalDataModule(pl.LightningDataModule):
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here.
 
-        It is trained on the documents of all shards that are known in training. A tokeniser of
-        whole words (BM25) only numbers them and learns nothing: it reads all documents.
+        Training reads the documents of all shards, without those that arrive later. A tokeniser of
+        whole words (BM25) only numbers words, so it reads all documents.
         """
-        collection = self.collection  # read first: without judgements it has no train split
+        collection = self.collection  # read first: it sets train_split to None without judgements
         split = self.train_split
         training = self._split_queries(split) if split else collection.queries.select([])
         texts = self._all_texts
@@ -229,9 +230,9 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def known_documents(self) -> np.ndarray:
-        """(known,) int64: rows of the documents that are there in training.
+        """(known,) int64: rows of the documents that training may see.
 
-        All but those that a split of `new_documents` judges relevant and the train split does not.
+        All except those that are relevant in a split of `new_documents` and not in the train split.
         """
         return self._known_rows(self._texts)
 
@@ -263,13 +264,13 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @property
     def text_options(self) -> dict[str, Any]:
-        """What, besides the collection, makes the tokens of its texts."""
+        """The options that determine the tokens of a collection's texts."""
         splits = ("train_split", "validation_split", "new_documents")
         names = (*splits, "tokenizer_options", "text_fields", "cleaning")
         return {name: getattr(self, name) for name in names}
 
     def count_cut_texts(self) -> dict[str, int]:
-        """How many texts are longer than the limits and are cut: reported, never fatal."""
+        """The number of queries and documents that are cut to their maximum length."""
         splits = [split for split in (self.train_split, *self.test_splits) if split]
         around = self.template.read_query((), 0), self.template.read_document((), 0)
         sides = {
@@ -287,12 +288,12 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The examples of an epoch in an order drawn from (seed, epoch).
 
         The trainer asks for a new loader every epoch (`reload_dataloaders_every_n_epochs: 1`), so
-        that a resumed run sees what an unbroken one would.
+        that a resumed run reads the same batches as an uninterrupted one.
         """
         return self._loader(self.epoch(self.trainer.current_epoch if self.trainer else 0))
 
     def val_dataloader(self) -> DataLoader | list:
-        """Pairs of the validation split, always the same ones; none without such a split."""
+        """Pairs of the validation split, the same in every epoch."""
         if self.validation_split is None:
             return []
         return self._loader(Epoch([self.validation_task], self.seed, 0), shuffle=False)
@@ -306,7 +307,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         )
 
     def epoch(self, number: int) -> Epoch:
-        """The training examples of one epoch: all retrieval pairs and a share of documents."""
+        """The training examples of one epoch: retrieval pairs and indexing examples."""
         return Epoch(self.training_tasks, self.seed, number)
 
     @cached_property
@@ -324,13 +325,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         return self.examples.prepare(self._tables(self.validation_split))
 
     def check_splits(self, trained: bool, study: bool) -> None:
-        """Checks that there are the queries that a run needs.
+        """Raises ValueError if the collection lacks queries that a run needs.
 
         Args:
-            trained: it trains its system; study: it asks a study, which needs judgements.
-
-        Raises:
-            ValueError: the collection lacks them.
+            trained: whether the run trains its system.
+            study: whether it runs a study, which needs judgements.
         """
         splits = ", ".join(sorted(self.collection.qrels))
         if trained and self.train_split is None:
@@ -361,7 +360,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             self._check_negatives()
 
     def _check_negatives(self) -> None:
-        """Raises ValueError if no training batch can hold a negative of its query."""
+        """Raises ValueError if no training batch can contain a negative."""
         if self.examples.negatives is not None:
             return
         reason = "the loss compares documents, and data.examples.negatives names no hard negatives"
@@ -408,7 +407,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
     def planning_queries(self) -> Dataset:
-        """The queries that a search is planned on: of training, or else documents as queries."""
+        """The queries that a search is planned on: training queries, or documents as queries."""
         return self.queries(self.train_split) if self.train_split else self.documents
 
     def test_queries(self, split: str) -> Dataset:
@@ -475,7 +474,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return sources
 
     def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
-        """A query's documents without the query itself, if `drop_identical` says so."""
+        """The documents, without the query's own under `drop_identical`."""
         return [found for found in documents if not (self.drop_identical and found == query)]
 
     def test_pairs(

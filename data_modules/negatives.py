@@ -24,12 +24,11 @@ _KEY = "data.examples.negatives"
 
 @dataclass(kw_only=True)
 class Negatives:
-    """Where hard negatives come from; a subclass names candidates for each query.
+    """A source of hard negatives; a subclass names candidates for each query.
 
-    Each time that a pair is drawn, `n` of its query's candidates are drawn with it. Relevant
-    documents and those that arrive after training are no candidates, and with a teacher neither is
-    a document that it did not score. A query with fewer than `n` candidates takes all, and random
-    other documents with them.
+    A training example draws `n` of its query's candidates. Relevant documents, documents that
+    arrive after training, and documents without a teacher's score are excluded. A query with fewer
+    than `n` candidates takes them all and fills up with random documents.
 
     Args:
         n: negatives a query and step.
@@ -57,7 +56,7 @@ class Negatives:
         return {str(file): sha256(file) for file in self.files.values()}
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
-        """The candidates of the tables' queries, and scores if they came with a teacher's."""
+        """The candidates of the tables' queries, and a teacher's scores if the file has them."""
         raise NotImplementedError
 
     def prepare(self, tables: TrainingTables) -> "NegativeDraws":
