@@ -61,8 +61,7 @@ def test_a_link_goes_both_ways(sources, targets):
 def test_a_million_entries_can_be_made_from_the_middle():
     world = new_world(1_000_000, seed=1)
     for index in (0, 499_999, 999_999):
-        entry = world.entry(index)
-        assert len(ask(entry, describe(entry), 12)) == 12
+        assert describe(world.entry(index)).text.endswith(".")
 
 
 def test_lives_and_works_are_possible(entries):
