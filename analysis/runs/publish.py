@@ -5,7 +5,6 @@ and keeps files if its experiment has `log_artifact`. An offline run keeps all o
 `wandb sync`.
 """
 
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from analysis.figures import Gallery
 from analysis.papers.place import name_comparison
 from analysis.runs.run_folder import Run, flatten
 from analysis.tables.comparison import Comparison
-from gr_mvdr.files import read_lines
 
 # What a run leaves behind, by the kind of artefact: patterns in its folder.
 ARTEFACTS = {
@@ -108,30 +106,21 @@ def publish_comparison(
 
 
 def _log_tables(logger: Any, paths: Iterable[Path]) -> None:
-    if hasattr(logger, "log_table"):
-        for path in sorted(paths):
-            _log_table(logger, path)
+    """Logs CSV files as tables; a column has one type, as wandb asks."""
+    if not hasattr(logger, "log_table"):
+        return
+    from pandas import read_csv
+
+    for path in sorted(paths):
+        frame = read_csv(path).astype(object)
+        rows = frame.where(frame.notna(), None).values.tolist()
+        logger.log_table(f"tables/{path.stem}", columns=list(frame), data=rows)
 
 
 def _log_figures(logger: Any, gallery: Gallery) -> None:
     if hasattr(logger, "log_image"):
         for entry, path in zip(gallery.entries, gallery.paths, strict=True):
             logger.log_image(f"figures/{entry.name}", [str(path)], caption=[entry.title])
-
-
-def _log_table(logger: Any, path: Path) -> None:
-    columns, *rows = csv.reader(read_lines(path))
-    cells = [_column(texts) for texts in zip(*rows, strict=True)]
-    data = [list(row) for row in zip(*cells, strict=True)]
-    logger.log_table(f"tables/{path.stem}", columns=columns, data=data)
-
-
-def _column(texts: Sequence[str]) -> list[float | str | None]:
-    """A column of one type, as wandb asks: numbers if all are, None where a cell is empty."""
-    try:
-        return [float(text) if text else None for text in texts]
-    except ValueError:
-        return [text or None for text in texts]
 
 
 def log_artefacts(

@@ -1,9 +1,7 @@
 import csv
 import json
 import re
-import subprocess
 import sys
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -17,7 +15,6 @@ from analysis.tables.long_table import select, tabulate, tabulate_chapters
 from analysis.tables.metric_names import Statistic
 from conf.command import run_command
 
-ROOT = Path(__file__).parents[2]
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
 
 
@@ -486,14 +483,3 @@ def test_the_command_prints_the_table(sweep, tmp_path, monkeypatch, capsys):
     run_command("compare", "analysis.compare:main")
     out = capsys.readouterr().out
     assert "0.600 ± 0.141" in out and f"{tmp_path}/out/comparison.html" in out
-
-
-def test_the_command_fails_with_one_line(tmp_path):
-    failed = subprocess.run(
-        [sys.executable, "-m", "analysis.compare", f"runs=[{tmp_path}/nowhere]"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert failed.returncode == 1
-    assert failed.stderr.strip() == f"error: runs={tmp_path}/nowhere: no such folder"

@@ -86,15 +86,3 @@ def test_a_logger_of_numbers_alone_gets_numbers_alone(run):
     publish_run(logger, read_run(run))
     publish_run(None, read_run(run))
     assert found == [{"retrieve/mrr@10": 0.5}]
-
-
-def test_wandb_takes_all_of_it_offline(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    loggers = pytest.importorskip("pytorch_lightning.loggers")
-    for number in range(2):  # a sweep's runs share a process
-        logger = loggers.WandbLogger(name=str(number), save_dir=tmp_path, offline=True)
-        publish_run(logger, read_run(run))
-    kept = list((tmp_path / "wandb").glob("offline-run-*"))
-    assert len(kept) == 2
-    assert all(list(folder.glob("files/media/table/tables/*.json")) for folder in kept)
-    assert all(list(folder.glob("files/media/images/**/*.png")) for folder in kept)
