@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
+from pandas import DataFrame
 
 from analysis.evaluation import judge
 from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
@@ -192,17 +193,14 @@ def summarise(runs: Iterable[Iterable[Row]]) -> list[Row]:
     Args:
         runs: as `measure_run` gives them, of one system, one for each seed.
     """
-    samples: dict[tuple, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in (effect for run in runs for effect in find_effects(run)):
-        key = row["split"], row["perturbation"], row["measure"]
-        samples[key][row["query"]].append(row["value"])
+    keys = ["split", "perturbation", "measure"]
+    effects = DataFrame(effect for run in runs for effect in find_effects(run))
+    values = effects.groupby([*keys, "query"], sort=False)["value"].mean()
     rows = []
-    for key, found in samples.items():
-        means = torch.tensor([sum(v) / len(v) for v in found.values()], dtype=torch.float64)
-        low, high = map(float, interval(means[:, None], torch.ones_like(means)[:, None]))
-        row = dict(zip(("split", "perturbation", "measure"), key, strict=True))
-        rows.append(row | {"pairs": len(means), "value": float(means.mean())})
-        rows[-1] |= {"low": low, "high": high}
+    for key, found in values.groupby(keys, sort=False):
+        low, high = map(float, interval(torch.tensor(found.to_numpy())[:, None]))
+        row = {"pairs": len(found), "value": found.mean(), "low": low, "high": high}
+        rows.append(dict(zip(keys, key, strict=True)) | row)
     return rows
 
 
@@ -224,18 +222,19 @@ def tabulate(rows: Sequence[Row], split: str, measure: str) -> Table:
 @styled
 def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
     """The shifts of the score: a panel a split, a marker a system, bars are the intervals."""
-    shifts = [row for row in rows if row["measure"] == "shift"]
-    splits, systems = (list(dict.fromkeys(r[key] for r in rows)) for key in ("split", "system"))
-    names = [name for name in NAMES[::-1] if any(r["perturbation"] == name for r in shifts)]
+    table = DataFrame(rows).query("measure == 'shift'")
+    systems = table["system"].unique()
+    names = [name for name in NAMES[::-1] if name in set(table["perturbation"])]
+    splits = table.groupby("split", sort=False)
     figure, panels = page_panels(title, len(splits), 1.2 + 0.26 * len(names), sharey=True)
-    for axes, split in zip(panels, splits, strict=True):
+    for axes, (split, shifts) in zip(panels, splits, strict=True):
         for number, system in enumerate(systems):
-            own = [r for r in shifts if (r["system"], r["split"]) == (system, split)]
+            own = shifts[shifts["system"] == system]
             step = 0.7 * ((len(systems) - 1) / 2 - number) / len(systems)
             axes.errorbar(
-                [row["value"] for row in own],
-                [names.index(row["perturbation"]) + step for row in own],
-                xerr=[[abs(row[end] - row["value"]) for row in own] for end in ("low", "high")],
+                own["value"],
+                own["perturbation"].map(names.index) + step,
+                xerr=[own["value"] - own["low"], own["high"] - own["value"]],
                 linestyle="none",
                 marker=MARKERS[number % len(MARKERS)],
                 color=COLOURS[number % len(COLOURS)],

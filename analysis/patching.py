@@ -22,19 +22,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
+from pandas import DataFrame
 from torch import Tensor, nn
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import GalleryEntry, page_figure, styled
-from analysis.statistics import interval, spread
+from analysis.statistics import mean_table, spread
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
-from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoder_layers import SUBLAYERS
 from gr_mvdr.options import Count, Seed, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
-from gr_mvdr.token_vectors import Side, TokenVectors
 from models.base import System, Table
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
@@ -90,11 +90,9 @@ class Patch(NamedTuple):
     head: int | slice = slice(None)
 
 
-def patchable(model: System, side: Side = "query") -> bool:
-    """Whether an encoder of the system reads that side by itself."""
-    if isinstance(model, GenerativeSystem):
-        return model.generates != side
-    return isinstance(model, MultiVector)
+def patchable(model: System) -> bool:
+    """Whether an encoder of the system reads the query by itself."""
+    return isinstance(model, MultiVector) or getattr(model, "generates", None) == "document"
 
 
 class PatchedPair:
@@ -106,28 +104,22 @@ class PatchedPair:
             windows) reads on from call to call.
     """
 
-    def __init__(self, model: System, pairs: PairBatch, side: Side, filler: int):
+    def __init__(self, model: System, pairs: PairBatch, filler: int):
         """
         Args:
-            model: in evaluation mode. side: the one that is perturbed. filler: a token.
-            pairs: the clean one and the perturbed one; the shorter text is filled (`even_out`).
+            model: in evaluation mode. filler: a token.
+            pairs: the clean one and the perturbed one; the shorter query is filled (`even_out`).
 
         Raises:
-            ValueError: the system does not encode that side, or reads both texts alike.
+            ValueError: the system reads both queries alike.
         """
-        if not patchable(model, side):
-            raise ValueError(
-                f"side={side}: must be encoded by itself, not by {type(model).__name__}"
-            )
-        self.model, self.side, self.pairs = model, side, even_out(pairs, side, filler)
+        self.model, self.pairs = model, even_out(pairs, filler)
         if isinstance(model, GenerativeSystem):
             backbone, self._read = model.backbone, model.forced(self.pairs)
             stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
-            self._sides = {"encoder": "query", "decoder": "document"}  # of what is forced
-        else:  # the text that both share is encoded once, while nothing is replaced
+        else:  # the document is encoded once, while nothing is replaced
             stacks, self._read = {"encoder": model.encoder.backbone}, self.pairs
-            self._sides = {"encoder": side}
-            self._shared = self._encode("document" if side == "query" else "query", [0])
+            self._document = model.encode_documents(pairs.document_ids[:1], pairs.document_mask[:1])
         self.sites = {name: find_sites(name, stack) for name, stack in stacks.items()}
         seen: dict[Site, list[Tensor]] = defaultdict(list)
         with self._reading(lambda site, given, _: seen[site].append(given)):
@@ -191,18 +183,15 @@ class PatchedPair:
             fields = {name: value for name, value in vars(self.pairs).items() if value is not None}
             chosen = PairBatch(**{name: value[rows] for name, value in fields.items()})
             return self.model.target_shares(chosen)[1].sum(1)
-        sides = self._encode(self.side, rows), self._shared[[0] * len(rows)]
-        return self.model.scoring(*(sides if self.side == "document" else sides[::-1]))
-
-    def _encode(self, side: Side, rows: list[int]) -> TokenVectors:
-        encode = self.model.encode_queries if side == "query" else self.model.encode_documents
-        return encode(*(getattr(self.pairs, f"{side}_{name}")[rows] for name in ("ids", "mask")))
+        queries = self.pairs.query_ids[rows], self.pairs.query_mask[rows]
+        document = self._document[[0] * len(rows)]
+        return self.model.scoring(document, self.model.encode_queries(*queries))
 
     def tokens(self, stack: str, row: int = 0) -> list[int | None]:
         """The tokens that a stack reads of the clean (0) or the perturbed pair (1), a decoder's
         those that it predicts; None = a learned one.
         """
-        side = self._sides[stack]
+        side = "query" if stack == "encoder" else "document"
         ids, mask = (getattr(self._read, f"{side}_{name}")[row] for name in ("ids", "mask"))
         own, filling = ids[mask].tolist(), self.model.template.expansion
         more = [filling] * (self.seen[self.sites[stack][0]].shape[1] - len(own))
@@ -235,25 +224,24 @@ class PatchedPair:
         return found[0].view(-1, len(columns)), found[1].view(-1, max(s.heads for s in sites))
 
 
-def even_out(pairs: PairBatch, side: Side, filler: int) -> PairBatch:
-    """Two pairs whose texts of one side have as many tokens: what they begin and end with stays in
-    its place, and the shorter one is filled where they differ.
+def even_out(pairs: PairBatch, filler: int) -> PairBatch:
+    """Two pairs whose queries have as many tokens: their common beginning and end stay in
+    place, and the shorter query is filled where they differ.
 
     Raises:
-        ValueError: both are the same tokens.
+        ValueError: both queries are the same tokens.
     """
-    ids, mask = (getattr(pairs, f"{side}_{name}") for name in ("ids", "mask"))
-    texts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    texts = unpad(pairs.query_ids, pairs.query_mask)
     if texts[0] == texts[1]:
-        raise ValueError(f"perturbed: must be read as other tokens than the {side}")
+        raise ValueError("perturbed: must be read as other tokens than the query")
     same = [a == b for a, b in zip(*texts, strict=False)]
     first = [*same, False].index(False)
     ends = [a == b for a, b in zip(*(text[first:][::-1] for text in texts), strict=False)]
     last, long = [*ends, False].index(False), max(map(len, texts))
     cuts = [(text[: len(text) - last], text[len(text) - last :]) for text in texts]
-    filled = [[*own, *[filler] * (long - len(own) - last), *end] for own, end in cuts]
-    parts = zip((f"{side}_ids", f"{side}_mask"), pad(filled), strict=True)
-    return replace(pairs, **{name: value.to(ids.device) for name, value in parts})
+    ids, mask = pad([[*own, *[filler] * (long - len(own) - last), *end] for own, end in cuts])
+    device = pairs.query_ids.device
+    return replace(pairs, query_ids=ids.to(device), query_mask=mask.to(device))
 
 
 class Exchange:
@@ -296,8 +284,7 @@ def patch_texts(
     `Retriever.align` takes it).
     """
     filler = retriever.reader.tokenise([FILLER])[0][-1]
-    patch = partial(PatchedPair, side="query", filler=filler)
-    return retriever.examine(lambda *pair: look(patch(*pair)), texts, [document] * 2)
+    return retriever.examine(lambda *pair: look(PatchedPair(*pair, filler)), texts, [document] * 2)
 
 
 @part("analysis")
@@ -343,11 +330,15 @@ class Patching(Analysis):
             changes += [(clean - perturbed, found)] if found else []
         if len(changes) < 2:
             return Findings()
-        shares = patching_rows(changes)
+        shares = patching_table(changes)
         title = f"{self.data.collection.name}: {len(changes):,} pairs with an exchanged word"
         entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
         figures, tables = [(patching_figure(shares, title), entry)], {"patching_pairs": rows}
-        return Findings(named(self.name, summarise(shares)), {"patching": shares} | tables, figures)
+        return Findings(
+            named(self.name, summarise(shares)),
+            {"patching": shares.to_dict("records")} | tables,
+            figures,
+        )
 
     def _texts(self) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Test queries with the id of a relevant document, and with a word exchanged."""
@@ -382,55 +373,52 @@ def _look(pair: PatchedPair) -> tuple[float, float, dict[Key, float]]:
     return pair.clean, pair.perturbed, dict(zip(patches, found, strict=False))
 
 
-def patching_rows(found: Sequence[tuple[float, Mapping[Key, float]]]) -> list[Row]:
-    """The table: Σ (patched − perturbed) / Σ (clean − perturbed) with 95 % intervals over pairs.
+def patching_table(found: Sequence[tuple[float, Mapping[Key, float]]]) -> DataFrame:
+    """Σ (patched − perturbed) / Σ (clean − perturbed) with 95 % intervals over pairs.
 
     Args:
         found: of each pair clean − perturbed > 0, and what each patch restores; a pair may lack a
             group of tokens.
     """
-    keys = list(dict.fromkeys(key for _, own in found for key in own))
-    sums = [[change * own.get(key, 0.0) for key in keys] for change, own in found]
-    counts = [[change * (key in own) for key in keys] for change, own in found]
-    both = [torch.tensor(values, dtype=torch.float64) for values in (sums, counts)]
-    numbers = zip(both[0].sum(0) / both[1].sum(0), *interval(*both), strict=True)
-    rows = []
-    for key, values in zip(keys, numbers, strict=True):
-        row = dict(zip(("stack", "part", "layer", "head", "tokens"), key, strict=True))
-        row |= zip(("restored", "low", "high"), map(float, values), strict=True)
-        rows.append(row | {"pairs": sum(key in own for _, own in found)})
-    return rows
+    places = ["stack", "part", "layer", "head", "tokens"]
+    rows = [
+        (n, *key, c, c * share) for n, (c, own) in enumerate(found) for key, share in own.items()
+    ]
+    frame = DataFrame(rows, columns=["pair", *places, "change", "restored"])
+    table = mean_table(frame, places, ["restored"], "change").set_index(places)
+    table = table.assign(pairs=frame.groupby(places)["pair"].count()).drop(columns="change")
+    table = table.loc[frame.set_index(places).index.unique()]  # the order of the patches
+    return table.rename(columns=lambda name: name.removeprefix("restored_")).reset_index()
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, float]:
+def summarise(table: DataFrame) -> dict[str, float]:
     """Of each stack the largest share of a layer's part, and of a head, with their intervals."""
-    found = {"pairs": max(row["pairs"] for row in rows)}
-    for row in sorted(rows, key=lambda row: row["restored"]):
-        if row["part"] in SUBLAYERS and row["tokens"] == "all":
-            name = f"{row['stack']}/{'head' if row['head'] else 'part'}"
-            found |= {name: row["restored"], f"{name}_low": row["low"], f"{name}_high": row["high"]}
-    return found
+    values = {"pairs": table["pairs"].max()}
+    parts = table[table["part"].isin(SUBLAYERS) & (table["tokens"] == "all")]
+    for (stack, is_head), rows in parts.groupby(["stack", parts["head"] > 0]):
+        best, name = rows.loc[rows["restored"].idxmax()], f"{stack}/{'head' if is_head else 'part'}"
+        values |= {name: best["restored"], f"{name}_low": best["low"], f"{name}_high": best["high"]}
+    return values
 
 
 @styled
-def patching_figure(rows: Sequence[Row], title: str) -> Figure:
+def patching_figure(table: DataFrame, title: str) -> Figure:
     """Of each stack two maps: parts of layers by groups of tokens, and attentions by heads."""
-    maps: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in (row for row in rows if row["layer"]):
-        maps[row["stack"], "head" if row["head"] else "tokens"].append(row)
-    figure = page_figure(title, len(maps) / 2 * (1.4 + 0.5 * max(row["layer"] for row in rows)))
-    panels = figure.subplots(len(maps) // 2, 2, squeeze=False).flat
-    for axes, ((stack, column), own) in zip(panels, maps.items(), strict=True):
-        cells = [(f"{row['part']} {row['layer']}", row[column]) for row in own]
-        lines, places = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-        values = torch.full((len(lines), len(places)), torch.nan)
-        for (line, place), row in zip(cells, own, strict=True):
-            values[lines.index(line), places.index(place)] = row["restored"]
-        image = axes.imshow(values.numpy(), aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
-        figure.colorbar(image, ax=axes, label="restored")
-        axes.set_xticks(range(len(places)), places)
-        axes.set_yticks(range(len(lines)), [line.replace("_", " ") for line in lines])
-        axes.set(title=stack, xlabel=column)
+    from seaborn import heatmap
+
+    table = table[table["layer"] > 0]
+    stacks = table["stack"].unique()
+    height = len(stacks) * (1.4 + 0.5 * table["layer"].max())
+    figure = page_figure(title, height)
+    grid = figure.subplots(len(stacks), 2, squeeze=False)
+    for line, stack in zip(grid, stacks, strict=True):
+        for axes, column in zip(line, ("tokens", "head"), strict=True):
+            rows = table[(table["stack"] == stack) & ((table["head"] > 0) == (column == "head"))]
+            names = rows["part"].str.replace("_", " ") + " " + rows["layer"].astype(str)
+            values = rows.assign(name=names).pivot(index="name", columns=column, values="restored")
+            values = values.loc[names.unique(), rows[column].unique()]
+            heatmap(values, ax=axes, cmap="RdBu", vmin=-1, vmax=1, cbar_kws={"label": "restored"})
+            axes.set(title=stack, xlabel=column, ylabel="")
     return figure
 
 

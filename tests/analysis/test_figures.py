@@ -163,7 +163,7 @@ def patching():
              for part in parts[1:3] for layer in range(1, 13) for head in range(1, 13)]  # fmt: skip
     names = ("stack", "part", "layer", "head", "tokens")
     rows = [dict(zip(names, key, strict=True), restored=0.5) for key in keys]
-    return patching_figure(rows, TITLE)
+    return patching_figure(DataFrame(rows), TITLE)
 
 
 def study():

@@ -18,13 +18,12 @@ from analysis.patching import (
     patch_texts,
     patchable,
     patching_figure,
-    patching_rows,
+    patching_table,
     summarise,
 )
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
-from models.beyond.query_generator import QueryGenerator
 from models.finished_run import restore_run
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
@@ -91,11 +90,6 @@ def docid(_, folder):
     return varied(system)
 
 
-def query_generator(_, folder):
-    options = dict(tokenizer="none", document_length=12, query_length=12, n_queries=1, top_k=1)
-    return varied(QueryGenerator(BACKBONE, optimizer=OPTIMIZER, **options))
-
-
 def dpr(family, folder):
     first = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": 1}
     return multi_vector(family, folder, "FirstToken", pooling={"query": first, "document": first})
@@ -107,31 +101,27 @@ def me_bert(family, folder):
 
 
 SYSTEMS = {
-    **{f"colbert-{family}": (multi_vector, family, "query") for family in (None, *ENCODERS)},
-    "colbert-document": (multi_vector, None, "document"),
-    "dpr": (dpr, None, "query"),
-    "me_bert": (me_bert, None, "query"),
-    "seal": (seal, None, "query"),
-    "seal-bart": (seal, "bart", "query"),
-    "seal-mbart": (seal, "mbart", "query"),
-    "dsi": (docid, None, "query"),
-    "query_generator": (query_generator, None, "document"),
+    **{f"colbert-{family}": (multi_vector, family) for family in (None, *ENCODERS)},
+    "dpr": (dpr, None),
+    "me_bert": (me_bert, None),
+    "seal": (seal, None),
+    "seal-bart": (seal, "bart"),
+    "seal-mbart": (seal, "mbart"),
+    "dsi": (docid, None),
 }
 
 
-def make_pair(system, side="query", texts=QUERIES, filler=FILLER):
-    other = "document" if side == "query" else "query"
-    sides = {side: texts, other: [DOCUMENT] * 2}
-    batch = PairBatch(*pad(sides["query"]), *pad(sides["document"]), torch.zeros(2).long())
-    return PatchedPair(system, batch, side, filler)
+def make_pair(system, texts=QUERIES, filler=FILLER):
+    batch = PairBatch(*pad(texts), *pad([DOCUMENT] * 2), torch.zeros(2).long())
+    return PatchedPair(system, batch, filler)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @torch.no_grad()
 def test_laws(name, tmp_path, monkeypatch):
-    make, family, side = SYSTEMS[name]
+    make, family = SYSTEMS[name]
     system = make(family, tmp_path)
-    pair = make_pair(system, side)
+    pair = make_pair(system)
     close = {"abs": 1e-9, "rel": 1e-9}
     expected = system.score(pair.pairs).tolist()
     assert [pair.clean, pair.perturbed] == pytest.approx(expected, **close)
@@ -156,7 +146,7 @@ def test_laws(name, tmp_path, monkeypatch):
     assert len({round(score, 9) for score in found.tolist()}) > len(patches) / 2
     # What it read itself changes nothing.
     fields = {n: v.flip(0) for n, v in vars(pair.pairs).items() if v is not None}
-    turned = PatchedPair(system, PairBatch(**fields), side, FILLER)
+    turned = PatchedPair(system, PairBatch(**fields), FILLER)
     own = zip(chain(*pair.sites.values()), chain(*turned.sites.values()), strict=True)
     pair.seen = {site: turned.seen[other] for site, other in own}
     every = Patch([*chain(*pair.sites.values())])
@@ -189,7 +179,7 @@ def test_a_head_is_its_part_of_the_attention(tmp_path):
 @torch.no_grad()
 def test_the_last_tokens_decoder_parts_restore_its_own_share(name, tmp_path):
     """No other token reads the last one: steps of a docid and windows of T5-SEAL count on."""
-    make, family, _ = SYSTEMS[name]
+    make, family = SYSTEMS[name]
     system = make(family, tmp_path)
     pair = make_pair(system)
     clean, perturbed = system.target_shares(pair.pairs)[1]
@@ -226,8 +216,6 @@ def test_what_cannot_be_patched_is_refused(tmp_path):
     system = multi_vector(None, tmp_path)
     with pytest.raises(ValueError, match="perturbed: must be read as other tokens than the query"):
         make_pair(system, texts=[QUERIES[0]] * 2)
-    with pytest.raises(ValueError, match="side=document: must be encoded by itself, not by T5SEAL"):
-        make_pair(seal(None, tmp_path), "document")
     albert = transformers.AlbertConfig(
         vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=2, intermediate_size=4
     )
@@ -243,7 +231,7 @@ def test_what_cannot_be_patched_is_refused(tmp_path):
 def test_the_shorter_text_is_filled_where_they_differ():
     def evened(*texts):
         batch = PairBatch(*pad(texts), *pad([[7]] * 2), torch.zeros(2).long())
-        found = even_out(batch, "query", FILLER)
+        found = even_out(batch, FILLER)
         assert found.query_mask.all()
         return found.query_ids.tolist()
 
@@ -282,13 +270,13 @@ def test_shares_are_ratios_of_sums_and_their_figure_is_drawn():
     ]
     found = [(4.0, dict(zip(keys, (1.0, 0.5, 0.25, 0.25), strict=True)))]
     found += [(1.0, {keys[0]: 1.0, keys[2]: -1.0, keys[3]: 0.0})]
-    rows = patching_rows(found)
-    assert [row["restored"] for row in rows] == pytest.approx([1.0, 0.5, 0.0, 0.2])
-    assert [row["pairs"] for row in rows] == [2, 1, 2, 2]
-    assert (rows[2]["low"], rows[2]["high"]) == pytest.approx((-1.0, 0.25))
-    metrics = summarise(rows)
+    table = patching_table(found)
+    assert table["restored"].tolist() == pytest.approx([1.0, 0.5, 0.0, 0.2])
+    assert table["pairs"].tolist() == [2, 1, 2, 2]
+    assert table.loc[2, ["low", "high"]].tolist() == pytest.approx([-1.0, 0.25])
+    metrics = summarise(table)
     assert metrics["encoder/part"] == 0.0 and metrics["encoder/head"] == pytest.approx(0.2)
-    assert len(patching_figure(rows, "fruit").axes) == 4
+    assert len(patching_figure(table, "fruit").axes) == 4
 
 
 @pytest.mark.parametrize("model", ["t5_colbert", "dsi_naive"])
@@ -322,4 +310,4 @@ def test_texts_of_a_person_are_patched(tmp_path):
         retriever, texts, name, lambda pair: (pair.tokens("encoder"), pair.maps("decoder")[0])
     )
     assert len(tokens) == 4 and restored.shape[0] == 8
-    assert patchable(retriever.system) and not patchable(retriever.system, "document")
+    assert patchable(retriever.system)
