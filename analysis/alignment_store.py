@@ -10,7 +10,6 @@ says what the token ids read as, so that pages need no tokeniser.
 """
 
 import math
-import re
 import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -401,9 +400,6 @@ def extract_alignments(
 
 
 VOCABULARY = "vocabulary.json"
-# How tokenisers mark a piece that begins a word, and one that goes on with it.
-BEGINNINGS, CONTINUATION = ("▁", "Ġ"), "##"
-_DOCID = re.compile(r"#\d+")
 
 
 @dataclass(frozen=True)
@@ -417,25 +413,6 @@ class TokenStrings:
 
     strings: dict[int, str]
     special: frozenset[int]
-
-    def token(self, number: int) -> dict[str, Any]:
-        """A token for people: its string, its text, whether it begins a word, is special."""
-        string = self.strings.get(number, f"#{number}")
-        special = number in self.special
-        text, begins = string, special or self._begins(string)
-        for mark in (*BEGINNINGS, CONTINUATION):
-            text = text.removeprefix(mark) if len(text) > len(mark) else text
-        return {"string": string, "text": text, "begins": begins, "special": special}
-
-    def _begins(self, string: str) -> bool:
-        if string.startswith(CONTINUATION) and len(string) > len(CONTINUATION):
-            return False
-        return string.startswith(BEGINNINGS) or not self._marked or bool(_DOCID.fullmatch(string))
-
-    @property
-    def _marked(self) -> bool:
-        """Does the tokeniser mark beginnings at all? One of whole words does not."""
-        return any(string.startswith(BEGINNINGS) for string in self.strings.values())
 
 
 def write_vocabulary(

@@ -1,12 +1,11 @@
-"""What each query found first, and why: the best documents of some queries, with their shares.
+"""What each query retrieved first, and why: the best documents of some queries, with their shares.
 
-Pages are made without the model: what their cases show of a search is kept here, in a run's
+Pages are made without the model: what their cases show of a search is kept in a run's
 `best_documents.json`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +20,20 @@ from models.base import Share
 from models.results import find_snippet
 
 FILE = "best_documents"
-DEPTH = 100  # of the search; relevant documents are looked for so far
+DEPTH = 100  # ranks in which relevant documents are looked for
 BEST = 5  # documents a query
-SHARES = 12  # of a document: the largest; the others are one sum,
-LEAST = 0.01  # with those that are smaller than this part of the largest
+SHARES = 12  # the largest of each document, and those in which the documents differ most
 
-
-@dataclass(frozen=True)
-class KeptDocument:
-    """A document that a query found.
-
-    Attributes:
-        rank: from 1. grade: of its relevance to the query; 0 = not known to be relevant.
-        snippet: the passage that shares most words with the query.
-        score: of the search. shares: text and value of its largest parts, in the order in which
-            the system has them. others: how many further ones there are, and their sum.
-    """
-
-    id: str
-    title: str
-    snippet: str
-    rank: int
-    score: float
-    grade: int
-    shares: list[tuple[str, float]]
-    others: tuple[int, float]
-
-
-@dataclass(frozen=True)
-class KeptQuery:
-    """A query's text, and of its ranking the best documents and the relevant ones."""
-
-    text: str
-    documents: list[KeptDocument]
+# What a share belongs to, and the how-manieth of equal ones it is.
+Part = tuple[tuple[int, ...] | str, int]
 
 
 @part("analysis")
 class BestDocuments(Analysis):
-    """Which documents does a search put first, and what gives them their score?
+    """Which documents does a search rank first, and what gives them their score?
 
     Args:
-        queries: at most, of those whose alignments are kept, spread evenly.
+        queries: the most queries, spread evenly over those whose alignments are kept.
     """
 
     name = FILE
@@ -76,53 +48,62 @@ class BestDocuments(Analysis):
         self.queries = {names[number] for number in spread_numbers(len(names), queries)}
 
     def finish(self) -> Findings:
-        """No metric: `best_documents.json`, query id → `KeptQuery`."""
+        """No metric: `best_documents.json`, query id → {text, documents}."""
         data, split = self.data, self.data.test_splits[0]
         table = data.test_queries(split)
         table = table.select([n for n, q in enumerate(table["id"][:]) if q in self.queries])
         self.model.eval()
-        depth = DEPTH + data.drop_identical
-        found = self.model.retrieve(table, depth, with_shares=True)
-        ranking, grades = drop_own_hits(found, data, DEPTH), data.judgements(split, table)
+        searched = self.model.retrieve(table, DEPTH + data.drop_identical, with_shares=True)
+        ranking, grades = drop_own_hits(searched, data, DEPTH), data.judgements(split, table)
         row = {name: number for number, name in enumerate(data.documents["id"][:])}
         kept = {}
         for query, text in zip(table["id"][:], table["text"][:], strict=True):
-            hits = enumerate(ranking.scores(query).items(), start=1)
-            kept[query] = KeptQuery(
-                text,
-                [
-                    self._keep(text, data.documents[row[name]], rank, score, grade, added)
-                    for rank, (name, score) in hits
-                    for grade, added in [(grades[query].get(name, 0), found.shares[query][name])]
-                    if rank <= BEST or grade > 0
-                ],
-            )
-        return Findings(records={FILE: {query: asdict(one) for query, one in kept.items()}})
-
-    def _keep(
-        self, query: str, row: Mapping, rank: int, score: float, grade: int, shares: Sequence[Share]
-    ) -> KeptDocument:
-        largest = sorted(range(len(shares)), key=lambda n: -abs(shares[n].value))
-        least = LEAST * abs(shares[largest[0]].value) if shares else 0
-        chosen = [n for n in largest[:SHARES] if abs(shares[n].value) >= least]
-        rest = [share.value for n, share in enumerate(shares) if n not in chosen]
-        return KeptDocument(
-            id=row["id"],
-            title=row["title"],
-            snippet=find_snippet(query, text_without_title(row)),
-            rank=rank,
-            score=score,
-            grade=grade,
-            shares=[
-                (readable(self.data.tokenizer, shares[n].tokens), shares[n].value)
-                for n in sorted(chosen)
-            ],
-            others=(len(rest), sum(rest)),
-        )
+            documents = [
+                {"id": name, "rank": rank, "score": score, "grade": grades[query].get(name, 0)}
+                for rank, (name, score) in enumerate(ranking.scores(query).items(), start=1)
+                if rank <= BEST or grades[query].get(name, 0) > 0
+            ]
+            parts = [number_shares(searched.shares[query][one["id"]]) for one in documents]
+            shown = choose_parts(parts)
+            for one, values in zip(documents, parts, strict=True):
+                document = data.documents[row[one["id"]]]
+                one["title"] = document["title"]
+                one["snippet"] = find_snippet(text, text_without_title(document))
+                one["shares"] = [
+                    (readable(data.tokenizer, part[0]), value)
+                    for part, value in values.items()
+                    if part in shown
+                ]
+            kept[query] = {"text": text, "documents": documents}
+        return Findings(records={FILE: kept})
 
 
-def read_best_documents(run: Path) -> dict[str, KeptQuery]:
+def number_shares(shares: Sequence[Share]) -> dict[Part, float]:
+    """A document's shares by what they belong to, in their own order."""
+    seen: Counter = Counter()
+    values = {}
+    for share in shares:
+        seen[share.tokens] += 1
+        values[share.tokens, seen[share.tokens]] = share.value
+    return values
+
+
+def choose_parts(documents: Sequence[Mapping[Part, float]]) -> set[Part]:
+    """The parts that give each document most, and those in which the documents differ most."""
+    parts = {part for values in documents for part in values}
+    every = {part: [values.get(part, 0.0) for values in documents] for part in parts}
+    spread = sorted(parts, key=lambda part: (min(every[part]) - max(every[part]), str(part)))
+    chosen = set(spread[:SHARES])
+    for values in documents:
+        chosen.update(sorted(values, key=lambda part: -abs(values[part]))[:SHARES])
+    return chosen
+
+
+def read_best_documents(run: Path) -> dict[str, dict[str, Any]]:
     """What `BestDocuments` kept of a run; nothing where it was not asked.
+
+    Returns:
+        Query id → {text, documents: [{id, title, snippet, rank, score, gold, shares}]}.
 
     Raises:
         ValueError: the file is broken.
@@ -130,21 +111,17 @@ def read_best_documents(run: Path) -> dict[str, KeptQuery]:
     return read_queries(run, FILE, "the best documents of queries", _read_query)
 
 
-def _read_query(kept: dict[str, Any]) -> KeptQuery:
+def _read_query(kept: dict[str, Any]) -> dict[str, Any]:
     documents = [
-        KeptDocument(
+        {
             **{name: str(row[name]) for name in ("id", "title", "snippet")},
-            **{name: int(row[name]) for name in ("rank", "grade")},
-            score=_finite(row["score"]),
-            shares=[(str(text), _finite(value)) for text, value in row["shares"]],
-            others=(int(row["others"][0]), _finite(row["others"][1])),
-        )
+            "rank": int(row["rank"]),
+            "score": float(row["score"]),
+            "gold": row["grade"] > 0,
+            # Earlier versions kept each document's own largest shares: they cannot be compared.
+            "comparable": not row.get("others", [0])[0],
+            "shares": [{"text": str(text), "value": float(value)} for text, value in row["shares"]],
+        }
         for row in kept["documents"]
     ]
-    return KeptQuery(str(kept["text"]), documents)
-
-
-def _finite(value: Any) -> float:
-    if not isfinite(value):
-        raise ValueError(f"{value}: must be finite")
-    return float(value)
+    return {"text": str(kept["text"]), "documents": documents}

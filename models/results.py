@@ -4,8 +4,10 @@ pandas and matplotlib are imported by the methods that use them.
 """
 
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -266,6 +268,16 @@ def draw_alignment(
     axes.set(xlabel="query tokens", ylabel="document tokens")
 
 
+def spoken(text: str) -> str:
+    """A token within a sentence, quoted and without the tokeniser's mark of a word."""
+    return f"“{re.sub('^(▁|Ġ|##)(?=.)', '', text)}”"
+
+
+def percent(probability: float) -> str:
+    """A percentage of two digits and without powers of ten: "0.0008 %"."""
+    return f"{Decimal(f'{100 * probability:.2g}'):f} %" if probability >= 1e-8 else "< 0.000001 %"
+
+
 @dataclass(frozen=True, repr=False)
 class Explained(Tabular):
     """Why a search ranks a document where it does; prints as a sentence or two.
@@ -318,7 +330,7 @@ class Explained(Tabular):
             return ""
 
         def tell(one: Hypothesis, rank: str = "") -> str:
-            return f"{self.text_of(one.tokens)!r} (p = {one.probability:.3g}{rank})"
+            return f"{spoken(self.text_of(one.tokens))} ({percent(one.probability)}{rank})"
 
         step = self.path.lost_step
         if step.best is None:
@@ -337,7 +349,7 @@ class Explained(Tabular):
         table = self.to_pandas()
         lost = (table.best - table.document).sort_values(ascending=False, kind="stable")
         parts = [
-            f"{text!r} ({table.document[text]:.3g} against {table.best[text]:.3g})"
+            f"{spoken(text)} ({table.document[text]:.3g} against {table.best[text]:.3g})"
             for text in lost[lost > 0].index[:_LARGEST]
         ]
         return f"It loses most by {', '.join(parts)}." if parts else ""

@@ -112,6 +112,18 @@ TERMS = {
     "token.",
     "q→d | query to document | query → document": "Read from the query: every query token spreads "
     "a weight of one over the document's tokens.",
+    # The explorer
+    "continuation": "A token that can come next in what a generative system writes.",
+    "docid token": "One token of a document's identifier, which a generative system writes.",
+    "document token": "A token of the document, as far as the system reads the document.",
+    "probability": "How likely the model finds a token, or a whole sequence of them, given the "
+    "query. A beam keeps the most probable sequences.",
+    "query token": "A token of the query as the system reads it, with the tokens that it adds, "
+    "such as the end.",
+    "restored": "The part of a score's fall that comes back when one part of the model reads what "
+    "it read of the query itself: (patched − other) / (own − other).",
+    "stage": "A system of a pipeline: the first one searches, each further one reranks.",
+    "word": "A term as BM25 counts it.",
 }
 
 

@@ -63,7 +63,7 @@ def write_report(
         for one in runs
     ]
     aligned, notes = open_runs(list(zip(runs, labels, strict=True)))
-    browser = embed_cases(aligned, judged=1)
+    browser = embed_cases(aligned, own=True)
     table = tabulate({read.system: join_intervals(read.metrics)})
     chapters: dict[str, dict[str, list]] = defaultdict(lambda: {"tables": [], "pictures": []})
     for title in ("Retrieve", "Rerank", *find_readings()):
@@ -86,7 +86,6 @@ def write_report(
         chapters={title: shown for title, shown in chapters.items() if any(shown.values())},
         readings=find_readings(),
         browser=browser,
-        panes=2 if len(aligned) > 1 else 1,
         case_notes=notes,
         heatmaps=[] if browser else heatmaps,
         contexts=read_token_contexts(read.path),

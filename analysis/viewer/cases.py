@@ -4,100 +4,50 @@ Everything comes from what runs leave behind: their alignment stores, the stores
 `retrieve.trec` and `best_documents.json`. No model is needed.
 """
 
-import base64
-import json
 import random
-import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
+from itertools import combinations
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from markupsafe import Markup
-from torch import Tensor
 
 from analysis.alignment_store import AlignmentStore, TokenStrings, read_vocabulary
-from analysis.best_documents import KeptDocument, KeptQuery, read_best_documents
-from analysis.contribution import contributions
-from analysis.exact_match import DIRECTIONS
+from analysis.best_documents import read_best_documents
 from analysis.runs.run_folder import Run
-from analysis.viewer.directed_alignment import TINY, directed_alignment, own_direction
+from analysis.viewer.pair import describe_pair, to_json
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.options import TARGET
-from gr_mvdr.relevance import PairAlignment, divide
 
 Pair = tuple[str, str]
-GROUPS = ("disagreement", "best", "worst", "random")
-RANKING = "retrieve.trec"
-OWN = "own"  # the alignment as the system uses it (Eq. 1), besides the directed ones
-PRODUCT = "product"  # S·A / Z, what pairs of tokens add to the relevance
-ZERO = 127  # the level of zero in a matrix of both signs
-LEVELS = 255  # steps from a matrix's smallest weight to its largest
-# What a paradigm's scores are made of, with the glossary's term.
-PARTS = {
-    "multi_vector": ("query tokens", "token"),
-    "lexical": ("words", "lexical"),
-    "generative": ("tokens of the identifier, with their log-probabilities", "docid"),
-}
+# The first that has a case opens the page: what tells most about a system is where it fails.
+GROUPS = ("disagreement", "worst", "best", "random")
 
 
-@dataclass(frozen=True)
-class ScoreNames:
-    """How pages speak of a system's scores.
-
-    Attributes:
-        parts: what they are made of, and the glossary's term for that.
-        kinds: what the search's score and a pair's are called, where they are different numbers.
-    """
-
-    parts: tuple[str, str]
-    kinds: tuple[str, ...] = ()
-
-
-_SEAL = ScoreNames(
-    ("n-gram keys, with their weights", "n-gram key"), ("evidence", "leak-free score")
-)
-# Systems whose search ranks by another number than they give a pair.
-SCORE_NAMES = {
-    "T5SEAL": _SEAL,
-    "MultiViewSEAL": _SEAL,
-    "SPLADE": ScoreNames(("terms of the vocabulary", "vocabulary term")),
-    "QueryGenerator": ScoreNames(PARTS["lexical"], ("BM25", "query likelihood")),
-}
-
-
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A (query id, document id) pair and what searches made of it.
 
     Attributes:
-        pair: its ids.
-        success: the document's reciprocal rank, 0 where it was not found; the mean of several
-            systems; None where nothing is known.
-        score: the document's score in that ranking, −inf where it was not found; breaks ties.
-        difference: between the reciprocal ranks of the systems that disagree most; None where
-            there is one system alone.
+        success: the document's mean reciprocal rank; None without a ranking.
+        score: the document's score in the first ranking; breaks ties.
+        difference: between the largest and the smallest reciprocal rank of several systems.
     """
 
     pair: Pair
     success: float | None
     score: float = float("-inf")
-    difference: float | None = None
+    difference: float = 0.0
 
 
 def choose_cases(candidates: Sequence[Candidate], each: int = 4, seed: int = 0) -> dict[Pair, str]:
-    """Pairs and the group of each, grouped in the order of `GROUPS`.
+    """Pairs and the group of each, in the order of `GROUPS`; no pair is in two groups.
 
-    No pair is in two groups. Disagreements, the scarcest, choose first; then best and worst by
-    reciprocal rank (ties by score, then by ids); random ones are drawn from the rest. A handful of
-    pairs is shared out evenly.
+    Disagreements, the scarcest, are chosen first; then the best and the worst by reciprocal rank
+    (ties by score, then by ids); random ones are drawn from the rest.
 
     Args:
-        candidates: all pairs.
-        each: pairs of a group at most.
+        each: the most pairs of a group; a handful of pairs is shared out evenly.
         seed: of the random ones.
     """
     each = min(each, -(-len(candidates) // 3))
@@ -107,15 +57,15 @@ def choose_cases(candidates: Sequence[Candidate], each: int = 4, seed: int = 0) 
         fresh = [candidate.pair for candidate in ordered if candidate.pair not in taken]
         taken.update(dict.fromkeys(fresh[:each], group))
 
-    apart = [candidate for candidate in candidates if candidate.difference]
-    take("disagreement", sorted(apart, key=lambda c: (-abs(c.difference), c.pair)))
-    known = [candidate for candidate in candidates if candidate.success is not None]
-    ranked = sorted(known, key=lambda c: (-c.success, -c.score, c.pair))
+    differing = [candidate for candidate in candidates if candidate.difference]
+    take("disagreement", sorted(differing, key=lambda c: (-c.difference, c.pair)))
+    ranked = [candidate for candidate in candidates if candidate.success is not None]
+    ranked.sort(key=lambda c: (-c.success, -c.score, c.pair))
     take("best", ranked)
     take("worst", reversed(ranked))
-    shuffled = sorted(candidates, key=lambda c: c.pair)
-    random.Random(seed).shuffle(shuffled)
-    take("random", shuffled)
+    rest = sorted(candidates)
+    random.Random(seed).shuffle(rest)
+    take("random", rest)
     return dict(sorted(taken.items(), key=lambda item: GROUPS.index(item[1])))
 
 
@@ -125,18 +75,16 @@ class AlignedRun:
 
     Attributes:
         label: the system's name on the page.
-        store: its alignments. vocabulary: what their tokens read as.
-        ranking: what its search found; None where it was not kept.
-        best: query id → its best documents, where they were kept.
-        names: how its scores are called.
+        store: its alignments. vocabulary: the strings of their tokens.
+        ranking: of its search; None where it was not kept.
+        best: of `read_best_documents`, by query id.
     """
 
     label: str
     store: AlignmentStore
     vocabulary: TokenStrings
     ranking: Ranking | None
-    best: dict[str, KeptQuery] = field(default_factory=dict)
-    names: ScoreNames | None = None
+    best: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def numbers(self) -> dict[Pair, int]:
@@ -149,16 +97,16 @@ class AlignedRun:
 
     def rank(self, pair: Pair) -> int | None:
         """The document's place in the run's ranking of the query; None where it is not there."""
-        found = self.ranking.documents(pair[0]) if self.ranking else []
-        return found.index(pair[1]) + 1 if pair[1] in found else None
+        ranked = self.ranking.documents(pair[0]) if self.ranking else []
+        return ranked.index(pair[1]) + 1 if pair[1] in ranked else None
 
     def reciprocal_rank(self, pair: Pair) -> float:
         rank = self.rank(pair)
         return 1 / rank if rank else 0.0
 
-    def score(self, pair: Pair) -> float:
-        found = self.ranking.scores(pair[0]) if self.ranking else {}
-        return found.get(pair[1], float("-inf"))
+    def score(self, pair: Pair) -> float | None:
+        """The document's score in that ranking."""
+        return self.ranking.scores(pair[0]).get(pair[1]) if self.ranking else None
 
 
 def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
@@ -170,13 +118,13 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
     """
     opened, notes = [], []
     for run, label in runs:
-        folder, ranking = run.path / "alignments", run.path / RANKING
+        folder, ranking = run.path / "alignments", run.path / "retrieve.trec"
         if not folder.is_dir():
             continue
         try:
-            found = Ranking.read(ranking, run.path) if ranking.exists() else None
+            ranked = Ranking.read(ranking, run.path) if ranking.exists() else None
             store, vocabulary = AlignmentStore(folder), read_vocabulary(folder)
-            opened.append(AlignedRun(label, store, vocabulary, found, names=_score_names(run)))
+            opened.append(AlignedRun(label, store, vocabulary, ranked))
         except (FileNotFoundError, ValueError) as error:
             notes.append(f"{label}: its alignments cannot be shown. {error}")
             continue
@@ -187,201 +135,109 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
     return [run for run in opened if len(run.store)], notes
 
 
-def _score_names(run: Run) -> ScoreNames | None:
-    model = run.config.get("model")
-    target = model.get(TARGET) if isinstance(model, dict) else None
-    return SCORE_NAMES.get(str(target).rpartition(".")[2])
+def embed_cases(runs: Sequence[AlignedRun], own: bool = False) -> Markup | None:
+    """The data of `templates/cases.html`; None without runs. `own`: see `build_cases`."""
+    return embed_json(build_cases(runs, own)) if runs else None
 
 
-def embed_cases(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
-    """The data of `templates/cases.html`, safe within a script element; None without runs.
-
-    Args:
-        runs: over the same collection. judged: see `build_cases`.
-    """
-    return embed_json(build_cases(runs, judged)) if runs else None
-
-
-def embed_json(data: dict) -> Markup:
+def embed_json(content: dict[str, Any]) -> Markup:
     """JSON that cannot end the script element around it, whatever the texts say."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
+    return Markup(to_json(content).replace("<", "\\u003c"))
 
 
 def build_cases(
-    runs: Sequence[AlignedRun], judged: int | None = None, each: int = 4, seed: int = 0
+    runs: Sequence[AlignedRun], own: bool = False, each: int = 4, seed: int = 0
 ) -> dict[str, Any]:
-    """The cases of one or several runs over the same collection, ready for JSON.
+    """The cases of one or several runs over the same collection.
 
     Args:
-        runs: the systems; all pairs that they share can become cases, those of the first if they
-            share none.
-        judged: by whose ranking pairs are the best or the worst: this number of first runs, by
-            default all.
-        each: cases of a group. seed: of the random ones.
+        runs: the systems; the pairs that all of them share become cases, those of the first if
+            they share none.
+        own: the page is the first run's: its ranking says which pairs are the best and the worst,
+            and it is always shown.
+        each: the most cases of a group. seed: of the random ones.
 
     Returns:
-        {"systems": [{label, paradigm, direction, parts, kinds, tokens}], "cases": [{group, query,
-        text, document, title, views, best}]}; a view holds tokens as places in the system's
-        `tokens`, and for each way of reading the matrices of `pack_matrices`, layer by layer: the
-        mean of the heads and then, if there are several, every head; of "product" the sum of the
-        heads alone. Of a system that is not generative, "own" is its A itself. `best` has documents
-        by system.
+        {"systems": [label], "cases": [{group, query, text, document, title, views, shown, best}]}.
+        "views": system → `describe_pair`, with the document's "rank" and "search_score". "shown":
+        the systems to begin with. "best": system → the kept documents of its search.
     """
     shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
-    # Rather queries whose best documents every run has kept, if it has any.
+    # Prefer queries whose best documents every run has kept.
     kept = {pair for pair in shared if all(not run.best or pair[0] in run.best for run in runs)}
-    candidates = [_candidate(runs, pair, judged) for pair in sorted(kept or shared)]
-    places: list[dict[int, int]] = [{} for _ in runs]  # of each system: token id → place
-    cases = []
-    for pair, group in choose_cases(candidates, each, seed).items():
-        views = {
-            str(number): _view(run, places[number], pair)
-            for number, run in enumerate(runs)
-            if pair in run.numbers
-        }
-        case = {"group": group, "query": pair[0], "document": pair[1], "views": views}
-        cases.append(case | _describe(runs, pair))
-    systems = [_system(run, used) for run, used in zip(runs, places, strict=True)]
-    return {"systems": systems, "cases": cases}
+    judges = runs[:1] if own else runs
+    candidates = [_candidate(runs, judges, pair) for pair in sorted(kept or shared)]
+    cases = [
+        {"group": group, "query": pair[0], "document": pair[1]} | _describe_case(runs, pair, own)
+        for pair, group in choose_cases(candidates, each, seed).items()
+    ]
+    return {"systems": [run.label for run in runs], "cases": cases}
 
 
-def _system(run: AlignedRun, used: Iterable[int]) -> dict[str, Any]:
-    """What a page says of a run; `used`: the token ids of its views, in the order of places."""
-    return {
-        "label": run.label,
-        "paradigm": run.paradigm.replace("_", " "),
-        "direction": _own_reading(run.paradigm),
-        **asdict(run.names or ScoreNames(PARTS[run.paradigm])),
-        "tokens": [run.vocabulary.token(number) for number in used],
-    }
-
-
-def _describe(runs: Sequence[AlignedRun], pair: Pair) -> dict[str, Any]:
-    """What is known of a case's texts, and what each system found for the query."""
-    query, document = pair
-    kept = {str(n): run.best[query] for n, run in enumerate(runs) if query in run.best}
-    best = {
-        number: [_show_document(runs[int(number)], query, row) for row in one.documents]
-        for number, one in kept.items()
-    }
-    titles = [row["title"] for rows in best.values() for row in rows if row["id"] == document]
-    texts = [one.text for one in kept.values()]
-    return {"text": next(iter(texts), ""), "title": next(iter(titles), ""), "best": best}
-
-
-def _show_document(run: AlignedRun, query: str, row: KeptDocument) -> dict[str, Any]:
-    score = run.score((query, row.id))
-    return {
-        **{"id": row.id, "title": row.title, "snippet": row.snippet, "rank": row.rank},
-        "score": score if isfinite(score) else row.score,
-        "gold": row.grade > 0,
-        "shares": [[text, *_digits([value])] for text, value in row.shares],
-        "others": [row.others[0], *_digits([row.others[1]])],
-    }
-
-
-def _candidate(runs: Sequence[AlignedRun], pair: Pair, judged: int | None) -> Candidate:
-    holding = [run for run in runs if pair in run.numbers and run.ranking is not None]
+def _candidate(runs: Sequence[AlignedRun], judges: Sequence[AlignedRun], pair: Pair) -> Candidate:
+    holding = [run for run in runs if pair in run.numbers and run.ranking]
     places = [run.reciprocal_rank(pair) for run in holding]
-    difference = max(places) - min(places) if len(places) > 1 else None
-    judges = [run for run in runs[:judged] if run in holding]
-    if not judges:
-        return Candidate(pair, None, difference=difference)
-    success = fmean(run.reciprocal_rank(pair) for run in judges)
-    return Candidate(pair, success, judges[0].score(pair), difference)
+    judging = [run for run in judges if run in holding]
+    success = fmean(run.reciprocal_rank(pair) for run in judging) if judging else None
+    score = judging[0].score(pair) if judging else None
+    difference = max(places) - min(places) if places else 0.0
+    return Candidate(pair, success, float("-inf") if score is None else score, difference)
 
 
-def _view(run: AlignedRun, places: dict[int, int], pair: Pair) -> dict[str, Any]:
-    """What a system makes of a pair; tokens that are new to `places` are added to them."""
-    layers = run.store.explain(run.numbers[pair]).layers
-    own = _own_reading(run.paradigm)
-    weights = {
-        reading: pack_matrices(
-            torch.cat([_matrices(layer, run.paradigm, reading) for layer in layers])
-        )
-        for reading in dict.fromkeys((own, *DIRECTIONS))
+def _describe_case(runs: Sequence[AlignedRun], pair: Pair, own: bool) -> dict[str, Any]:
+    query, document = pair
+    holding = {number: run for number, run in enumerate(runs) if pair in run.numbers}
+    best = {
+        str(number): [_with_file_score(run, query, row) for row in run.best[query]["documents"]]
+        for number, run in enumerate(runs)
+        if query in run.best
     }
-    weights[PRODUCT] = pack_matrices(torch.cat(list(map(_product, layers))), signed=True)
-    query, document = (
-        [places.setdefault(number, len(places)) for number in ids[0].tolist()]
-        for ids in (layers[-1].query_ids, layers[-1].document_ids)
-    )
+    views = {str(number): _view(run, pair) for number, run in holding.items()}
+    words = next(iter(views.values()))["query"]
+    texts = [run.best[query]["text"] for run in runs if query in run.best]
+    titles = [row["title"] for rows in best.values() for row in rows if row["id"] == document]
     return {
-        "query_tokens": query,
-        "document_tokens": document,
-        "layers": len(layers),
-        "heads": layers[-1].alignment.shape[1],
-        "rank": run.rank(pair),
-        "score": score if isfinite(score := run.score(pair)) else None,
-        "pair_score": _finite(layers[-1].score),
-        "adds": [_digits(side[0].tolist()) for side in reversed(contributions(layers[-1]))],
-        "relevance": [_finite(layer.relevance) for layer in layers],
-        "weights": weights,
+        "text": (texts or [_join(words["tokens"], words["special"])])[0] or query,
+        "title": (titles or [""])[0],
+        "views": views,
+        "shown": _most_different(holding, pair, own),
+        "best": best,
     }
 
 
-def _own_reading(paradigm: str) -> str:
-    """The alignment that a system uses: a generative one's is already directed."""
-    own = own_direction(paradigm)
-    return OWN if own == "query_to_document" else own
+def _with_file_score(run: AlignedRun, query: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A kept document with the score of `retrieve.trec`, where it is there."""
+    score = run.score((query, row["id"]))
+    return row if score is None else row | {"score": score}
 
 
-def _product(pair: PairAlignment) -> Tensor:
-    """(1, M, N) S·A / Z, summed over heads."""
-    terms = (pair.similarity * pair.alignment).sum(1)
-    return divide(terms, pair.normaliser[:, None, None])
+def _join(tokens: Sequence[str], special: Sequence[bool]) -> str:
+    """A text as its tokens tell it, where it was not kept."""
+    words = [token for token, skip in zip(tokens, special, strict=True) if not skip]
+    return "".join(words).replace("▁", " ").replace("Ġ", " ").strip()
 
 
-def _finite(value: Tensor) -> float | None:
-    """A number as JSON has it."""
-    return value.item() if value.isfinite() else None
+def _most_different(holding: dict[int, AlignedRun], pair: Pair, own: bool) -> list[int]:
+    """The two systems whose ranks of a document differ most, if possible of two paradigms."""
+    first, *others = holding
+    pairs = [(first, other) for other in others] if own else list(combinations(holding, 2))
+
+    def difference(two: tuple[int, ...]) -> tuple[float, bool]:
+        a, b = (holding[number] for number in two)
+        return abs(a.reciprocal_rank(pair) - b.reciprocal_rank(pair)), a.paradigm != b.paradigm
+
+    return list(max(pairs, key=difference)) if pairs else [first]
 
 
-def _matrices(pair: PairAlignment, paradigm: str, reading: str) -> Tensor:
-    """(1, M, N) of a single head, (1 + H, M, N) of several: their mean, then each head's own."""
-    if reading == OWN:
-        heads = pair.alignment[0]
-        return heads if len(heads) == 1 else torch.cat([heads.mean(0, keepdim=True), heads])
-    mean = directed_alignment(pair, paradigm, reading)
-    heads = pair.alignment.shape[1]
-    if heads == 1:
-        return mean
-    alone = replace(
-        pair,
-        similarity=pair.similarity.transpose(0, 1),
-        alignment=pair.alignment.transpose(0, 1),
-        document_mask=pair.document_mask.expand(heads, -1),
-        query_mask=pair.query_mask.expand(heads, -1),
-    )
-    return torch.cat([mean, directed_alignment(alone, paradigm, reading)])
-
-
-def pack_matrices(matrices: Tensor, signed: bool = False) -> dict[str, Any]:
-    """Matrices for a page: bytes from 0, a matrix's smallest weight, to 255, its largest.
-
-    A softmax over a long text leaves every weight close to the smallest: from zero, all cells
-    would look the same.
-
-    Args:
-        matrices: (K, M, N), any float dtype.
-        signed: weights of both signs, with zero at 127.
-
-    Returns:
-        "minima", "maxima": K numbers each; "data": the K·M·N bytes, row by row, as base64 of a
-        zlib stream.
-    """
-    values = matrices.float()
-    low, high = values.flatten(1).amin(1), values.flatten(1).amax(1)
-    if signed:
-        low = -torch.maximum(-low, high)
-        high = -low * (LEVELS - ZERO) / ZERO
-    span = (high - low).clamp_min(TINY)[:, None, None]  # none where all weights are equal
-    levels = ((values - low[:, None, None]) / span * LEVELS).round().to(torch.uint8)
-    data = base64.b64encode(zlib.compress(levels.numpy().tobytes(), 9)).decode()
-    return {"minima": _digits(low.tolist()), "maxima": _digits(high.tolist()), "data": data}
-
-
-def _digits(values: Iterable[float]) -> list[float]:
-    """Six digits: more than a page shows."""
-    return [float(f"{value:.6g}") for value in values]
+def _view(run: AlignedRun, pair: Pair) -> dict[str, Any]:
+    """A pair in a system, with the document's rank and score in its search."""
+    layers = run.store.explain(run.numbers[pair]).layers
+    ids = {"query": layers[-1].query_ids, "document": layers[-1].document_ids}
+    strings, special = run.vocabulary.strings, run.vocabulary.special
+    texts = {
+        side: ([strings.get(n, f"#{n}") for n in own], [n in special for n in own])
+        for side, tokens in ids.items()
+        for own in [tokens[0].tolist()]
+    }
+    described = describe_pair(layers, run.paradigm, texts, every=False)
+    return described | {"rank": run.rank(pair), "search_score": run.score(pair)}

@@ -1,92 +1,145 @@
 """What the explorer's page can ask of loaded runs; each verb takes and returns what JSON can hold.
 
-The signatures are the contract with the page: `/api/VERB` checks types by them (`server.py`).
+The signatures are the contract with the page: `/api/VERB` checks arguments by them (`server.py`).
 """
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from threading import Lock
+from typing import Any, Literal, NamedTuple
 
-from analysis.patching import Exchange, patchable
-from analysis.viewer.known_queries import KnownQueries, KnownQuery
-from analysis.viewer.loading import LoadedSystem, load_known_queries, load_systems
-from analysis.viewer.pictures import Picture, draw_alignment
-from analysis.viewer.views import (
-    NotThere,
-    describe_alignment,
-    describe_continuation,
-    describe_explanation,
-    describe_hit,
-    describe_patches,
-    describe_salience,
-    describe_system,
+from analysis.figures import DOTS
+from analysis.patching import Exchange, PatchedPair, patch_texts, patchable
+from analysis.runs.run_folder import Run
+from analysis.tables.comparison import compare_runs
+from analysis.tables.glossary import glossary
+from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment
+from analysis.viewer.heatmap import alignment_heatmap
+from analysis.viewer.known_queries import (
+    KnownQuery,
+    find_query,
+    read_known_queries,
+    select_queries,
 )
-from analysis.viewer.words import page_words
+from analysis.viewer.pair import describe_pair
+from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.files import describe_error
-from gr_mvdr.options import show
-from models.results import find_snippet
+from gr_mvdr.options import make_printable, show
+from gr_mvdr.tokenizers import token_strings
+from models.base import Share
+from models.multi_vector import MultiVector
+from models.results import AlignedPair, Hit, find_snippet
+from models.retriever import Retriever
 
-HITS, TEXTS, LISTED = 1_000, 4, 10_000  # at most, in one request
+HITS, LISTED = 1_000, 100  # the most documents of a search, and queries of a list
 TOKENS = 2**31  # more than any vocabulary
+MatrixName = Literal["similarity", "alignment", "product", "query_to_document", "document_to_query"]
+_drawing = Lock()  # matplotlib's fonts are shared by all threads
+
+
+class NotThere(ValueError):
+    """No system or document has the given number or id."""
+
+
+class Picture(NamedTuple):
+    """A file that the page can save; its name has letters, digits, "-" and one dot."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class LoadedSystem:
+    """A run that can be searched; its label is unique among those of a session."""
+
+    label: str
+    run: Run
+    retriever: Retriever
 
 
 def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
-    """Loads runs to be explored.
+    """Loads every finished run at or below some folders; a line says how each went.
 
     Args:
-        paths: run folders, or folders that hold some; trust: see `load_systems`.
+        trust: whether the runs may name classes that are not this library's (docs/design.md).
 
     Raises:
-        FileNotFoundError, ValueError: as `load_systems`.
+        FileNotFoundError: a path does not exist.
+        ValueError: no run is finished, runs are over different collections, or none can be loaded.
     """
-    systems = load_systems(paths, trust)
-    return Session(systems, load_known_queries(systems))
+    comparison = compare_runs(list(paths), mixed=True)
+    if len(comparison.sections) > 1:
+        names = "; ".join(section.setting for section in comparison.sections)
+        raise ValueError(f"runs: must be over one collection and its splits, are over {names}")
+    systems, lines = [], list(comparison.notes)
+    for group in comparison.sections[0].groups:
+        for run in group.runs:
+            label = f"{group.label}, seed {run.seed}" if len(group.runs) > 1 else group.label
+            try:
+                retriever = Retriever.load(run.path, trust=trust)
+            except (ValueError, OSError, NotImplementedError) as error:
+                fault = describe_error(error)
+                lines.append(f"{label}: left out, {fault}")
+                continue
+            systems.append(LoadedSystem(label, run, retriever))
+            lines.append(f"{label}: loaded {run.path}")
+    if not systems:
+        raise ValueError(f"runs: none can be explored; {fault}")
+    try:
+        known = read_known_queries([s.run for s in systems], systems[0].retriever.data)
+    except (ValueError, OSError) as error:
+        known = []
+        lines.append(f"no known queries: {describe_error(error)}")
+    print(make_printable("\n".join(lines)), flush=True)
+    return Session(systems, known)
 
 
 class Session:
     """Loaded systems over one collection.
 
-    Every verb raises ValueError for what cannot be done, and `NotThere` for a system or document
-    that is not there.
+    Every verb raises ValueError for a wrong argument, and `NotThere` for an unknown system or
+    document.
 
     Args:
         systems: at least one. known: the test queries of their runs.
     """
 
-    def __init__(self, systems: Sequence[LoadedSystem], known: KnownQueries):
-        self.systems, self.known = list(systems), known
+    def __init__(self, systems: Sequence[LoadedSystem], known: Sequence[KnownQuery] = ()):
+        self.systems, self.known_queries = list(systems), list(known)
         self._reader = systems[0].retriever  # all have the same documents
         self._ids = frozenset(self._reader.documents["id"][:])
 
-    # What there is --------------------------------------------------------------------------------
+    # The collection -------------------------------------------------------------------------------
 
     def about(self) -> dict[str, Any]:
         """The collection, the systems with what each of them can do, and the page's words."""
         return {
             "collection": self.systems[0].run.setting,
             "documents": len(self._ids),
-            "systems": [describe_system(n, system) for n, system in enumerate(self.systems)],
-            "glossary": page_words(),
+            "systems": [
+                {
+                    "number": number,
+                    "label": system.label,
+                    "paradigm": model.paradigm.replace("_", "-"),
+                    "run": str(system.run.path),
+                    "patchable": patchable(model),
+                    "generative": model.paradigm == "generative",
+                    "shares_of": model.share_of,
+                }
+                for number, system in enumerate(self.systems)
+                for model in [system.retriever.system]
+            ],
+            "glossary": glossary(),
         }
 
-    def queries(
-        self,
-        text: str = "",
-        order: Literal["disagreement", "name"] = "disagreement",
-        limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """Known queries that hold every word of `text`."""
-        _check_range("limit", limit, LISTED)
-        return [
-            {
-                **_name(query),
-                "gold": query.gold,
-                "ranks": query.ranks,
-                "disagreement": query.disagreement,
-            }
-            for query in self.known.select(text, order, limit)
-        ]
+    def queries(self, text: str = "") -> list[dict[str, Any]]:
+        """The first known queries with every word of `text`, by `KnownQuery.interest`."""
+        chosen = select_queries(self.known_queries, text, LISTED)
+        return [_name(query) | {"gold": query.gold, "ranks": query.ranks} for query in chosen]
 
     def document(self, id: str) -> dict[str, str]:
         """A document of the collection."""
@@ -95,107 +148,138 @@ class Session:
 
     # Search ---------------------------------------------------------------------------------------
 
-    def search(
-        self, query: str, k: int = 10, among: list | None = None, known: str = ""
-    ) -> dict[str, Any]:
-        """The k best documents of every system, and where the relevant ones of a known query are.
+    def search(self, query: str, k: int = 10, known: str = "") -> dict[str, Any]:
+        """The k best documents of every system, and the ranks of a known query's relevant ones.
 
         Args:
-            among: ids of the documents that can be found; None = all.
-            known: which known query it is. Without it, a text of several is a new query:
-                they are returned as "namesakes".
+            known: which known query it is (`find_query`).
         """
-        _check_range("k", k, HITS)
-        if among is not None:
-            for name in _texts("among", among, LISTED):
-                self._known(name)
-        same = self.known.find(query, known)
-        one = same[0] if len(same) == 1 else None
+        _check_range("k", k)
+        one = find_query(self.known_queries, query, known)
         gold = one.gold if one else ()
-        found = [self._search(n, query, k, among, gold) for n in range(len(self.systems))]
+        lists = [self._search(number, query, k, gold) for number in range(len(self.systems))]
         return {
             "known": _name(one) if one else None,
-            "namesakes": [] if one else list(map(_name, same)),
-            "gold": [self._describe_gold(name, one, found) for name in gold],
-            "systems": found,
+            "gold": [self._describe_gold(name, one, lists) for name in gold],
+            "systems": lists,
         }
 
-    def _search(
-        self, number: int, query: str, k: int, among: list | None, gold: Sequence[str]
-    ) -> dict[str, Any]:
+    def _search(self, number: int, query: str, k: int, gold: Sequence[str]) -> dict[str, Any]:
         started, error, hits = time.perf_counter(), None, []
-        retriever = self.systems[number].retriever
         try:
-            hits = [describe_hit(hit, gold) for hit in retriever.search(query, k, among)]
+            hits = self.systems[number].retriever.search(query, k)
         except (ValueError, NotImplementedError) as fault:  # the other systems are shown
             error = describe_error(fault)
         milliseconds = 1000 * (time.perf_counter() - started)
+        hits = [_describe_hit(hit, gold) for hit in hits]
         return {"number": number, "milliseconds": milliseconds, "error": error, "hits": hits}
 
     def _describe_gold(
-        self, name: str, known: Any, found: Sequence[Mapping[str, Any]]
+        self, name: str, known: KnownQuery, lists: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
-        """A relevant document; its rank here, else in the run's deeper ranking."""
+        """A relevant document; its rank in this search, else in the run's deeper ranking."""
         ranks = []
-        for system, places in zip(found, known.places, strict=True):
+        for system, places in zip(lists, known.places, strict=True):
             here = [hit["rank"] for hit in system["hits"] if hit["id"] == name]
             ranks.append(here[0] if here else places.get(name))
         title, text = self._reader.read(name)
-        snippet = find_snippet(known.text, text)
-        return {"id": name, "title": title, "snippet": snippet, "ranks": ranks}
+        return {
+            **{"id": name, "title": title, "ranks": ranks},
+            "snippet": find_snippet(known.text, text),
+        }
 
-    # Of one pair ----------------------------------------------------------------------------------
+    # One pair -------------------------------------------------------------------------------------
 
-    def align(
-        self, system: int, query: str, document: dict, layer: int = -1, head: int | None = None
-    ) -> dict[str, Any]:
-        """S, A and S·A of one pair, its tokens' salience, and the parts of its score.
+    def align(self, system: int, query: str, document: dict) -> dict[str, Any]:
+        """`describe_pair`, the salience of its tokens, and the parts of its score.
 
         Args:
             document: {"id": …} of the collection, or {"text": …, "title": …}.
-            layer: of a decoder; the last by default. head: None = all heads together.
         """
-        chosen, given = self._alignable(system, layer), self._document(document)
-        aligned = chosen.retriever.align(query, given, layer)
-        shares = chosen.retriever.shares(query, given)
-        told = describe_alignment(chosen, aligned, shares, layer, head)
-        return told | describe_salience(chosen.retriever, query, given)
-
-    def compare(self, system: int, queries: list, documents: list) -> list[dict[str, Any]]:
-        """`align` of several pairs: one query with each document, or one document with each."""
-        _texts("queries", queries, TEXTS)
-        size = max(len(queries), len(documents))
-        if size > TEXTS or not {len(queries), len(documents)} <= {1, size}:
-            rule = f"must be 1 to {TEXTS}, as many as queries, or one of either"
-            raise ValueError(f"documents: {rule}, are {len(documents)} and {len(queries)}")
-        queries, documents = (
-            texts * size if len(texts) == 1 else texts for texts in (queries, documents)
-        )
-        pairs = zip(queries, documents, strict=True)
-        return [self.align(system, *pair) for pair in pairs]
+        chosen, given = self._system(system), self._document(document)
+        retriever, model = chosen.retriever, chosen.retriever.system
+        layers = self._layers(chosen, query, given)
+        special = set(retriever.tokenizer.all_special_ids)
+        texts = {
+            "query": (layers[-1].query_tokens, layers[-1].query_ids),
+            "document": (layers[-1].document_tokens, layers[-1].document_ids),
+        }
+        marked = {
+            side: (tokens, [number in special for number in ids[0].tolist()])
+            for side, (tokens, ids) in texts.items()
+        }
+        told = describe_pair(layers, model.paradigm, marked)
+        if isinstance(model, MultiVector) and model.encoder.salience:
+            encoded = *retriever.encode_queries(query), *retriever.encode_documents([given])
+            for side, text in zip(texts, encoded, strict=True):
+                # Tokens that were merged into one vector have no salience of their own.
+                if text.salience is not None and len(text.salience) == len(texts[side][0]):
+                    told[side]["salience"] = text.salience.tolist()
+        shares = retriever.shares(query, given)
+        return told | {"score_name": model.score_is, "shares": _describe_shares(shares)}
 
     def figure(
         self,
         system: int,
         query: str,
         document: dict,
+        matrix: MatrixName = "alignment",
         layer: int = -1,
         head: int | None = None,
-        layer_shown: Literal["similarity", "alignment", "product"] = "alignment",
         format: Literal["png", "pdf"] = "png",
     ) -> Picture:
-        """The view of `align` as a file."""
-        chosen, given = self._alignable(system, layer), self._document(document)
-        aligned = chosen.retriever.align(query, given, layer)
-        return draw_alignment(chosen.label, aligned, head, layer_shown, format)
+        """A matrix of `align` as a file; without a head all of them together."""
+        chosen, given = self._system(system), self._document(document)
+        layers = self._layers(chosen, query, given)
+        if not -1 <= layer < len(layers):
+            raise ValueError(f"layer={layer}: must be ≥ -1, the last, and < {len(layers)}")
+        pair, content = layers[layer], BytesIO()
+        if matrix in DIRECTIONS:
+            values = directed_alignment(pair, chosen.retriever.system.paradigm, matrix)[0]
+        else:
+            values = pair.matrix(matrix, head)
+        with _drawing:
+            figure = alignment_heatmap(
+                values,
+                pair.document_ids[0][:, None] == pair.query_ids[0],
+                pair.document_tokens,
+                pair.query_tokens,
+                pair.title,
+                matrix.replace("_", " "),
+            )
+            figure.savefig(content, format=format, dpi=DOTS)
+        name = re.sub("[^A-Za-z0-9]+", "-", f"{chosen.label} {matrix}").strip("-").lower()
+        return Picture(f"{name}.{format}", content.getvalue())
+
+    def _layers(self, system: LoadedSystem, query: str, document: Any) -> list[AlignedPair]:
+        """The alignment of a pair in every layer."""
+        retriever = system.retriever
+        if not retriever.system.alignable:
+            raise ValueError(f"{system.label} aligns no tokens")
+        explained = retriever.examine(
+            lambda model, pairs: model.explain(pairs), [query], [document]
+        )
+        title = make_printable(f"{system.label}: {query}")[:100]
+        return [AlignedPair.of(layer, retriever.tokenizer, title) for layer in explained.layers]
 
     def explain(self, system: int, query: str, document: str, known: str = "") -> dict[str, Any]:
-        """Why a system found a document where it did, or did not find it; `known`: see `search`."""
+        """Why a system ranks a document where it does; of a generative one, its search, too.
+
+        Args:
+            known: see `search`.
+        """
         self._known(document)
-        same = self.known.find(query, known)
-        retriever = self._system(system).retriever
+        one = find_query(self.known_queries, query, known)
+        retriever, gold = self._system(system).retriever, one.gold if one else ()
         explained = retriever.explain(query, document)
-        return describe_explanation(retriever, explained, same[0].gold if len(same) == 1 else ())
+        told = {
+            "rank": explained.rank,
+            "score": explained.score,
+            "best": _describe_hit(explained.best, gold) if explained.best else None,
+            "hit": _describe_hit(explained.hit, gold) if explained.hit else None,
+            "reason": explained.reason,
+        }
+        return told | (_describe_path(retriever, explained.path) if explained.path else {})
 
     def patch(self, system: int, query: str, document: dict, perturbed: str = "") -> dict[str, Any]:
         """What each layer, head and token restores of the query's score in a perturbed one's.
@@ -205,53 +289,71 @@ class Session:
                 rarest word.
         """
         chosen, given = self._system(system), self._document(document)
-        if not patchable(chosen.retriever.system):
+        retriever = chosen.retriever
+        if not patchable(retriever.system):
             raise ValueError(f"system={system}: {chosen.label} encodes no query by itself")
         if not perturbed.strip() and query.strip():
             title = self._reader.read(given)[0] if isinstance(given, str) else given.get("title")
-            exchange = Exchange(chosen.retriever.reader, chosen.retriever.documents)
+            exchange = Exchange(retriever.reader, retriever.documents)
             perturbed = (exchange(query, title or "") or ("", ""))[1]
-        return describe_patches(chosen.retriever, query, perturbed, given)
 
-    # Of the whole collection ----------------------------------------------------------------------
+        def tell(pair: PatchedPair) -> dict[str, Any]:
+            return {
+                "perturbed": perturbed,
+                "scores": [pair.clean, pair.perturbed],
+                "stacks": [_describe_stack(retriever, pair, stack) for stack in pair.sites],
+            }
+
+        return patch_texts(retriever, (query, perturbed), given, tell)
+
+    # The whole collection -------------------------------------------------------------------------
 
     def nearest(self, system: int, query: str, token: int, k: int = 20) -> list[dict[str, Any]]:
         """The document tokens that are most similar to a query token, in their context."""
-        _check_range("k", k, HITS)
-        found = self._system(system, "multi_vector").retriever.nearest_tokens(query, token, k)
-        return found.to_dict("records")
+        _check_range("k", k)
+        retriever = self._system(system, "multi_vector").retriever
+        return retriever.nearest_tokens(query, token, k).to_dict("records")
 
     def continuations(
         self, system: int, query: str, prefix: list = (), k: int = 20
-    ) -> list[dict[str, Any]]:
-        """The most probable next tokens after a prefix of an identifier, and where they lead."""
-        _check_range("k", k, HITS)
+    ) -> dict[str, Any]:
+        """The most probable next tokens after a prefix of an identifier, and where they lead.
+
+        Returns:
+            "path": the texts of the prefix's tokens. "next": tokens, the most probable first.
+        """
+        _check_range("k", k)
         for token in prefix:
             if type(token) is not int or not 0 <= token < TOKENS:
                 raise ValueError(f"prefix={show(list(prefix))}: must be a list of token numbers")
-        chosen = self._system(system, "generative")
-        found = chosen.retriever.continuations(query, list(prefix), k)
-        return [describe_continuation(chosen.retriever, one) for one in found]
+        retriever = self._system(system, "generative").retriever
+        following = retriever.continuations(query, list(prefix), k)
+        return {
+            "path": [retriever.text_of((token,)) for token in prefix],
+            "next": [
+                {
+                    "token": one.token,
+                    "text": one.text,
+                    "probability": one.probability,
+                    "documents": one.n_documents,
+                    "allowed": one.allowed,
+                    "examples": _titles(retriever, one.documents),
+                }
+                for one in following
+            ],
+        }
 
-    # What is asked for ----------------------------------------------------------------------------
+    # Arguments ------------------------------------------------------------------------------------
 
     def _system(self, number: int, paradigm: str | None = None) -> LoadedSystem:
         if not 0 <= number < len(self.systems):
             raise NotThere(f"system={number}: must be ≥ 0 and < {len(self.systems)}")
-        found = self.systems[number]
-        if paradigm not in (None, found.retriever.system.paradigm):
-            name, own = (p.replace("_", " ") for p in (paradigm, found.retriever.system.paradigm))
-            raise ValueError(f"system={number}: must be {name}, {found.label} is {own}")
-        return found
-
-    def _alignable(self, number: int, layer: int) -> LoadedSystem:
-        found = self._system(number)
-        about = describe_system(number, found)
-        if not about["alignable"]:
-            raise ValueError(f"system={number}: {found.label} aligns no tokens")
-        if not -1 <= layer < about["layers"]:
-            raise ValueError(f"layer={layer}: must be ≥ -1, the last, and < {about['layers']}")
-        return found
+        system = self.systems[number]
+        own = system.retriever.system.paradigm
+        if paradigm not in (None, own):
+            names = [name.replace("_", "-") for name in (paradigm, own)]
+            raise ValueError(f"system={number}: must be {names[0]}, {system.label} is {names[1]}")
+        return system
 
     def _document(self, document: Any) -> Any:
         """A document as a retriever takes it: an id of the collection, or a text."""
@@ -262,8 +364,7 @@ class Session:
             if not isinstance(value, str):
                 raise ValueError(f"document.{key}={show(value)}: must be text")
         if "id" in keys:
-            self._known(document["id"])
-            return document["id"]
+            return self._known(document["id"])
         if not document["text"].strip():
             raise ValueError("document.text='': must have a word")
         return dict(document)
@@ -278,12 +379,69 @@ def _name(query: KnownQuery) -> dict[str, str]:
     return {"known": query.known, "id": query.id, "text": query.text}
 
 
-def _check_range(name: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise ValueError(f"{name}={value}: must be ≥ 1 and ≤ {most:,}")
+def _check_range(name: str, value: int) -> None:
+    if not 1 <= value <= HITS:
+        raise ValueError(f"{name}={value}: must be ≥ 1 and ≤ {HITS:,}")
 
 
-def _texts(name: str, values: Sequence[Any], most: int) -> Sequence[str]:
-    if not 1 <= len(values) <= most or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"{name}: must be a list of 1 to {most:,} texts")
-    return values
+def _describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:
+    return hit._asdict() | {"gold": hit.id in gold, "shares": _describe_shares(hit.shares)}
+
+
+def _describe_shares(shares: Iterable[Share]) -> list[dict[str, Any]]:
+    return [{"text": share.text, "value": share.value} for share in shares]
+
+
+def _describe_stack(retriever: Retriever, pair: PatchedPair, stack: str) -> dict[str, Any]:
+    """The parts of an encoder or decoder, and what each restores by token and by head."""
+    ids, sites, (by_token, by_head) = pair.tokens(stack), pair.sites[stack], pair.maps(stack)
+    texts = ["" if i is None else token_strings(retriever.tokenizer, [i])[0] for i in ids]
+    names = [f"{site.part} {site.layer + 1}".replace("_", " ") for site in sites]
+    return {
+        "name": stack,
+        "tokens": ["".join(texts[place] for place in column) for column in pair.columns(stack)],
+        "parts": names,
+        "by_token": by_token.tolist(),
+        "attentions": [n for n, site in zip(names, sites, strict=True) if site.heads > 1],
+        "by_head": by_head.tolist(),
+    }
+
+
+def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
+    """A beam search step by step.
+
+    Returns:
+        "steps": whether the document was `alive` after each, the `best` hypothesis that leads to
+        the document and its `rank`, and what the beam `kept`. "lost": the step, from 1, that lost
+        the document; "replaced_by": the last place of the beam there. "generated": what the search
+        ended with. Probabilities are those of whole hypotheses, by which a beam chooses.
+    """
+
+    def tell(one: Hypothesis | None) -> dict[str, Any] | None:
+        return one and {"text": retriever.text_of(one.tokens), "probability": one.probability}
+
+    lost = path.lost_step
+    return {
+        "steps": [
+            {
+                **{"alive": step.alive, "rank": step.rank},
+                **{"best": tell(step.best), "kept": list(map(tell, step.kept))},
+            }
+            for step in path.steps
+        ],
+        "lost": path.lost,
+        "replaced_by": tell(lost.limit or next(iter(lost.kept), None)) if lost else None,
+        "generated": [
+            {
+                "text": retriever.text_of(one.tokens),
+                "log_probability": one.log_prob,
+                "documents": _titles(retriever, one.documents),
+                "count": one.n_documents,
+            }
+            for one in path.generated
+        ],
+    }
+
+
+def _titles(retriever: Retriever, names: Iterable[str]) -> list[dict[str, str]]:
+    return [{"id": name, "title": retriever.read(name)[0]} for name in names]

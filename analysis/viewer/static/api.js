@@ -1,77 +1,77 @@
-/** Questions to the explorer's own server, and the parts of the page that wait for what it says. */
+/** Questions to the explorer's own server, and the parts of the page that wait for the answers. */
 
-import { make } from "./elements.js";
+import { make } from "./viewer.js";
 
-/** What the server says to one question; its one line of an error is thrown. */
-export async function ask(verb, body, signal) {
-  const reply = await sent(`api/${verb}`, body, signal);
-  const found = await reply.json().catch(() => null);
-  if (!reply.ok || found === null) throw new Error(found?.error ?? `the server failed with status ${reply.status}`);
-  return found;
+/** The server's answer to one question; its one line of an error is thrown. */
+export async function ask(verb, body = {}, signal) {
+  const reply = await send(verb, body, signal);
+  return reply.json();
 }
 
-/** A file that the server makes, and its name. */
-export async function askFile(verb, body) {
-  const reply = await sent(`api/${verb}`, body);
-  if (!reply.ok) throw new Error((await reply.json().catch(() => null))?.error ?? `status ${reply.status}`);
-  const name = /filename="([^"]+)"/.exec(reply.headers.get("content-disposition") ?? "");
-  return [await reply.blob(), name?.[1]];
+/** A file that the server makes, saved under its name. */
+export async function download(verb, body) {
+  const reply = await send(verb, body);
+  const [, name] = /filename="([^"]+)"/.exec(reply.headers.get("content-disposition"));
+  const link = make("a", { href: URL.createObjectURL(await reply.blob()), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-async function sent(address, body, signal) {
-  const settings = body === undefined ? {} : {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-  };
-  try {
-    return await fetch(address, { signal, ...settings });
-  } catch (error) {
+async function send(verb, body, signal) {
+  const settings = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
+  const reply = await fetch(`api/${verb}`, settings).catch((error) => {
     if (error.name === "AbortError") throw error;
     throw new Error("the explorer's server does not reply: is `python -m analysis.explore` still running?");
-  }
+  });
+  if (reply.ok) return reply;
+  const told = await reply.json().catch(() => null);
+  throw new Error(told?.error ?? `the server failed with status ${reply.status}`);
 }
 
-/** Part of the page that is filled by the server: that it is busy, or failed, is said as text. */
+/** Part of the page that the server fills: text says that it is busy or has failed. */
 export class Panel {
   constructor(attributes = {}) {
     this.status = make("p", { class: "status", role: "status" });
     this.body = make("div", { class: "panel-body" });
     this.element = make("section", attributes, this.status, this.body);
-    this.controller = null;
   }
 
-  /** Asks, then draws; a later call makes an earlier one void. What was drawn before stays until then. */
-  async fill(busy, question, draw) {
-    this.stop();
+  /** Asks unless `key`, the question, is the one that was asked last, then draws; a later call makes an earlier one void. */
+  async fill(busy, key, question, draw) {
+    const asked = JSON.stringify(key);
+    if (asked === this.asked) return;
+    this.clear();
+    this.asked = asked;
     const { signal } = (this.controller = new AbortController());
     this.status.textContent = busy;
-    this.status.classList.remove("error");
     this.element.setAttribute("aria-busy", "true");
     try {
-      const found = await question(signal);
+      const told = await question(signal);
       if (signal.aborted) return;
-      this.end();
-      draw(found);
+      await draw(told);
+      if (!signal.aborted) this.end();
     } catch (error) {
-      if (!signal.aborted) this.fail(error);
+      if (signal.aborted) return;
+      this.clear(error.message);
+      this.status.classList.add("error");
+      this.body.replaceChildren(); // it belongs to another question
     }
   }
 
-  stop() {
+  /** Stops waiting; `message` says why there is nothing to show. What was drawn stays until something else is. */
+  clear(message) {
     this.controller?.abort();
+    this.asked = null;
     this.end();
+    if (message !== undefined) {
+      this.body.replaceChildren();
+      this.status.textContent = message;
+    }
   }
 
   end() {
     this.status.textContent = "";
     this.status.classList.remove("error");
     this.element.removeAttribute("aria-busy");
-  }
-
-  /** What was drawn before belongs to another question, so it goes. */
-  fail(error) {
-    this.end();
-    this.body.replaceChildren();
-    this.status.textContent = error.message;
-    this.status.classList.add("error");
   }
 }

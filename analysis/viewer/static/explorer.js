@@ -2,70 +2,64 @@
 
 import { ask } from "./api.js";
 import { CompareView } from "./compare.js";
-import { button, make } from "./elements.js";
-import { setGlossary } from "./glossary.js";
 import { PairView } from "./pair.js";
-import { linkButton } from "./save.js";
 import { SearchView } from "./search.js";
 import { follow, open, read } from "./state.js";
+import { button, explain, make, showExplanations } from "./viewer.js";
 
-const VIEWS = { search: "Search", pair: "Align two texts", compare: "Compare" };
+const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView], compare: ["Compare", CompareView] };
 const TEXTS = ["system", "q", "known", "doc", "title", "text", "edited"]; // what another view takes over
 
 let shownView = null;
 
 async function start() {
-  const content = document.getElementById("content");
-  document.getElementById("skip").addEventListener("click", (event) => {
-    event.preventDefault(); // "#content" would be taken for a state
-    content.focus();
-  });
-  let about;
-  try {
-    about = await ask("about");
-  } catch (error) {
-    const loading = document.getElementById("loading");
+  const content = document.getElementById("content"), loading = document.getElementById("loading");
+  const about = await ask("about").catch((error) => {
     loading.textContent = error.message;
     loading.classList.add("error");
-    return;
-  }
-  for (const system of about.systems) system.paradigm = system.paradigm.replace(/[ -]/g, "_");
-  setGlossary(about.glossary);
-  const size = about.documents.toLocaleString("en");
-  document.getElementById("collection").textContent = `${about.collection}, ${size} documents`;
-  const views = { search: new SearchView(about), pair: new PairView(about), compare: new CompareView(about) };
-  const tabs = Object.entries(VIEWS).map(([name, label]) => button(label, () => turnTo(name), { "data-view": name }));
+    throw error;
+  });
+  explain(about.glossary);
+  showExplanations();
+  document.getElementById("collection").textContent = `${about.collection}, ${about.documents.toLocaleString("en")} documents`;
+  const views = Object.fromEntries(Object.entries(VIEWS).map(([name, [, View]]) => [name, new View(about)]));
+  const tabs = Object.entries(VIEWS).map(([name, [label]]) => button(label, () => turnTo(name), { "data-view": name }));
   document.getElementById("views").append(...tabs);
   document.getElementById("link").append(linkButton());
   content.replaceChildren(...Object.values(views).map((view) => view.element));
-  follow((state, opened) => show(views, tabs, state, opened));
+  follow((state, opened) => {
+    const name = state.view in views ? state.view : "search";
+    for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === name ? "page" : "false");
+    for (const [other, view] of Object.entries(views)) view.element.hidden = other !== name;
+    views[name].show(state);
+    document.title = `${views[name].title(state)} – gr-mvdr explorer`;
+    if (opened && shownView !== name) {
+      content.focus({ preventScroll: true }); // what was clicked is hidden now
+      scrollTo(0, 0);
+    }
+    shownView = name;
+  });
 }
 
-function show(views, tabs, state, opened) {
-  const name = state.view in views ? state.view : "search";
-  for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === name ? "page" : "false");
-  for (const [other, view] of Object.entries(views)) view.element.hidden = other !== name;
-  views[name].show(state);
-  document.title = `${views[name].title(state)} – gr-mvdr explorer`;
-  if (opened && shownView !== name) {
-    document.getElementById("content").focus({ preventScroll: true }); // what was clicked is hidden now
-    window.scrollTo(0, 0);
-  }
-  shownView = name;
-}
-
-/** Another view, with the texts at hand; the same one again begins with the query alone. */
+/** Another view, with the texts at hand; the same one begins again with the query alone. */
 function turnTo(view) {
-  const { system, q, known } = read();
-  const state = view === shownView ? { system, q, known } : read();
+  const { system, q, known, ...rest } = read();
+  const state = view === shownView ? { system, q, known } : { system, q, known, ...rest };
   const kept = Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
-  if (view === "search") open({ view, q: state.q, known: state.known });
-  else open({ view, ...kept, ...(view === "compare" ? second(state) : {}) });
+  const { q2 = q, known2 = known, doc2 } = state;
+  if (view === "search") open({ view, q, known });
+  else open({ view, ...kept, ...(view === "compare" ? { q2, known2, doc2 } : {}) });
 }
 
-/** The other side of a comparison: its own query, else the first side's. */
-function second({ q, known, q2, known2, doc2 }) {
-  return q2 === undefined ? { q2: q, known2: known, doc2 } : { q2, known2, doc2 };
+/** Copies the address of what is shown; where the browser forbids it, the address is there to be copied. */
+function linkButton() {
+  const status = make("span", { class: "small", role: "status" });
+  const copy = () => navigator.clipboard.writeText(location.href).then(() => status.replaceChildren("Copied."), () => {
+    const field = make("input", { type: "text", readonly: true, value: location.href, "aria-label": "Link to this view" });
+    status.replaceChildren(field);
+    field.select();
+  });
+  return make("span", { class: "copy" }, button("Copy link", copy, { title: "A link that reopens this view while the explorer runs" }), " ", status);
 }
 
 start();

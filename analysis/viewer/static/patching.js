@@ -1,15 +1,12 @@
 /** Activation patching: which layer, head and token carries what a query's score loses by another word. */
 
 import { Panel, ask } from "./api.js";
-import { readable } from "./bars.js";
-import { delayed, labelled, make, words } from "./elements.js";
-import { term } from "./glossary.js";
-import { Matrix } from "./matrix.js";
-import { shown, signed } from "./numbers.js";
+import { delayed } from "./state.js";
+import { Matrix, labelled, make, shown, signed, spoken, term, words } from "./viewer.js";
 
 const PAUSE = 600; // milliseconds after a key: every part is run again
 const CLOSE = "The two scores are too close: what a part restores of so little says nothing. Change another word.";
-const IDLE = "Point at a cell: it says what that part restores.";
+const IDLE = "Point at a cell to see what that part restores.";
 
 export class PatchView {
   /** `changed(text)` when a person types the other query; "" asks the server for one. */
@@ -25,44 +22,31 @@ export class PatchView {
 
   show(system, query, document, perturbed) {
     const asked = { system: system.number, query, document, perturbed };
-    const key = JSON.stringify(asked);
-    if (key === this.key) return;
-    this.key = key;
-    const question = (signal) => ask("patch", asked, signal).catch((error) => {
-      if (!signal.aborted) this.key = null;
-      throw error;
-    });
-    this.panel.fill("Patching every part …", question, (found) => this.draw(found));
+    this.panel.fill("Patching every part …", asked, (signal) => ask("patch", asked, signal), (told) => this.draw(told));
   }
 
-  draw({ perturbed, scores, stacks }) {
+  draw({ perturbed, scores: [clean, other], stacks }) {
     if (document.activeElement !== this.other) this.other.value = perturbed;
-    const [clean, other] = scores;
-    const facts = make("p", { class: "score" }, "Score of your query ", make("b", {}, shown(clean)), ", of the other ",
-      make("b", {}, shown(other)), ", difference ", make("b", {}, signed(clean - other)), ".");
     const close = stacks[0].by_token[0][0] === null;
-    const maps = close ? [make("p", { class: "error" }, CLOSE)] : stacks.map(stackMaps);
-    this.panel.body.replaceChildren(facts, ...maps);
+    this.panel.body.replaceChildren(
+      make("p", { class: "score" }, "Score of your query ", make("b", {}, shown(clean)), ", of the other ", make("b", {}, shown(other)),
+        ", difference ", make("b", {}, signed(clean - other)), "."),
+      ...(close ? [make("p", { class: "error" }, CLOSE)] : stacks.map(showStack)));
   }
 }
 
-/** Both maps of an encoder or a decoder. */
-function stackMaps(stack) {
-  const heads = stack.by_head[0].map((_, head) => `${head + 1}`);
-  return make("section", { "aria-label": stack.name }, words("h3", stack.name), make("div", { class: "sides" },
-    map(stack.by_token, stack.parts, stack.tokens, ["layers", "tokens"]),
-    map(stack.by_head, stack.attentions, heads, ["layers", "heads"])));
+/** What the parts of an encoder or a decoder restore, by token and by head. */
+function showStack({ name, parts, tokens, by_token: byToken, attentions, by_head: byHead }) {
+  const heads = byHead[0].map((_, head) => `${head + 1}`);
+  return make("section", { "aria-label": name }, words("h3", name), make("div", { class: "sides" },
+    showMap(byToken, parts, tokens, "token"), showMap(byHead, attentions, heads, "head")));
 }
 
-function map(restored, rows, columns, sides) {
+function showMap(restored, rows, columns, kind) {
   const status = make("p", { class: "partners", role: "status" }, IDLE);
-  const matrix = new Matrix({
-    point: (row, column) => {
-      const place = `${sides[1].slice(0, -1)} “${readable(columns[column])}”`;
-      status.textContent = `${rows[row]}, ${place}: restores ${shown(restored[row][column])}`;
-    },
-    leave: () => (status.textContent = IDLE),
-  }, sides);
-  matrix.show(restored, rows, columns, "restored share");
+  const matrix = new Matrix((row, column) => {
+    status.textContent = `${rows[row]}, ${kind} ${spoken(columns[column])}: restores ${shown(restored[row][column])}`;
+  }, () => (status.textContent = IDLE), ["layers", `${kind}s`]);
+  matrix.show(restored, rows, columns, "Restored share");
   return make("div", {}, matrix.element, status);
 }

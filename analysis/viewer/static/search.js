@@ -1,80 +1,114 @@
-/** Search: a query, or a known one, and what every system finds for it. */
+/** Search: a query of any kind, what every system retrieves for it, and where the relevant documents are. */
 
 import { Panel, ask } from "./api.js";
-import { button, labelled, make } from "./elements.js";
-import { term } from "./glossary.js";
-import { KnownQueries, openKnown } from "./queries.js";
-import { resultColumns } from "./results.js";
-import { open, read } from "./state.js";
+import { begin, delayed, documentLink, open, openPair, read } from "./state.js";
+import { button, hitCards, labelled, make, term, words } from "./viewer.js";
 
 const K = 10;
+const LISTED = 100; // known queries that the server lists at most
+const GOLD = 2; // relevant documents that are not folded
+
+/** A known query's search. Several may have one text: its name says whose documents are relevant. */
+const stateOf = ({ text, known }) => ({ view: "search", q: text, known });
 
 export class SearchView {
   constructor(about) {
-    this.about = about;
-    this.known = new KnownQueries(about);
+    this.systems = about.systems;
     this.query = make("input", { type: "search", name: "q", dir: "auto", autocomplete: "off", required: true });
     this.k = make("input", { type: "number", name: "k", min: 1, max: 100, value: K });
-    this.among = make("input", { type: "text", name: "among", autocomplete: "off", spellcheck: "false" });
     this.panel = new Panel({ class: "results", "aria-label": "Results" });
-    this.more = make("details", { class: "more" }, make("summary", {}, "Options"),
-      labelled("Documents per system", this.k),
-      labelled("Search only in these documents (ids, with spaces between)", this.among));
     const form = make("form", { class: "search-form", role: "search", onsubmit: (event) => this.submit(event) },
-      labelled("Query", this.query, { class: "wide-label" }),
-      make("button", { type: "submit", class: "main" }, "Search"), this.more);
-    this.element = make("div", { class: "search-view" }, make("aside", {}, this.known.element),
-      make("div", { class: "found" }, form, this.panel.element));
-    this.hint();
+      labelled("Query", this.query, { class: "wide-label" }), labelled("Documents", this.k),
+      make("button", { type: "submit", class: "main" }, "Search"));
+    this.element = make("div", { class: "search-view" }, this.makeList(), make("div", {}, form, this.panel.element));
+    this.loadList();
   }
 
-  hint() {
-    this.panel.body.replaceChildren(make("p", { class: "quiet" }, "Type any query, or choose a known one. ",
-      "A click on a result then shows how its ", term("tokens", "token"), " are aligned with the query's, ",
-      "and what each gives to the ", term("score"), "."));
+  /** The known queries, the first of which tell most: where systems disagree, or where the only one fails. */
+  makeList() {
+    const order = this.systems.length > 1 ? "where systems disagree most come first" : "where the system fails come first";
+    this.filter = make("input", { type: "search", autocomplete: "off", oninput: delayed(200, () => this.loadList()) });
+    this.count = make("span", { class: "quiet" });
+    this.list = new Panel();
+    this.known = make("details", { class: "known", open: true }, make("summary", {}, "Known queries ", this.count),
+      make("p", { class: "quiet small" }, "Each with the ", term("rank"), " of its ", term("relevant", "gold"),
+        ` document in each system; those ${order}.`),
+      labelled("Filter", this.filter), this.list.element);
+    return make("aside", {}, this.known);
+  }
+
+  loadList() {
+    const asked = { text: this.filter.value };
+    this.list.fill("Loading the known queries …", asked, (signal) => ask("queries", asked, signal), (queries) => {
+      this.count.textContent = queries.length < LISTED ? `(${queries.length})` : `(first ${LISTED})`;
+      const none = this.filter.value ? "No known query has these words." : "These runs know no queries.";
+      this.list.body.replaceChildren(queries.length ? make("ol", { class: "query-list" }, queries.map((query) => this.item(query)))
+        : make("p", { class: "quiet" }, none));
+      this.mark(this.current);
+      if (queries.length && !location.hash) begin(stateOf(queries[0])); // no empty page
+    });
+  }
+
+  item(query) {
+    const ranks = this.systems.map(({ label }, place) => make("span", { class: query.ranks[place] === null ? "missed" : null },
+      `${label} ${query.ranks[place] ?? "–"}`));
+    return make("li", {}, make("button", { type: "button", "data-known": query.known, onclick: () => open(stateOf(query)) },
+      words("span", query.text, { class: "query-text" }),
+      make("span", { class: "ranks" }, words("bdi", query.known, { class: "query-id" }), ranks)));
+  }
+
+  /** Marks the query that is shown, by its name in the list; undefined: none. */
+  mark(known) {
+    this.current = known;
+    for (const item of this.list.body.querySelectorAll("button")) item.setAttribute("aria-current", `${item.dataset.known === known}`);
   }
 
   submit(event) {
     event.preventDefault();
-    const k = Number(this.k.value);
-    const { q, known } = read();
-    open({ view: "search", q: this.query.value, known: this.query.value === q ? known : null,
-      k: k === K ? null : k, among: this.among.value.trim() });
+    const { q, known } = read(), k = Number(this.k.value);
+    open({ view: "search", q: this.query.value, known: this.query.value === q ? known : null, k: k === K ? null : k });
   }
 
-  show(state) {
-    const key = JSON.stringify([state.q, state.known, state.k, state.among]);
-    if (key === this.key) return;
-    this.key = key;
-    this.query.value = state.q ?? "";
-    this.k.value = state.k ?? K;
-    this.among.value = state.among ?? "";
-    this.more.open = Boolean(state.k || state.among);
-    this.known.mark(state.known);
-    if (!state.q?.trim()) {
-      this.panel.stop();
-      this.hint();
+  show({ q, known, k }) {
+    this.query.value = q ?? "";
+    this.k.value = k ?? K;
+    if (!q?.trim()) {
+      this.mark();
+      this.panel.clear("Type any query, or choose a known one.");
       return;
     }
-    if (window.innerWidth <= 900) this.known.element.open = false; // a narrow page shows results first
-    const among = state.among ? state.among.split(/\s+/) : undefined;
-    const asked = { query: state.q, known: state.known, k: Number(state.k ?? K), among };
-    this.panel.fill("Searching in all systems …", (signal) => ask("search", asked, signal), (found) => {
-      this.known.mark(found.known?.known);
-      this.panel.body.replaceChildren(namesakes(found.namesakes), ...resultColumns(this.about.systems, state.q, found));
+    const asked = { query: q, known, k: Number(k ?? K) };
+    if (innerWidth <= 900) this.known.open = false; // a narrow page shows results first
+    this.panel.fill("Searching in all systems …", asked, (signal) => ask("search", asked, signal), (told) => {
+      this.mark(told.known?.known);
+      this.panel.body.replaceChildren(...this.goldLines(q, told.gold),
+        make("div", { class: "columns" }, told.systems.map((list) => this.column(q, list))));
     });
+  }
+
+  /** The relevant documents: where each system ranks them; a click says why. */
+  goldLines(query, gold) {
+    const lines = gold.map(({ id, title, ranks }) => make("section", { class: "gold-line", "aria-label": "Relevant document" },
+      make("p", {}, make("strong", {}, term("Relevant", "gold"), ": "), words("bdi", title || id), make("span", { class: "quiet" }, ` ${id}`)),
+      make("div", { class: "whys" }, this.systems.map((system, place) => button(
+        `${system.label}: ${ranks[place] === null ? "not retrieved" : `rank ${ranks[place]}`} – why?`,
+        () => openPair(system, query, id, "why"), { class: ranks[place] === null ? "missed" : null, dir: "auto" })))));
+    const more = lines.splice(GOLD);
+    return more.length ? [...lines, make("details", {}, make("summary", {}, `${more.length} more relevant documents`), more)] : lines;
+  }
+
+  column(query, { number, milliseconds, error, hits }) {
+    const system = this.systems[number];
+    const title = (hit) => documentLink(system, query, hit);
+    const cards = hits.length ? hitCards(hits, title, () => term("score", "score in the search"))
+      : make("p", { class: "quiet" }, "This system retrieved no document.");
+    return make("section", { class: "column", "aria-label": `Results of ${system.label}` },
+      make("header", {}, words("h3", system.label, { title: system.run }),
+        make("p", { class: "quiet small" }, term(system.paradigm), `, ${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms`)),
+      error ? make("p", { class: "error" }, error) : cards);
   }
 
   title(state) {
     return state.q ?? "Search";
   }
-}
-
-/** A choice among known queries of one text, whose gold documents differ; "" without a choice. */
-function namesakes(queries) {
-  if (!queries.length) return "";
-  const choices = queries.map((query) => button(query.known, () => openKnown(query), { dir: "auto" }));
-  return make("div", { class: "gold-line namesakes" },
-    make("p", {}, `${queries.length} known queries have this text. Choose one to see its gold documents:`),
-    make("div", { class: "whys" }, ...choices));
 }

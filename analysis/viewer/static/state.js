@@ -1,14 +1,16 @@
 /** Where a person is, kept in the address after "#": a link reopens it, back and forward work. */
 
+import { make, words } from "./viewer.js";
+
 let listener = () => {};
 
-/** The state that the address names: texts by key; a key that is not there is undefined. */
+/** The state that the address names: texts by key. */
 export function read() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }
 
-/** The address of a state; what is null, undefined or "" is left out. */
-export function address(state) {
+/** The address of a state; null, undefined and "" are left out. */
+function address(state) {
   const kept = Object.entries(state).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return `#${new URLSearchParams(kept)}`;
 }
@@ -19,7 +21,13 @@ export function open(state) {
   listener(read(), true);
 }
 
-/** Changes part of the state, without a step of its own for "back" (an edit, a switch). */
+/** Shows a state in the place of the empty one that the page began with. */
+export function begin(state) {
+  history.replaceState(null, "", address(state));
+  listener(read(), false);
+}
+
+/** Changes part of the state without a step of its own for "back": an edit, a switch. */
 export function change(changes) {
   history.replaceState(null, "", address({ ...read(), ...changes }));
 }
@@ -27,12 +35,32 @@ export function change(changes) {
 /** Calls `show(state, opened)` with the state now and whenever it is another; `opened`: not by "back" or a link. */
 export function follow(show) {
   listener = show;
-  window.addEventListener("popstate", () => show(read(), false));
+  addEventListener("popstate", () => show(read(), false));
   show(read(), false);
 }
 
-/** The system that a state names, else the first that aligns tokens. */
+/** The system that a state names, else the first. */
 export function systemOf(systems, state) {
-  const named = systems.find((system) => `${system.number}` === state.system);
-  return named ?? systems.find((system) => system.alignable) ?? systems[0];
+  return systems.find((system) => `${system.number}` === state.system) ?? systems[0];
+}
+
+/** Shows a document with a query in a system. */
+export function openPair(system, query, document, tab) {
+  const { known, k } = read(); // of the search, to which a person may return
+  open({ view: "pair", system: system.number, q: query, known, doc: document, tab, k });
+}
+
+/** A button with a document's title that opens it with a query in a system. */
+export function documentLink(system, query, document) {
+  return make("button", { type: "button", class: "link", title: document.id,
+    onclick: () => openPair(system, query, document.id) }, words("bdi", document.title || document.id));
+}
+
+/** Calls `act` once no further call has come for some milliseconds. */
+export function delayed(milliseconds, act) {
+  let timer;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(act, milliseconds, ...given);
+  };
 }

@@ -1,20 +1,19 @@
 /** The texts of a pair, edited in place; those of a document come from the collection. */
 
 import { ask } from "./api.js";
-import { button, delayed, labelled, make } from "./elements.js";
-import { change, read } from "./state.js";
+import { change, delayed } from "./state.js";
+import { button, labelled, make } from "./viewer.js";
 
 const PAUSE = 350; // milliseconds without a key before an edit is sent
 
 export class Texts {
   /** `mark` ends the keys of the state that hold these texts ("" or "2"); `edited()` is called after an edit. */
   constructor(edited, { mark = "", name = "" } = {}) {
-    [this.edited, this.mark] = [edited, mark];
-    this.pending = {};
+    Object.assign(this, { edited, mark, pending: {} });
     this.later = delayed(PAUSE, () => this.send());
     const area = (rows, oninput) => make("textarea", { rows, dir: "auto", spellcheck: "false", oninput });
-    const ofDocument = () => this.typed({ title: this.title.value, text: this.text.value, edited: 1 });
-    this.query = area(2, () => this.typed({ q: this.query.value }));
+    const ofDocument = () => this.type({ title: this.title.value, text: this.text.value, edited: 1 });
+    this.query = area(2, () => this.type({ q: this.query.value }));
     this.title = make("input", { type: "text", dir: "auto", spellcheck: "false", autocomplete: "off", oninput: ofDocument });
     this.text = area(4, ofDocument);
     this.note = make("p", { class: "note small", role: "status" });
@@ -22,49 +21,40 @@ export class Texts {
       make("div", {}, labelled(`Title${name}`, this.title), labelled(`Document${name}`, this.text)));
   }
 
-  typed(part) {
+  type(part) {
     Object.assign(this.pending, part);
     this.later();
   }
 
   send() {
-    if (this.doc && "q" in this.pending) this.keepOriginal();
     const marked = Object.entries(this.pending).map(([key, value]) => [key + this.mark, value]);
     this.pending = {};
     change(Object.fromEntries(marked));
     this.edited();
   }
 
-  /** The query as it was opened stays in the address, to tell what an edit changed. */
-  keepOriginal() {
-    const state = read(), original = state[`from${this.mark}`] ?? state[`q${this.mark}`];
-    this.pending.from = original === this.pending.q ? null : original;
-  }
-
   /** Fills the fields from the state; a document's own text is fetched. */
   show(state) {
     const [q, doc, title, text, edited] = ["q", "doc", "title", "text", "edited"].map((key) => state[key + this.mark]);
-    this.doc = doc;
-    this.isEdited = Boolean(edited) || !doc;
     set(this.query, q ?? "");
-    if (this.isEdited) this.fill(title ?? "", text ?? "");
-    else if (this.loaded !== doc) this.fetch(doc);
-    this.say();
+    if (doc && !edited) this.fetch(doc);
+    else {
+      this.loaded = undefined;
+      this.fill(title ?? "", text ?? "");
+    }
+    const undo = button("Back to the document's own text", () => this.undo(), { class: "link" });
+    this.note.replaceChildren(...(doc && edited ? [`This is ${doc} as you edited it. `, undo] : ["Edit the texts: they are scored as you type."]));
   }
 
   async fetch(doc) {
+    if (this.loaded === doc) return;
     this.loaded = doc;
     this.fill("", "");
-    try {
-      const found = await ask(`document?${new URLSearchParams({ id: doc })}`);
-      if (this.loaded === doc && !this.isEdited) this.fill(found.title, found.text);
-    } catch (error) {
-      this.note.textContent = error.message;
-    }
+    const told = await ask("document", { id: doc }).catch((error) => ({ title: "", text: error.message }));
+    if (this.loaded === doc) this.fill(told.title, told.text);
   }
 
   fill(title, text) {
-    if (this.isEdited) this.loaded = undefined;
     set(this.title, title);
     set(this.text, text);
   }
@@ -73,14 +63,6 @@ export class Texts {
     this.pending = { title: null, text: null, edited: null };
     this.send();
     this.text.focus();
-  }
-
-  say() {
-    if (!this.doc) this.note.textContent = "Scored as you type.";
-    else if (this.isEdited) {
-      const undo = button("Back to the document's own text", () => this.undo(), { class: "link" });
-      this.note.replaceChildren(`This is ${this.doc} as you edited it. `, undo);
-    } else this.note.textContent = "Edit query or document here: it is scored as you type.";
   }
 }
 

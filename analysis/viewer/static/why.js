@@ -1,86 +1,95 @@
-/** Why a system ranks a document where it does: against its best document, and where a beam lost it. */
+/** Why a system ranks a document where it does: against its first document, and where a beam lost it. */
 
 import { Panel, ask } from "./api.js";
-import { beamSteps, generatedList } from "./beam.js";
-import { differenceTable } from "./differences.js";
-import { button, make, words } from "./elements.js";
-import { term } from "./glossary.js";
-import { rankOf, shown } from "./numbers.js";
-import { documentLink } from "./results.js";
-import { shareList } from "./shares.js";
+import { documentLink, open, read } from "./state.js";
+import { bars, button, differenceTable, make, percent, shown, spoken, table, term, words, written } from "./viewer.js";
+
+const FIRST = 12; // generated identifiers before "show all"
+const KEPT = 4; // of what a step kept
+const EXAMPLES = 3; // documents that a line names
 
 export class WhyView {
-  /** `compare(id)` opens the comparison with another document. */
-  constructor(compare) {
-    this.compare = compare;
+  constructor() {
     this.reason = new Panel({ class: "reason", "aria-label": "In short" });
     this.element = make("section", { class: "why-view", "aria-label": "Why this rank" });
   }
 
-  /** Asks once for each system, query and document id; `known`: which known query it is, if one. */
   show(system, query, known, document) {
     const asked = { system: system.number, query, known, document };
-    const key = JSON.stringify(asked);
-    if (key === this.key) return;
-    [this.key, this.found] = [key, null];
     const busy = `Searching again, to ${system.generative ? "watch the beam" : "explain the rank"} …`;
-    this.reason.body.replaceChildren();
-    this.say(busy);
-    const question = (signal) => ask("explain", asked, signal).catch((error) => {
-      if (!signal.aborted) this.fail(error);
-      throw error;
-    });
-    this.reason.fill(busy, question, (found) => {
-      this.found = found;
-      this.reason.body.replaceChildren(words("p", found.reason));
-      this.draw(system, query, document);
+    this.reason.fill(busy, asked, (signal) => {
+      this.element.replaceChildren();
+      return ask("explain", asked, signal);
+    }, (told) => {
+      this.reason.body.replaceChildren(words("p", told.reason));
+      this.draw(told, system, query, document);
     });
   }
 
-  fail(error) {
-    this.key = null;
-    this.say(error.message);
-  }
-
-  /** Nothing to explain: the pair is not of the collection. */
+  /** Without a document of the collection there is no rank to explain. */
   clear(message) {
-    this.key = this.found = null;
-    this.reason.stop();
-    this.reason.body.replaceChildren();
-    this.say(message);
-  }
-
-  say(message) {
+    this.reason.clear("");
     this.element.replaceChildren(make("p", { class: "quiet" }, message));
   }
 
-  draw(system, query, document) {
-    const { best, hit, steps, generated } = this.found;
+  draw({ best, hit, steps, lost, replaced_by: replaced, generated }, system, query, document) {
     const other = best && best.id !== document ? best : null;
+    this.best = other?.id;
     const parts = [
-      this.standing(system, query, other),
-      steps?.length ? beamSteps(this.found) : null,
-      make("div", { class: "sides" }, hit && other ? against(hit, other, system) : null,
-        system.generative && hit ? shareList(hit.shares, hit.score, system.shares_of, "in the search") : null),
+      other ? make("p", {}, "First is ", documentLink(system, query, other), ". ", button("Compare the two", () => compareWith(other.id))) : null,
+      hit && other ? make("section", { "aria-label": "Against the first document" }, make("h3", {}, "How it differs from the first document"),
+        differenceTable({ name: "this", ...hit }, { name: "first", ...other }, system.shares_of)) : null,
+      steps?.length ? beamSteps(steps, lost, replaced) : null,
+      system.generative && hit ? make("section", {}, make("h3", {}, "Shares of the ", term("score in the search")), bars(hit.shares, hit.score)) : null,
       generated ? generatedList(system, query, generated) : null,
     ];
-    this.element.replaceChildren(...parts.filter((part) => part));
-  }
-
-  standing(system, query, other) {
-    const { rank, score } = this.found;
-    const first = other ? make("p", {}, "First is ", documentLink(system, query, other), ` with ${shown(other.score)}. `,
-      button("Compare the two", () => this.compare(other.id))) : null;
-    const points = [term("score", "score in the search"), " ", make("b", {}, shown(score))];
-    const place = rank ? ["In the search: ", term("rank"), " ", make("b", {}, rankOf(rank)), ", ", ...points]
-      : ["Not found in the search; in one for this document alone: ", ...points];
-    return make("div", { class: "facts" }, make("p", {}, ...place, "."), first);
+    this.element.replaceChildren(...parts.filter(Boolean));
   }
 }
 
-/** Where the first document gains on this one. */
-function against(hit, best, system) {
-  return make("section", { "aria-label": "Against the first document" },
-    make("h3", {}, "How it differs from the first document"),
-    differenceTable(hit.shares, best.shares, ["this", "first"], system.shares_of));
+/** The same query with another document of the collection: the given one, or a copy of this one to edit. */
+export function compareWith(id) {
+  const { q, known, doc, title, text, edited, system } = read();
+  const other = id && id !== doc ? { doc2: id } : { doc2: doc, title2: title, text2: text, edited2: edited };
+  open({ view: "compare", system, q, known, doc, title, text, edited, q2: q, known2: known, ...other });
+}
+
+function beamSteps(steps, lost, replaced) {
+  const columns = [["step", null], ["best beginning of this document", "name"], [term("probability"), null], [term("rank"), null],
+    ["in the beam", "name"], ["the beam kept", "name"]];
+  const rows = steps.map(({ best, rank, alive, kept }, place) => ({
+    kind: place + 1 === lost ? "lost" : null,
+    values: [`${place + 1}`, best ? words("bdi", written(best.text)) : "–", percent(best?.probability), rank ?? "–",
+      alive ? "yes" : place + 1 === lost ? "lost here" : "no",
+      make("ul", { class: "kept" }, kept.slice(0, KEPT).map((one) => make("li", {},
+        words(one.text === best?.text ? "b" : "bdi", written(one.text)), make("span", { class: "quiet" }, ` ${percent(one.probability)}`))))],
+  }));
+  return make("section", { "aria-label": "Steps of the beam" }, make("h3", {}, "Step by step through the ", term("beam")),
+    summary(steps, lost, replaced), table(columns, rows, { class: "steps" }));
+}
+
+function summary(steps, lost, replaced) {
+  if (!lost) return make("p", {}, "This document stayed in the beam to the end.");
+  const best = steps[lost - 1].best;
+  return make("p", { class: "lost-line" }, `The beam lost this document at step ${lost}`,
+    best ? [": ", words("bdi", spoken(best.text)), ` had a probability of ${percent(best.probability)}`] : null,
+    replaced ? ["; the last place in the beam went to ", words("bdi", spoken(replaced.text)), ` with ${percent(replaced.probability)}`] : null, ".");
+}
+
+/** The n-grams or docids that were generated for a query, and the documents that each names. */
+function generatedList(system, query, generated) {
+  const columns = [["generated", "name"], [term("log p", "log-probability"), null], ["documents", "name links"]];
+  const row = (one) => ({ values: [words("bdi", written(one.text)), shown(one.log_probability, 2), documentLinks(system, query, one.documents, one.count)] });
+  const holder = make("div", {}, table(columns, generated.slice(0, FIRST).map(row), { class: "generated" }));
+  if (generated.length > FIRST) {
+    holder.append(button(`Show all ${generated.length}`, () => holder.replaceChildren(table(columns, generated.map(row))), { class: "link" }));
+  }
+  return make("section", { "aria-label": "What was generated" }, make("h3", {}, "What was generated"),
+    generated.length ? holder : make("p", { class: "quiet" }, "Nothing was generated."));
+}
+
+/** Links to the first of some documents, and how many more there are. */
+export function documentLinks(system, query, documents, count) {
+  const links = documents.slice(0, EXAMPLES).map((document) => documentLink(system, query, document));
+  return count > links.length ? [...links, make("span", { class: "quiet" }, `and ${count - links.length} more`)] : links;
 }

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from starlette.testclient import TestClient
 
-from analysis.viewer.known_queries import KnownQueries, KnownQuery
-from analysis.viewer.loading import LoadedSystem
+from analysis.viewer.known_queries import KnownQuery
 from analysis.viewer.server import build_app
-from analysis.viewer.session import Session
+from analysis.viewer.session import LoadedSystem, Session
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import System
@@ -89,7 +88,7 @@ def make_session(folder: Path | None = None) -> Session:
         KnownQuery("q1", "Apple pie", ("a", "c"), ({"a": 1, "c": 7}, *nowhere)),
         KnownQuery("q0", "quince", ("d",), ({"d": 4}, *nowhere)),
     ]
-    return Session(systems, KnownQueries(known))
+    return Session(systems, known)
 
 
 def client(session: Session, host: str = f"127.0.0.1:{PORT}") -> TestClient:
