@@ -23,6 +23,16 @@ from models.base import System, Table
 IDENTIFIERS = "identifiers"
 # Documents whose tokens are compared with those that a stage was trained on.
 _SAMPLE = 50
+# Beginnings of the paths of parts that have moved, and where they are today.
+_MOVED = {
+    "gr_mvdr.identifiers.docids.Semantic": "gr_mvdr.identifiers.cluster_tree.Semantic",
+    "gr_mvdr.identifiers.quantised.": "models.beyond.quantised_docids.",
+    "gr_mvdr.identifiers.titles.": "gr_mvdr.identifiers.docids.",
+    "gr_mvdr.ranking_losses.": "models.beyond.ranking_losses.",
+    "models.finished_run.embed_by_run": "models.beyond.quantised_docids.embed_by_run",
+    "models.query_generator.": "models.beyond.query_generator.",
+    "models.sparse.": "models.beyond.splade.",
+}
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,7 @@ class FinishedRun:
             state = read_checkpoint(path)
             # The configuration has the requested size of the vocabulary, these the real one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
+        settings = update_settings(settings)
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
             if state is None and find_part("model", settings.get(TARGET)).trainable:
@@ -180,6 +191,41 @@ class FinishedRun:
             stages = settings["stages"]
             settings["stages"] = [{k: s[k] for k in s if k != "trust"} for s in stages]
         return settings
+
+
+def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """A model's settings under today's names.
+
+    T5SEAL had the options of `MultiViewSEAL`; mode "fde" and planned search named no part.
+    """
+    settings = _rename_parts(settings)
+    if settings.get(TARGET) == "models.t5_seal.T5SEAL":
+        names = ("special_tokens", "query_ngrams", "bonus")
+        views = {name: settings.pop(name) for name in names if name in settings}
+        if any(views.values()):
+            settings |= {**views, TARGET: "models.beyond.views.MultiViewSEAL"}
+    search = settings.get("search")
+    if isinstance(search, dict):
+        if "mode" in search:
+            search = {"proposer": {TARGET: "models.beyond.muvera.OneVector"}, **search}
+        if isinstance(plan := search.get("plan"), dict):
+            plan = {TARGET: "models.beyond.planned_search.make_plan", **plan}
+            search = {**search, "plan": plan}
+        settings["search"] = search
+    return settings
+
+
+def _rename_parts(settings: Any) -> Any:
+    """A copy of settings whose parts, at any depth, have today's dotted paths."""
+    if isinstance(settings, list | tuple):
+        return [_rename_parts(value) for value in settings]
+    if not isinstance(settings, dict):
+        return settings
+    renamed = {key: _rename_parts(value) for key, value in settings.items()}
+    for old, new in _MOVED.items():
+        if str(path := settings.get(TARGET)).startswith(old):
+            renamed[TARGET] = new + path.removeprefix(old)
+    return renamed
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from models.export.sentence_transformers import (
     read_published,
     take_projection,
 )
-from models.finished_run import IDENTIFIERS, FinishedRun
+from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
 from models.generative import GenerativeSystem
 from models.training import CheckpointFile, save_tokenizer
 
@@ -118,7 +118,7 @@ class RunWeights:
     def _shared_scheme(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The run's options of identifiers; {} if this configuration has others or another file."""
         theirs = self.run.config
-        models = config["model"], theirs["model"]
+        models = config["model"], update_settings(theirs["model"])
         ours, options = (model.get("identifiers") or {} for model in models)
         files = (c["data"].get("identifiers") for c in (config, theirs))
         same = ours.get(TARGET) == options.get(TARGET) and len({*files}) == 1

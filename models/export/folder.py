@@ -26,6 +26,7 @@ from models.export.sentence_transformers import (
     find_prompts,
     write_modules,
 )
+from models.finished_run import update_settings
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 
@@ -197,7 +198,8 @@ def _read(file: Path) -> dict[str, Any]:
     settings = read_json(file)
     if settings.get("format") != FORMAT:
         raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
-    return {**settings, TARGET: settings["system"]}
+    options = update_settings({TARGET: settings["system"], **settings["hyper_parameters"]})
+    return {**settings, TARGET: options.pop(TARGET), "hyper_parameters": options}
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
