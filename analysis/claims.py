@@ -14,7 +14,7 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     raise SystemExit
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
@@ -37,7 +37,6 @@ from analysis.runs.run_folder import STUDY, Run, named_folders
 from analysis.statistics import NORMAL, holm, interval, randomisation_test
 from analysis.tables import metric_names
 from analysis.tables.comparison import LEVEL, Comparison, Group, Section, compare_runs
-from analysis.tables.metric_names import MISSING
 from analysis.tables.rows import (
     Cell,
     Row,
@@ -296,6 +295,14 @@ CLAIMS = (
 )  # fmt: skip
 
 
+# Verdict → its colour and marker in the figure.
+LOOKS = {
+    "confirmed": (COLOURS[0], MARKERS[0]),
+    "contradicted": (COLOURS[5], MARKERS[1]),
+    "undecided": (COLOURS[7], MARKERS[2]),
+}
+
+
 @dataclass
 class Finding:
     """What the runs of a collection say of a claim.
@@ -342,17 +349,17 @@ class Finding:
 
 
 def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
-    """Every claim on every collection and split; of several systems of a name each one."""
+    """Every claim on every collection and split; each pair of systems of its names by itself."""
     findings = []
     names = [section.setting.partition(" (")[0] for section in comparison.sections]
     for section, name in zip(comparison.sections, names, strict=True):
         title = name if names.count(name) == 1 else section.setting
-        own = [found for claim in claims for found in _judge(claim, section, title)]
-        tested = [finding for finding in own if finding.found]
+        judged = [finding for claim in claims for finding in _judge(claim, section, title)]
+        tested = [finding for finding in judged if finding.found]
         corrected = holm([finding.found.p for finding in tested])
         for finding, p in zip(tested, corrected, strict=True):
             finding.corrected = p
-        findings += own
+        findings += judged
     return findings
 
 
@@ -360,31 +367,21 @@ def _judge(claim: Claim, section: Section, title: str) -> Iterator[Finding]:
     splits = section.groups[0].runs[0].provenance.get("splits") or [""]
     first = splits[0] if isinstance(splits, list) else ""
     further = [] if claim.first.place.startswith((STUDIED, ALIGNED, MATCH)) else section.splits
-    pairs, missing = _find_groups(claim, section)
-    if missing:
-        yield Finding(claim, f"{title} {first}".strip(), missing=missing)
-    for groups, split in product(pairs, ["", *sorted(further)]):
-        place = f"{title} {split or first}".strip()
-        labels = " − ".join(group.label for group in groups)
-        finding = Finding(
-            claim, place, labels, "; ".join(dict.fromkeys(group.seeds for group in groups))
-        )
-        try:
-            finding.found = estimate(claim, groups, split)
-        except Missing as missed:
-            finding.missing = str(missed)
-        yield finding
-
-
-def _find_groups(claim: Claim, section: Section) -> tuple[list[tuple[Group, ...]], str]:
-    """The groups of each side, or the runs that are missing; a system is compared with itself."""
-    found = [[g for g in section.groups if _name(g) == side.system] for side in claim.sides]
-    missing = {side.system: "" for side, own in zip(claim.sides, found, strict=True) if not own}
-    if len({side.system for side in claim.sides}) == 1:
-        pairs = [(group,) * len(found) for group in found[0]]
-    else:
-        pairs = list(product(*found))
-    return pairs, f"no run of {', '.join(missing)}" if missing else ""
+    named = {s.system: [g for g in section.groups if _name(g) == s.system] for s in claim.sides}
+    if missing := [system for system, groups in named.items() if not groups]:
+        place = f"{title} {first}".strip()
+        yield Finding(claim, place, missing=f"no run of {', '.join(missing)}")
+    for chosen in product(*named.values()):  # a system is compared with itself
+        groups = [dict(zip(named, chosen, strict=True))[side.system] for side in claim.sides]
+        for split in ["", *sorted(further)]:
+            finding = Finding(claim, f"{title} {split or first}".strip())
+            finding.systems = " − ".join(group.label for group in groups)
+            finding.seeds = "; ".join(dict.fromkeys(group.seeds for group in groups))
+            try:
+                finding.found = estimate(claim, groups, split)
+            except Missing as missed:
+                finding.missing = str(missed)
+            yield finding
 
 
 def _name(group: Group) -> str:
@@ -394,66 +391,47 @@ def _name(group: Group) -> str:
     return MVDR if run.system == "XTR" and untrained else run.system
 
 
-def name_rows(findings: Sequence[Finding]) -> list[str]:
-    """A row's name for each: the claim's, with the systems where several pairs were judged."""
-    pairs: dict[str, set[str]] = defaultdict(set)
-    for finding in findings:
-        pairs[finding.claim.name] |= {finding.systems} - {""}
-    return [
-        f"{finding.claim.name}: {finding.systems}"
-        if finding.systems and len(pairs[finding.claim.name]) > 1
-        else finding.claim.name
-        for finding in findings
-    ]
-
-
-def tabulate_verdicts(findings: Sequence[Finding]) -> Table:
-    """Claims as rows, collections and splits as columns: the verdict and the effect."""
-    places = list(dict.fromkeys(finding.place for finding in findings))
-    rows: dict[str, dict[str, Cell]] = {}
-    for name, finding in zip(name_rows(findings), findings, strict=True):
-        effect = f" {finding.found.effect:+.3f}" if finding.found else ", missing"
-        text = f"{finding.verdict}{effect}".replace("-", "−")
-        rows.setdefault(name, {})[finding.place] = Cell(text, finding.verdict == "confirmed")
-    lines = [(name, [row.get(p, Cell(MISSING)) for p in places]) for name, row in rows.items()]
-    return Table("The papers' claims", places, lines, corner="claim", note="Bold: confirmed.")
-
-
 def tabulate_place(findings: Sequence[Finding], place: str) -> Table:
     """What was measured on one collection and split, claim by claim."""
-    columns = ["source", "systems", "effect", "bound", "p", "units", "seeds", "verdict"]
+    columns = ["verdict", "effect", "bound", "p", "units", "systems", "seeds", "source"]
     rows = []
     for finding in (f for f in findings if f.place == place and f.found):
         found, claim = finding.found, finding.claim
-        effect = f"{found.effect:+.3f} [{found.low:+.3f}, {found.high:+.3f}]".replace("-", "−")
-        p = "< 0.001" if finding.corrected < 0.001 else f"{finding.corrected:.3f}"
-        texts = [claim.source, finding.systems, effect, f"{claim.bound:g}".replace("-", "−"), p]
-        texts += [str(found.units), finding.seeds, finding.verdict]
-        rows.append((claim.name, [Cell(text) for text in texts]))
+        texts = [finding.verdict, f"{found.effect:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"]
+        texts += [f"{claim.bound:g}", f"{finding.corrected:.4f}", str(found.units)]
+        texts += [finding.systems.replace("−", "-"), finding.seeds, claim.source]
+        cells = [Cell(text.replace("-", "−")) for text in texts[:-2]] + [*map(Cell, texts[-2:])]
+        rows.append((claim.name, cells))
     return Table(place, columns, rows, corner="claim")
 
 
 @styled
 def draw_claims(findings: Sequence[Finding], title: str) -> Figure:
     """A forest plot: effects with their intervals, counted from the bound; right is as claimed."""
-    named = zip(findings, name_rows(findings), strict=True)
-    shown = [(finding, name) for finding, name in named if finding.found]
-    names = list(dict.fromkeys(name for _, name in shown))[::-1]
-    places = list(dict.fromkeys(finding.place for finding, _ in shown))
+    shown = [finding for finding in findings if finding.found]
+    counts = Counter((finding.place, finding.claim.name) for finding in shown)
+    label = lambda f: (
+        f"{f.claim.name}: {f.systems}"
+        if max(  # noqa: E731
+            n for (_, name), n in counts.items() if name == f.claim.name
+        )
+        > 1
+        else f.claim.name
+    )
+    names = list(dict.fromkeys(map(label, shown)))[::-1]
+    places = list(dict.fromkeys(finding.place for finding in shown))
     heading = f"{title}: effects from the claim's bound on, right of 0 is as claimed"
     height = 1.2 + 0.24 * max(1, len(names))
     figure, panels = page_panels(heading, max(1, len(places)), height, sharey=True)
     for axes, place in zip(panels, places, strict=False):
-        for number, verdict in enumerate(("confirmed", "contradicted", "undecided")):
-            own = [(f.support, n) for f, n in shown if (f.place, f.verdict) == (place, verdict)]
+        for verdict, (colour, marker) in LOOKS.items():
+            drawn = [f for f in shown if (f.place, f.verdict) == (place, verdict)]
+            ends = np.array([f.support for f in drawn]).reshape(-1, 3)
             axes.errorbar(
-                [support[0] for support, _ in own],
-                [names.index(name) for _, name in own],
-                xerr=[[abs(s[0] - pick(s[1:])) for s, _ in own] for pick in (min, max)],
-                linestyle="none",
-                marker=MARKERS[number],
-                color=COLOURS[(0, 5, 7)[number]],
-                label=verdict,
+                ends[:, 0],
+                [names.index(label(f)) for f in drawn],
+                xerr=[ends[:, 0] - ends[:, 1:].min(1), ends[:, 1:].max(1) - ends[:, 0]],
+                **{"linestyle": "none", "marker": marker, "color": colour, "label": verdict},
             )
         axes.axvline(0, color="#666666", linewidth=0.8)
         axes.set_yticks(range(len(names)), names)
@@ -464,18 +442,16 @@ def draw_claims(findings: Sequence[Finding], title: str) -> Figure:
 
 
 def format_claims(findings: Sequence[Finding]) -> list[str]:
-    """All tables in Markdown, how to read them, and what is missing."""
-    lines = [*format_markdown(tabulate_verdicts(findings)), "", escape_markdown(EXPLAINED), ""]
+    """A table for each collection in Markdown, how to read it, and what is missing."""
+    lines = ["# The papers' claims", "", escape_markdown(EXPLAINED), ""]
     for place in dict.fromkeys(finding.place for finding in findings if finding.found):
         lines += [*format_markdown(tabulate_place(findings, place)), ""]
     notes = {f.claim.name: f"{f.claim}. {f.claim.note}".strip() for f in findings}
     lines += [f"- {escape_markdown(f'{name}: {note}')}" for name, note in notes.items()]
-    missing: dict[str, list[str]] = defaultdict(list)
     for finding in (finding for finding in findings if finding.missing):
-        text = f"{finding.claim.name}: {finding.missing}"
-        missing[text].append(finding.place)
-    where = (f"missing ({', '.join(places)}): {text}" for text, places in missing.items())
-    return [*lines, "", *(f"- {escape_markdown(text)}" for text in where)]
+        text = f"missing ({finding.place}): {finding.claim.name}: {finding.missing}"
+        lines.append(f"- {escape_markdown(text)}")
+    return lines
 
 
 EXPLAINED = (

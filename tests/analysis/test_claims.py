@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from analysis.alignment_store import AlignmentWriter, StoreDescription
-from analysis.claims import CLAIMS, draw_claims, judge_claims, tabulate_verdicts
+from analysis.claims import CLAIMS, draw_claims, judge_claims
 from analysis.tables.comparison import compare_runs
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from gr_mvdr.relevance import DecoderPaths, Explanation
@@ -137,7 +137,7 @@ def test_systems_of_one_name_are_judged_one_by_one(tmp_path):
         ("T5-ColBERT (alignment=top_k) − BM25", "confirmed"),
         ("T5-ColBERT (alignment=softmax) − BM25", "contradicted"),
     ]
-    names = [name for name, _ in tabulate_verdicts(findings).rows]
+    names = [text.get_text() for text in draw_claims(findings, "").axes[0].get_yticklabels()]
     assert f"MVDR finds more than BM25: {own[0].systems}" in names
 
 
@@ -221,7 +221,7 @@ def test_the_command_writes_tables_and_a_forest_plot(tmp_path, capsys):
     with undrawn():
         assert command("-m", "analysis.claims", f"runs=[{tmp_path}]", f"output={out}") == 0
     said = capsys.readouterr().out
-    assert "| MVDR finds more than GR | **confirmed +0.800** |" in said
+    assert "| MVDR finds more than GR | confirmed | +0.800 [+0.800, +0.800] | 0 |" in said
     assert "- missing (almanac dev): MVDR finds more than BM25: no run of BM25" in said
     rows = {row["claim"]: row for row in csv.DictReader((out / "claims.csv").open())}
     row = rows["MVDR finds more than GR"]
