@@ -409,27 +409,26 @@ def tabulate_place(findings: Sequence[Finding], place: str) -> Table:
 def draw_claims(findings: Sequence[Finding], title: str) -> Figure:
     """A forest plot: effects with their intervals, counted from the bound; right is as claimed."""
     shown = [finding for finding in findings if finding.found]
-    counts = Counter((finding.place, finding.claim.name) for finding in shown)
-    label = lambda f: (
-        f"{f.claim.name}: {f.systems}"
-        if max(  # noqa: E731
-            n for (_, name), n in counts.items() if name == f.claim.name
-        )
-        > 1
-        else f.claim.name
-    )
-    names = list(dict.fromkeys(map(label, shown)))[::-1]
+    several = Counter(name for _, name in {(f.systems, f.claim.name) for f in shown})
+    labels = [
+        f"{f.claim.name}: {f.systems}" if several[f.claim.name] > 1 else f.claim.name for f in shown
+    ]
+    names = list(dict.fromkeys(labels))[::-1]
     places = list(dict.fromkeys(finding.place for finding in shown))
     heading = f"{title}: effects from the claim's bound on, right of 0 is as claimed"
     height = 1.2 + 0.24 * max(1, len(names))
     figure, panels = page_panels(heading, max(1, len(places)), height, sharey=True)
     for axes, place in zip(panels, places, strict=False):
         for verdict, (colour, marker) in LOOKS.items():
-            drawn = [f for f in shown if (f.place, f.verdict) == (place, verdict)]
-            ends = np.array([f.support for f in drawn]).reshape(-1, 3)
+            drawn = [
+                (finding.support, names.index(label))
+                for finding, label in zip(shown, labels, strict=True)
+                if (finding.place, finding.verdict) == (place, verdict)
+            ]
+            ends = np.array([support for support, _ in drawn]).reshape(-1, 3)
             axes.errorbar(
                 ends[:, 0],
-                [names.index(label(f)) for f in drawn],
+                [row for _, row in drawn],
                 xerr=[ends[:, 0] - ends[:, 1:].min(1), ends[:, 1:].max(1) - ends[:, 0]],
                 **{"linestyle": "none", "marker": marker, "color": colour, "label": verdict},
             )

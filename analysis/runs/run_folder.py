@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -263,6 +264,12 @@ def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def look_up(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key in a nested configuration; None where there is none."""
+    step = lambda node, word: node.get(word) if isinstance(node, Mapping) else None  # noqa: E731
+    return reduce(step, key.split("."), config)
 
 
 def require_run(path: str | None) -> Path:

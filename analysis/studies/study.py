@@ -7,7 +7,6 @@ such as "mrr@10", or a cost such as "cost/query_ms").
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from numbers import Real
 from pathlib import Path
 from statistics import fmean
@@ -30,7 +29,7 @@ from analysis.figures import (
     GalleryEntry,
     styled,
 )
-from analysis.runs.run_folder import STUDY, Run
+from analysis.runs.run_folder import STUDY, Run, look_up
 from analysis.tables import metric_names
 from analysis.tables.comparison import Comparison
 from analysis.tables.metric_names import MISSING, Statistic
@@ -412,9 +411,3 @@ def find_swept_values(run: Run, swept: Sequence[str]) -> Row:
             value = options.get(key, value)
         values[key] = describe_value(value)
     return values
-
-
-def look_up(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key in a nested configuration; None where there is none."""
-    step = lambda node, word: node.get(word) if isinstance(node, Mapping) else None  # noqa: E731
-    return reduce(step, key.split("."), config)
