@@ -1,7 +1,6 @@
 import csv
 import json
 import re
-import sys
 from typing import ClassVar
 
 import pytest
@@ -13,7 +12,6 @@ from analysis.tables import metric_names
 from analysis.tables.comparison import compare_runs
 from analysis.tables.long_table import select, tabulate, tabulate_chapters
 from analysis.tables.metric_names import Statistic
-from conf.command import run_command
 
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
 
@@ -158,13 +156,6 @@ def test_a_comparison_that_moved_with_its_runs_is_still_theirs(sweep, tmp_path):
     name = compare([sweep], sweep / "out").folder.name
     sweep.rename(tmp_path / "moved")
     assert compare([tmp_path / "moved"], tmp_path / "moved" / name).folder.name == name
-
-
-def test_a_comparisons_name_is_short_and_plain(tmp_path):
-    for number in range(9):
-        write_run(tmp_path / str(number), f"A/../system №{number}", 1, {})
-    name = compare([tmp_path]).folder.name
-    assert re.fullmatch(r"comparison-(A-..-system-\d_){3}and-6-more-[0-9a-f]{6}", name)
 
 
 def test_systems_are_called_as_the_user_says(sweep, capsys):
@@ -475,11 +466,3 @@ def test_metrics_are_ordered_as_they_are_read():
 def test_a_key_says_what_it_measures_and_whether_summaries_show_it(key, name, headline):
     assert metric_names.full_label(key) == name
     assert metric_names.read_key(key).headline == headline
-
-
-def test_the_command_prints_the_table(sweep, tmp_path, monkeypatch, capsys):
-    arguments = [f"runs=[{sweep}/0,{sweep}/1,{sweep}/10]", f"output={tmp_path}/out"]
-    monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-    run_command("compare", "analysis.compare:main")
-    out = capsys.readouterr().out
-    assert "0.600 ± 0.141" in out and f"{tmp_path}/out/comparison.html" in out

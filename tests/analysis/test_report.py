@@ -108,10 +108,6 @@ def headings(page):
     return [re.sub("<[^>]*>", "", heading) for heading in found]
 
 
-def test_a_run_without_figures_has_a_report_too(run):
-    assert_self_contained(write_report(run).read_text())
-
-
 def test_intervals_stand_with_their_metrics_and_measurements_apart(run):
     metrics = {"retrieve/mrr@10": 0.5}
     prefix = "analysis/exact_match/query_to_document"
