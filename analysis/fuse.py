@@ -7,23 +7,21 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     raise SystemExit
 
 import hashlib
-import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from omegaconf import DictConfig
 
 from analysis.runs.run_folder import Run, named_folders, read_run
 from analysis.tables import metric_names
-from analysis.tables.rows import Cell, Table, format_text
 from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate, read_qrels, write_qrels
 from gr_mvdr.files import VERSION, new_folder, write_json, write_text
@@ -187,11 +185,12 @@ def fuse(
     rankings = {split: fusion([part.rankings[split] for part in parts]) for split in splits}
     judged = {split: found for split, found in parts[0].qrels.items() if split in splits}
     fused = Part(name_fusion(parts, fusion), folder, rankings, judged)
-    asked = list(map(name_metric, metrics or find_metrics(parts)))
-    measured = [measure(replace(part, qrels=judged), asked) for part in (*parts, fused)]
-    write_fusion(fused, parts, fusion, measured[-1], replaced=output is None)
-    if fused.qrels:
-        print(*format_text(tabulate((*parts, fused), measured)), sep="\n")
+    known = [key.removeprefix("retrieve/") for p in parts if p.run for key in p.run.metrics]
+    asked = metrics or list(dict.fromkeys(filter(is_metric, known))) or METRICS
+    measured = {p.name: measure(p, judged, list(map(name_metric, asked))) for p in (*parts, fused)}
+    write_fusion(fused, parts, fusion, measured[fused.name], replaced=output is None)
+    if judged:
+        print(pd.DataFrame(measured).to_string(float_format="{:.3f}".format))
     print(f"{folder}: fused, {', '.join(_file(split, 'trec') for split in splits)}")
     return folder
 
@@ -276,10 +275,9 @@ def place_fusion(
         if Path(output).exists():
             raise FileExistsError(f"output={output}: exists, must be a new folder")
         return Path(output)
-    asked = [str(part.path.resolve()) for part in parts], asdict(fusion), tune
-    digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:6]
-    names = re.sub(r"[^A-Za-z0-9.]+", "-", "_".join(part.name for part in parts))[:60]
-    return parts[0].path.parent / f"fusion-{fusion.method}-{names}-{digest}"
+    asked = repr(([str(part.path.resolve()) for part in parts], fusion, tune))
+    digest = hashlib.sha256(asked.encode()).hexdigest()[:6]
+    return parts[0].path.parent / f"fusion-{fusion.method}-{digest}"
 
 
 def choose_weights(
@@ -299,19 +297,16 @@ def choose_weights(
             f"({', '.join(known) or 'there is no other'}), see data.test_split"
         )
     rankings, name, values = [part.rankings[split] for part in parts], name_metric(metric), {}
-    for weights in track(list(_simplex(len(parts))), "choosing weights"):
+    # Stars and bars: all whole shares that add up to `STEPS`.
+    bars = combinations(range(1, STEPS + len(parts)), len(parts) - 1)
+    edges = [(0, *places, STEPS + len(parts)) for places in bars]
+    simplex = [tuple((b - a - 1) / STEPS for a, b in pairwise(one)) for one in edges]
+    for weights in track(simplex, "choosing weights"):
         found = replace(fusion, weights=weights)(rankings)
         values[weights] = evaluate(found, parts[0].qrels[split], [name])[name]
     best = max(values, key=values.__getitem__)
     print(f"part_weights={list(best)}: {name} is {values[best]:.3f} on {split}")
     return best
-
-
-def _simplex(parts: int) -> Iterator[tuple[float, ...]]:
-    """All weights of a number of parts, in steps of 1 / `STEPS`, that sum to one."""
-    for bars in combinations(range(STEPS + parts - 1), parts - 1):
-        edges = (-1, *bars, STEPS + parts - 1)
-        yield tuple((end - start - 1) / STEPS for start, end in pairwise(edges))
 
 
 def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
@@ -324,29 +319,13 @@ def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
     return f"{METHODS[fusion.method][1]} ({' + '.join(part.name for part in parts)})"
 
 
-def find_metrics(parts: Sequence[Part]) -> list[str]:
-    """The metrics that the first run was measured by; the usual ones of files."""
-    keys = [key for part in parts if part.run for key in part.run.metrics]
-    names = [key.removeprefix("retrieve/") for key in keys if key.startswith("retrieve/")]
-    return list(dict.fromkeys(filter(is_metric, names))) or list(METRICS)
-
-
-def measure(part: Part, names: Sequence[str]) -> dict[str, float]:
+def measure(part: Part, qrels: Mapping[str, Qrels], names: Sequence[str]) -> dict[str, float]:
     """Flat metrics of a part's rankings, "retrieve/mrr@10", "retrieve/SPLIT/mrr@10"."""
     return {
         "/".join(filter(None, ("retrieve", split, name))): value
-        for split, judged in part.qrels.items()
+        for split, judged in qrels.items()
         for name, value in evaluate(part.rankings[split], judged, names).items()
     }
-
-
-def tabulate(parts: Sequence[Part], measured: Sequence[Mapping[str, float]]) -> Table:
-    """A row for each part and one for the fusion, a column for each metric of each split."""
-    keys, rows = sorted(measured[-1], key=metric_names.order), []
-    for part, values in zip(parts, measured, strict=True):
-        texts = [metric_names.text(key, metric_names.Statistic(values[key])) for key in keys]
-        rows.append((part.name, list(map(Cell, texts))))
-    return Table("Fusion", list(map(metric_names.full_label, keys)), rows)
 
 
 def write_fusion(

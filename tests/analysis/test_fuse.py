@@ -64,7 +64,7 @@ def test_runs_are_fused_split_by_split_into_a_folder_that_compare_reads(runs, tm
     again = Fusion("weighted", weights=weights)([part.rankings[MAIN] for part in parts])
     assert Ranking.read(folder / "retrieve.trec") == again
     said = capsys.readouterr().out
-    assert "retrieve dev nDCG@10" in said and run.system in said and " one + " in run.system
+    assert "retrieve/dev/ndcg@10" in said and run.system in said and " one + " in run.system
     assert fuse(runs, Fusion("weighted"), tune="dev") == folder  # made again in its place
     compare([*runs, folder], tmp_path / "compared")
     rows = csv.DictReader((tmp_path / "compared/comparison.csv").open())
