@@ -17,8 +17,7 @@ from analysis.axioms import (
 from analysis.tables.comparison import compare_runs
 from data_modules.limit import limit
 from models.retriever import Retriever
-from tests.runs import command, small, undrawn
-from train import train
+from tests.runs import TINY, command, undrawn
 
 
 def row(name, score, mean, rank, query="q", **more):
@@ -79,8 +78,8 @@ def test_one_document_stays_and_a_figure_of_no_shift_is_empty():
 
 
 @pytest.mark.slow
-def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, monkeypatch):
-    run = train(small(tmp_path, "model=bm25", "data.test_split=test")).path
+def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, finished_run, monkeypatch):
+    run = finished_run("bm25", "data.test_split=test")
     comparison = compare_runs([run])
     with undrawn():
         rows = compare_axioms(comparison, tmp_path / "axioms", queries=8, others=8)
@@ -98,8 +97,8 @@ def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_docid_system_is_asked_with_changed_queries_only(tmp_path, capsys):
-    run = train(small(tmp_path, "model=dsi_naive")).path
+def test_a_docid_system_is_asked_with_changed_queries_only(tmp_path, finished_run, capsys):
+    run = finished_run("dsi_naive", *TINY)
     with undrawn():
         assert not command(
             *("-m", "analysis.axioms", f"runs={run}", "queries=4", f"output={tmp_path}/found")
