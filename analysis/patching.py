@@ -417,7 +417,8 @@ def patching_figure(table: DataFrame, title: str) -> Figure:
             names = rows["part"].str.replace("_", " ") + " " + rows["layer"].astype(str)
             values = rows.assign(name=names).pivot(index="name", columns=column, values="restored")
             values = values.loc[names.unique(), rows[column].unique()]
-            heatmap(values, ax=axes, cmap="RdBu", vmin=-1, vmax=1, cbar_kws={"label": "restored"})
+            look = dict(cmap="RdBu", vmin=-1, vmax=1, cbar_kws={"label": "restored"})
+            heatmap(values, ax=axes, xticklabels=True, yticklabels=True, **look)
             axes.set(title=stack, xlabel=column, ylabel="")
     return figure
 
