@@ -10,15 +10,14 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import fsum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from omegaconf import DictConfig
 
 from analysis.runs.run_folder import require_run
-from analysis.tables.rows import Cell, Table, format_text
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
@@ -214,7 +213,9 @@ def evaluate_run(
     chosen = [task for name in tasks for task in find_tasks(name, languages)]
     model, cache = MtebModel(Retriever.load(run, trust=trust)), mteb.ResultCache(Path(output))
     results = [found for task in chosen for found in _evaluate(model, task, cache, resume)]
-    print("\n".join(format_text(tabulate(results, model.retriever.label))))
+    print(
+        model.retriever.label, tabulate(results).to_string(float_format="{:.4f}".format), sep="\n"
+    )
     place = cache.get_task_result_path(chosen[0].metadata.name, model.mteb_model_meta).parent
     print(f"{run}: evaluated, {place}")
     return results
@@ -283,23 +284,18 @@ def fetch(task: Any) -> None:
         ) from error
 
 
-def tabulate(results: Sequence[Any], label: str) -> Table:
+def tabulate(results: Sequence[Any]) -> pd.DataFrame:
     """A row for each task's split and subset, and their mean."""
-    rows = []
+    rows = {}
     for result in results:
-        found = [(split, own) for split, parts in result.scores.items() for own in parts]
-        for split, own in found:
-            further = f" {split} {own['hf_subset']}" if len(found) > 1 else ""
-            rows.append((result.task_name + further, [own.get(name) for name in SHOWN]))
-    if len(rows) > 1:
-        columns = zip(*(values for _, values in rows), strict=True)
-        means = [None if None in c else fsum(c) / len(c) for c in columns]
-        rows.append(("mean", means))
-    cells = [
-        (name, [Cell("–" if value is None else f"{value:.4f}") for value in values])
-        for name, values in rows
-    ]
-    return Table(label, list(SHOWN.values()), cells, corner=label)
+        found = [(split, one) for split, parts in result.scores.items() for one in parts]
+        for split, one in found:
+            further = f" {split} {one['hf_subset']}" if len(found) > 1 else ""
+            rows[result.task_name + further] = {label: one.get(m) for m, label in SHOWN.items()}
+    frame = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
+    if len(frame) > 1:
+        frame.loc["mean"] = frame.mean(skipna=False)
+    return frame
 
 
 def main(config: DictConfig) -> None:
