@@ -117,7 +117,8 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
 
     Hydra does not accept true as an option: it becomes that of the experiment's file, or `small`.
     """
-    if not any(a.startswith(("-", "experiment=", "shared=", "smoke=")) for a in arguments):
+    groups = ("experiment=", "shared=", "smoke=", "study=")
+    if not any(a.startswith(("-", *groups)) for a in arguments):
         return arguments  # reading them takes a third of a second
     register_experiments(specific=not {"--help", "-h"} & {*arguments})
     chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
@@ -125,7 +126,7 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
     files = [
         file
         for file, groups in read_experiments().items()
-        if names & {*groups["experiment"]} and "smoke" in groups
+        if names & {*groups["experiment"]} and file in groups.get("smoke", ())
     ]
     option = f"smoke={files[0] if files else 'small'}"
     return [option if a == "smoke=true" else a for a in arguments if a != "smoke=false"]

@@ -18,14 +18,13 @@ from omegaconf import OmegaConf
 import train
 from conf.checks import check_values, find_types, walk
 from conf.command import report_errors, run_command
-from conf.composition import register_experiments
+from conf.composition import list_options, register_experiments
 from conf.rules import RULES
 from conf.signatures import read_signature
 from gr_mvdr.options import ROOMS, find_targets, fits_type, inspect_signature
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
 
 # What the user types, and the line that ends the command: one row for each kind of rule and for
 # each way in which a key is declared.
@@ -98,9 +97,9 @@ def configuration(name: str, overrides: list[str]):
 
 
 def is_choice(override: str) -> bool:
-    """Whether an override chooses a group's file."""
+    """Whether an override chooses an option of a group."""
     key, _, value = override.partition("=")
-    return (CONF / key.partition("@")[0] / f"{value}.yaml").is_file()
+    return value in options(key.partition("@")[0])
 
 
 def rows(table: str) -> list[list[str]]:
@@ -201,7 +200,7 @@ def test_good_values_pass(overrides):
 
 
 def options(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted({path.stem for path in (CONF / group).glob("*.yaml")} | {*list_options(group)})
 
 
 def combinations() -> list[list[str]]:
@@ -211,7 +210,7 @@ def combinations() -> list[list[str]]:
     found += [[f"model={model}", "backbone=pretrained"] for model in ("t5_seal", "mva")]
     found += [["analysis=none"], ["data=files", "smoke=small"]]
     found += [[f"experiment={name}"] for name in ("seal_full", "query_generation")]
-    groups = [g for g in GROUPS if g in ("alignment", "salience", "negatives", "indexing", "study")]
+    groups = ["alignment", "salience", "negatives", "indexing", "study"]
     found += [["model=genre", f"ranking={ranking}"] for ranking in options("ranking")]
     groups += ["data", "trainer", "logger", "pooling@model.pooling.document"]
     for number in range(max(len(options(group.partition("@")[0])) for group in groups)):

@@ -56,7 +56,7 @@ CAPTION = "One point for each setting; whiskers are the standard deviation over 
 
 
 class Study(Protocol):
-    """What `conf/study/` names."""
+    """What `study=` names (conf/papers/ours.yaml)."""
 
     def check(self, model: System) -> None:
         """Raises ValueError for a model or an option that the study cannot work with."""
