@@ -15,7 +15,7 @@ from analysis.tables.rows import read_rows
 from analysis.viewer.directed_alignment import aligning_side, directed_alignment, own_direction
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.files import reading
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, part
 from gr_mvdr.relevance import Explanation
 from models.base import System
 from models.training import CURVES
@@ -42,7 +42,7 @@ class AlignmentCurve(pl.Callback):
         pairs: (test query, relevant document) pairs; 0 = nothing is measured.
     """
 
-    def __init__(self, pairs: int):
+    def __init__(self, pairs: Count):
         self.pairs = pairs
 
     def on_train_epoch_end(self, trainer: pl.Trainer, model: System) -> None:

@@ -8,13 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from analysis.alignment_store import AlignmentStore
 from analysis.run import analyse_again
 from gr_mvdr.files import UnfinishedRun
-from tests.runs import ROOT, TINY, command, undrawn
+from tests.runs import TINY, command, compose_config, undrawn
 
 SETTINGS = (
     "analysis.pairs=6",
@@ -25,8 +24,7 @@ SETTINGS = (
 
 
 def settings(*overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("analyse", ["run=x", *SETTINGS, "analysis.search_queries=2", *overrides])
+    config = compose_config("analyse", "run=x", *SETTINGS, "analysis.search_queries=2", *overrides)
     return OmegaConf.to_container(config.analysis, resolve=True)
 
 

@@ -10,13 +10,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from analysis.best_documents import read_best_documents
 from analysis.runs.run_folder import read_run
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
-from tests.runs import TINY, undrawn
+from tests.runs import TINY, compose_config, undrawn
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -79,8 +78,7 @@ def collection(folder: Path) -> None:
 def run(path, tmp_path, *overrides, name="run"):
     given = ["data=beir", "experiment=smoke", f"data.path={path}", "data.empty_documents=keep"]
     given += ["logger=none", f"output={tmp_path}", f"name={name}", "data.batch_size=4", *overrides]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return train(compose("train", given))
+    return train(compose_config("train", *given))
 
 
 def check_contract(model, finished, queries):

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file
 
 from analysis.export import export_run, export_vectors, main, write_token_arrays
@@ -25,7 +24,7 @@ from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.export.folder import load_exported
 from models.finished_run import restore_run
 from models.retriever import Retriever
-from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
+from tests.runs import NO_ANALYSIS, ROOT, TINY, command, compose_config, small
 from train import train
 
 MODELS = {
@@ -218,10 +217,9 @@ def test_what_has_no_arrays_is_named(runs, tmp_path):
     system.searcher = make_index(tmp_path / "keys", keys=True)
     with pytest.raises(ValueError, match="vectors=true: the system aligns by separate keys"):
         write_token_arrays(system, {}, tmp_path)
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("export", [f"run={runs('t5_colbert')}", "vectors=true", "check=true"])
+    asked = [f"run={runs('t5_colbert')}", "vectors=true", "check=true"]
     with pytest.raises(ValueError, match="check=true: must be false with vectors=true"):
-        main(config)
+        main(compose_config("export", *asked))
 
 
 def test_the_command_line(runs, tmp_path):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import datasets
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from tests.runs import compose_config
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -61,8 +61,7 @@ def test_fifty_documents_are_memorised(model, tmp_path, monkeypatch):
         f"output={tmp_path}",
         *OPTIONS.get(model, []),
     ]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("train", [*overrides, "name=run"])
+    config = compose_config("train", *overrides, "name=run")
     for callback in config.trainer.callbacks:
         if callback._target_.endswith("ModelCheckpoint"):  # of the last of many small epochs
             OmegaConf.update(callback, "every_n_epochs", config.trainer.max_epochs, force_add=True)

@@ -9,17 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 from analysis.training_curve import read_curve
 from conf.launch import processes_to_start
-from tests.runs import TINY
+from tests.runs import ROOT, TINY, compose_config
 
-ROOT = Path(__file__).parents[1]
 SMALL = [
     *("experiment=smoke", "logger=none", "data.n_documents=50", "data.train_questions=2"),
     *("analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0", "trainer.max_steps=-1"),
@@ -55,8 +52,7 @@ def finished(process) -> str:
 
 
 def configuration(*overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", list(overrides))
+    return compose_config("train", *overrides)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from conf.composition import prepare_arguments
 from models.retriever import Retriever
@@ -145,8 +144,7 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         # Analyses have tests of their own.
         small += ["analysis.pairs=0", "analysis.curve_pairs=0", "analysis.questions=null"]
         overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            config = compose("train", [*overrides, "name=job"])
+        config = compose_config("train", *overrides, "name=job")
     # Each composes, and the last one runs: tests/test_empty_documents.py runs all systems.
     assert "retrieve/mrr@10" in train(config).metrics
 

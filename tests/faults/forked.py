@@ -18,9 +18,9 @@ from pathlib import Path
 
 import datasets
 import torch
-from hydra import compose, initialize_config_dir
 
-ROOT = Path(__file__).parents[2]
+from tests.runs import compose_config
+
 SMALL = [
     *("experiment=smoke", "logger=none"),
     *("data.max_test_queries=4", "data.max_rerank_queries=2", "data.candidates=5"),
@@ -120,9 +120,8 @@ def _counting(at_event: int) -> list[int]:
 
 
 def configuration(folder: Path, *keys: str):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        almanac = [] if any(key.startswith("data=") for key in keys) else ALMANAC
-        return compose("train", [*SMALL, *almanac, f"output={folder}", *keys])
+    almanac = [] if any(key.startswith("data=") for key in keys) else ALMANAC
+    return compose_config("train", *SMALL, *almanac, f"output={folder}", *keys)
 
 
 def run(folder: Path, *keys: str):

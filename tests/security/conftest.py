@@ -5,9 +5,9 @@ from pathlib import Path
 
 import datasets
 import pytest
-from hydra import compose, initialize_config_dir
 
 from analysis.export import export_run
+from tests.runs import compose_config
 from train import train
 
 ROOT = Path(__file__).parents[2]
@@ -20,8 +20,7 @@ MODELS = ("t5_colbert", "dsi_semantic")
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", [*TINY, *overrides])
+    return compose_config("train", *TINY, *overrides)
 
 
 @pytest.fixture(scope="session")
