@@ -45,7 +45,7 @@ _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:
 
 _SHARED = ("multi_vector.yaml", "docid.yaml")  # the keys of most models
 _TAKERS = {
-    "data": "data_modules.module.RetrievalDataModule",
+    "data": "data_modules.sources.FilesDataModule",
     "trainer": "pytorch_lightning.Trainer",
 }
 _SWEEP = "is a sweep, which needs the command line"
