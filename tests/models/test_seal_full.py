@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gr_mvdr.batch import cut, pad
+from gr_mvdr.batch import pad
 from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.tokenizers import EOS_ID
 from models.beyond.views import ViewResult
@@ -61,7 +61,7 @@ def test_score_and_align_ask_for_the_body(tools, full):
     paper.load_state_dict(full.state_dict())
     batch = tools.make_batch(query_lengths=(3, 5, 1))
     asked = [
-        [*cut(q[m].tolist()[:-1], 5), *BODY, EOS_ID]
+        [*q[m].tolist()[:-1][:5], *BODY, EOS_ID]
         for q, m in zip(batch.query_ids, batch.query_mask, strict=True)
     ]
     ids, mask = pad(asked)
