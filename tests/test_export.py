@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from analysis.export import export_run, export_vectors, main, write_token_arrays
-from analysis.runs.run_folder import read_run
-from analysis.tools.model_card import build_model_card
+from analysis.export import export_run, export_vectors, write_token_arrays
 from gr_mvdr.files import UnfinishedRun
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
-from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from gr_mvdr.tokenizers import EOS_ID
 from models.export.folder import load_exported
 from models.finished_run import restore_run
 from models.retriever import Retriever
-from tests.runs import NO_ANALYSIS, ROOT, TINY, command, compose_config, small
+from tests.runs import NO_ANALYSIS, ROOT, TINY, small
 from train import train
 
 MODELS = {
@@ -72,29 +69,13 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
     record = json.loads((runs(model) / "provenance.json").read_text())
     for value in (record["git"], record["version"], record["sources"]["generator"]):
         assert f"| {value} |" in card
-    metrics = json.loads((runs(model) / "metrics.json").read_text())
-    cells = [f"{metrics[f'retrieve/{m}']:.3f}" for m in ("recall@1", "recall@10", "recall@100")]
-    assert f"| retrieve | {' | '.join(cells)} |" in card
     assert "Apache-2.0" in card and str(runs(model).parent) not in card
-    assert ("MultiVectorEncoder(folder)" in card) == (model in ("t5_colbert", "xtr"))
-    assert ("`MultiVectorEncoder` cannot express salience" in card) == (model == "aligner")
-    assert ("`T5ForConditionalGeneration` does not have them" in card) == (model == "dsi_pawa")
     if model.startswith("dsi"):
         # Every document can be found, those that arrived after training too (but for atomic ids).
         known = sorted(name for ids in names["documents_of"].values() for name in ids)
         assert known == sorted(names["system"].identifiers.document_ids) and len(known) == 50
         assert names["ranking"]
     assert names["tokenizer"]("a")["input_ids"][-1] == EOS_ID
-
-
-def test_a_card_names_files_without_their_folders(runs, tmp_path):
-    folder = export_run(runs("t5_seal"), tmp_path / "exported")
-    read = read_run(runs("t5_seal"))
-    changed = replace(
-        read, provenance=read.provenance | {"sources": {"/home/me/corpus.jsonl": "ab12"}}
-    )
-    card = build_model_card(changed, load_exported(folder), load_tokenizer(folder))
-    assert "| corpus.jsonl | ab12 |" in card and "/home/me" not in card
 
 
 def test_sentence_transformers_is_checked_on_the_runs_own_pairs(
@@ -118,8 +99,6 @@ def test_a_missing_library_is_named(runs, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"≥ 6 is missing, .*: pip install 'gr-mvdr\[export\]'"):
         export_run(runs("t5_colbert"), tmp_path / "exported")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=r"check=true: sentence-transformers cannot read this"):
-        export_run(runs("t5_seal"), tmp_path / "seal", check=True)
 
 
 def test_what_cannot_be_exported_is_named(runs, tmp_path):
@@ -127,8 +106,6 @@ def test_what_cannot_be_exported_is_named(runs, tmp_path):
         export_run(runs("bm25"), tmp_path / "exported")
     with pytest.raises(FileExistsError, match=r"output=.*: exists, must be a new folder"):
         export_run(runs("t5_seal"), tmp_path)
-    with pytest.raises(FileNotFoundError, match="no such run folder"):
-        export_run(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnfinishedRun):
         export_run(tmp_path / "empty", tmp_path / "exported")
@@ -192,16 +169,17 @@ def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeyp
         assert dict(zip(documents, theirs, strict=True)) == pytest.approx(best, abs=1e-4)
 
 
-def make_index(folder: Path, keys: bool = False, **options) -> TokenIndex:
-    vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    counts, own = torch.tensor([3, 1, 2]), vectors if keys else None
-    packed = PackedTokens(vectors, counts, torch.arange(6), keys=own)
-    return TokenIndex.build(folder, ["a", "b", "c"], lambda ids: [packed], **options)
-
-
 def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):
     system, _ = restore_run(runs("t5_colbert"))
-    system.searcher = index = make_index(tmp_path / "index", storage=Storage(dtype="float16"))
+    vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    packed, storage = (
+        PackedTokens(vectors, torch.tensor([3, 1, 2]), torch.arange(6)),
+        Storage("float16"),
+    )
+    index = TokenIndex.build(
+        tmp_path / "index", ["a", "b", "c"], lambda ids: [packed], storage=storage
+    )
+    system.searcher = index
     index.delete(["b"])
     (tmp_path / "out").mkdir()
     assert write_token_arrays(system, {}, tmp_path / "out")["documents"] == dict(count=2, tokens=5)
@@ -213,13 +191,6 @@ def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):
 def test_what_has_no_arrays_is_named(runs, tmp_path):
     with pytest.raises(ValueError, match="vectors=true: T5-SEAL has no token vectors"):
         export_vectors(runs("t5_seal"), tmp_path / "vectors")
-    system, _ = restore_run(runs("t5_colbert"))
-    system.searcher = make_index(tmp_path / "keys", keys=True)
-    with pytest.raises(ValueError, match="vectors=true: the system aligns by separate keys"):
-        write_token_arrays(system, {}, tmp_path)
-    asked = [f"run={runs('t5_colbert')}", "vectors=true", "check=true"]
-    with pytest.raises(ValueError, match="check=true: must be false with vectors=true"):
-        main(compose_config("export", *asked))
 
 
 def test_the_command_line(runs, tmp_path):
@@ -229,5 +200,3 @@ def test_the_command_line(runs, tmp_path):
     assert found.returncode == 0 and not found.stderr, "nor bars of transformers"
     assert f"{run}: exported, {run}/export" in found.stdout
     assert (run / "export/generation_config.json").is_file()
-    message = "error: run=null: must be the folder of a finished run, such as run=outputs/…"
-    assert command("-m", "analysis.export") == message

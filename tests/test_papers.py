@@ -6,25 +6,20 @@ from statistics import fmean
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.utils import instantiate
 from omegaconf import OmegaConf, open_dict
 
-from analysis import reproduce
 from analysis.papers.paper import PAPERS, read_paper
 from analysis.reproduce import compose_experiment, makers, read_experiments, run_small
 from analysis.runs.run_folder import find_runs
 from analysis.studies.study import (
-    average_collections,
-    draw_curves,
     read_curves,
 )
 from analysis.studies.sweep import CompareRuns
 from conf.checks import check_values
-from conf.composition import prepare_arguments
 from conf.composition import read_experiments as read_files
 from gr_mvdr.options import build
 from models.finished_run import restore_run
-from tests.runs import compose_config
+from tests.runs import NO_ANALYSIS, TINY, small
 from train import train
 
 NAMES = [
@@ -98,30 +93,6 @@ def test_every_paper_has_experiments_and_those_that_train_come_first():
         assert one.about, one.name
 
 
-@pytest.mark.parametrize("name", ["table6_nq320k", "aligner_table10", "xtr_figure7", "mva_table1"])
-def test_its_smoke_test_is_small_and_needs_no_file(name):
-    asked = [f"experiment={name}", "smoke=true", "name=run", "collection=smoke"]
-    config = compose_config("train", *prepare_arguments(asked))
-    assert not OmegaConf.missing_keys(config)
-    assert "Almanac" in config.data._target_ and config.backbone.name is None
-    assert config.output.startswith("outputs/smoke/") and config.get("size", "base") == "base"
-    assert config.trainer.accelerator == "cpu" and config.trainer.max_steps == 2
-    check_values(config)
-
-
-def test_a_smoke_test_takes_another_collection_and_keeps_the_experiments_choices():
-    asked = ["experiment=table5_nq320k", "smoke=true", "name=run", "data=beir", "data.path=x"]
-    config = compose_config("train", *prepare_arguments([*asked, "model=t5_seal"]))
-    assert config.data.path == "x" and "n_documents" not in config.data
-    assert dict(config.model.optimizer) == {
-        "learning_rate": 1e-3,
-        "weight_decay": 0.01,
-        "schedule": "constant",
-    }
-    assert config.trainer.gradient_clip_val == 2.0 and config.document_length == 256
-    assert config.data.examples.n_spans == 1  # a small backbone's
-
-
 def test_the_papers_hyper_parameters_reach_the_systems():
     seal = composed("table5_nq320k", "model=t5_seal")
     assert seal["data"]["batch_size"] == 256 and seal["data"]["examples"]["n_spans"] == 5
@@ -131,25 +102,16 @@ def test_the_papers_hyper_parameters_reach_the_systems():
     assert seal["model"]["optimizer"]["learning_rate"] == 1e-4
     assert seal["data"]["examples"]["n_spans"] == 10
     aligner = composed("aligner_table6")
-    assert aligner["data"]["name"] == "beir/msmarco"
     assert aligner["trainer"]["max_steps"] == 25_000
     assert aligner["model"]["search"]["neighbours"] == 4000
     xtr = composed("xtr_table2_msmarco", "model=xtr")
     assert (xtr["trainer"]["max_steps"], xtr["model"]["search"]["neighbours"]) == (50_000, 40_000)
-    assert xtr["retrieval_depth"] == 1000 and "recall@1000" in xtr["data"]["metrics"]
     colbert = composed("xtr_table2_msmarco", "model=t5_colbert")
     assert colbert["model"]["search"]["neighbours"] == 4000  # of Qian et al.
-    assert composed("table8_nq320k", "model=dpr")["model"]["dimension"] == 768
-    for model, indexed in (("genre", False), ("genre_np_async", False), ("dsi_semantic", True)):
-        config = composed("table6_nq320k", f"model={model}")
-        assert bool(config["data"]["indexing"]) == indexed
-    assert not config["model"]["identifiers"]["positional"]
-    for model in ("mva", "dpr", "cross_encoder"):
-        mva = composed("mva_table6_stages", f"model={model}")
-        assert (mva["query_length"], mva["document_length"]) == (32, 112)
-        optimizer = mva["model"]["optimizer"]
-        assert (optimizer["learning_rate"], optimizer["weight_decay"]) == (3e-5, 0)
-        assert mva["data"]["candidates"] == 1000 and not mva["data"]["add_relevant"]
+    mva = composed("mva_table6_stages", "model=mva")
+    assert (mva["query_length"], mva["document_length"]) == (32, 112)
+    assert mva["model"]["optimizer"]["learning_rate"] == 3e-5
+    assert mva["data"]["candidates"] == 1000 and not mva["data"]["add_relevant"]
 
 
 def test_dsi_and_dsi_pawa_differ_in_the_head_alone():
@@ -189,48 +151,6 @@ def test_aligners_grids_have_the_papers_averages(number, averages):
     assert means == pytest.approx(averages, abs=0.07)
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        # Lines of each figure: all panels', one for each k_train (null: T5-ColBERT), batch or set.
-        ("xtr_k", [6, 6, 6]),
-        ("xtr_table5", [6, 6, 6]),
-        ("xtr_figure7", [3]),
-        # With the average of the collections; Figures 3 and 4 are of that alone.
-        ("aligner_figure3", [2]),
-        ("aligner_figure4", [2]),
-        ("aligner_figure5", [14]),
-        ("aligner_figure7", [8, 8]),
-    ],
-)
-def test_the_figures_of_a_sweep_are_drawn_from_its_table(name, lines):
-    config = compose_experiment(name)
-    study = config.study and OmegaConf.to_container(config.study, resolve=True)
-    settings = build("study", study).settings if study else [{}]
-    if study and "folds_of" in study:
-        few = (f"few-shot {n}" for n in study["folds_of"])
-        names = {"default": ["default", *few], "top-k=1": ["top-k=1", "oracle"]}
-        settings = [row | {"strategy": name} for row in settings
-                    for name in names.get(row["strategy"], ())]  # fmt: skip
-    chosen = [dict(word.split("=", 1) for word in line) for line in jobs(config)]
-    measures = dict.fromkeys(("recall@100", "mrr@10", "ndcg@10"), 0.5)
-    rows = [job | setting | measures for job, setting in product(chosen, settings)]
-    rows += average_collections(rows) if "collection" in rows[0] else []
-    drawn = read_curves(instantiate(config.hydra.callbacks.compare).curves)
-    figures = [draw_curves(curves, rows, "sweep") for curves in drawn]
-    assert [len(figure.legends[0].get_texts()) for figure in figures] == lines
-
-
-def test_every_experiment_is_listed_with_its_command(monkeypatch):
-    monkeypatch.setattr(reproduce, "read_experiments", lambda: list(experiments().values()))
-    lines = list(reproduce.list_experiments())
-    for one in experiments().values():
-        assert any(line.startswith(f"| `{one.command}` | {one.about} |") for line in lines)
-    command, runs = experiments()["mva_table6"].command, experiments()["mva_table6"].runs
-    assert command == "python train.py experiment=mva_table6 data.examples.negatives.path=…"
-    assert runs == 6 and f"| {runs} | mva_table6_stages |" in "\n".join(lines)
-
-
 # One experiment of each paper, the smallest; what narrows its sweep.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -253,41 +173,11 @@ def test_an_experiment_of_each_paper_runs_in_small(name, narrower, tmp_path):
         assert "difference" in table and "paper" in table
 
 
-def test_smoke_tests_run_what_an_experiment_reads_before_it(tmp_path, monkeypatch):
-    asked = []
-
-    def run(one, folder):
-        asked.append(one.name)
-        return "broken" if one.name == "xtr_table3" else None
-
-    monkeypatch.setattr(reproduce, "read_experiments", lambda: list(experiments().values()))
-    monkeypatch.setattr(reproduce, "run_small", run)
-    assert reproduce.smoke_test(["xtr_table3", "table5_nq320k"], tmp_path) == ["xtr_table3"]
-    assert asked == ["table5_nq320k", "xtr_table2_msmarco", "xtr_table3"]
-    assert '"fault": "broken"' in (tmp_path / "smoke.json").read_text()
-    with pytest.raises(ValueError, match="table99: must be one of"):
-        reproduce.smoke_test(["table99"], tmp_path)
-
-
-def small(tmp_path, name, *overrides):
-    asked = ["model=t5_colbert", "smoke=small", "analysis=none", "analysis.pairs=0"]
-    asked += ["analysis.curve_pairs=0", "analysis.questions=null", f"output={tmp_path}"]
-    return compose_config("train", *asked, f"name={name}", *overrides)
-
-
-def test_weights_of_a_finished_run_search_without_training(tmp_path):
-    train(small(tmp_path, "trained"))
-    metrics = train(small(tmp_path, "taken", f"weights={tmp_path}/trained", "seed=5")).metrics
-    assert "cost/train_seconds" not in metrics
-    first, second = ((tmp_path / name / "retrieve.trec") for name in ("trained", "taken"))
-    assert first.read_text() == second.read_text()
-    assert not (tmp_path / "taken/checkpoints").exists()
-    with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained, name that run"):
-        restore_run(tmp_path / "taken")
-    # Of another collection, too: the run's tokeniser is taken over.
-    other = train(small(tmp_path, "words", f"weights={tmp_path}/trained", "data.n_documents=50"))
-    assert "retrieve/mrr@10" in other.metrics and "cost/train_seconds" not in other.metrics
+def test_weights_of_another_size_and_a_run_of_taken_weights_are_named(tmp_path, finished_run):
+    trained = finished_run("t5_colbert", *TINY)
+    keys = ["model=t5_colbert", *TINY, *NO_ANALYSIS, f"weights={trained}"]
     with pytest.raises(ValueError, match=r"weights=.*size mismatch"):
-        train(small(tmp_path, "size", f"weights={tmp_path}/trained", "model.dimension=64"))
-    with pytest.raises(FileNotFoundError, match=r"weights=nowhere: no such run folder"):
-        train(small(tmp_path, "none", "weights=nowhere"))
+        train(small(tmp_path, *keys, "model.dimension=64", name="size"))
+    taken = train(small(tmp_path, *keys, name="taken")).path
+    with pytest.raises(FileNotFoundError, match=rf"weights={trained}, name that run"):
+        restore_run(taken)

@@ -53,7 +53,7 @@ def runs(tmp_path):
 
 
 @needs_ranx
-def test_runs_are_fused_split_by_split_into_a_folder_that_compare_reads(runs, tmp_path, capsys):
+def test_runs_are_fused_split_by_split_into_a_folder_that_compare_reads(runs, tmp_path):
     folder = fuse(runs, Fusion("weighted"), tune="dev", metrics=["nDCG@10", "RR@10"])
     assert folder.parent == tmp_path
     # From a weight of 0.6 on, the second's best document is the best of both.
@@ -63,8 +63,6 @@ def test_runs_are_fused_split_by_split_into_a_folder_that_compare_reads(runs, tm
     assert run.metrics["retrieve/dev/mrr@10"] == run.metrics["retrieve/mrr@10"] == 0.5
     again = Fusion("weighted", weights=weights)([part.rankings[MAIN] for part in parts])
     assert Ranking.read(folder / "retrieve.trec") == again
-    said = capsys.readouterr().out
-    assert "retrieve/dev/ndcg@10" in said and run.system in said and " one + " in run.system
     assert fuse(runs, Fusion("weighted"), tune="dev") == folder  # made again in its place
     compare([*runs, folder], tmp_path / "compared")
     rows = csv.DictReader((tmp_path / "compared/comparison.csv").open())
@@ -89,21 +87,15 @@ def test_two_shards_searched_apart_and_merged_are_one_index(finished_run, tmp_pa
     assert read_run(merged).metrics == pytest.approx(metrics, abs=1e-6) and metrics
     with pytest.raises(ValueError, match=r"must be runs of all shards .* is of 0/2, None"):
         fuse([shards[0], whole], Fusion("merge"))
-    with pytest.raises(ValueError, match="data.shard=0/2: must be null, T5-SEAL's scores need the"):
-        options = f"weights={whole}", "data.shard=0/2"
-        train(small(tmp_path, "model=t5_seal", *options, name="seal"))
 
 
 def test_what_cannot_be_fused_is_named(runs, tmp_path):
     trec = runs[0] / "retrieve.trec"
     other = write_run(tmp_path / "other", "x", 1, {"retrieve/mrr@10": 1}, splits=["test"])
     for asked, fusion, options, said in (
-        ([trec], Fusion(), {}, "must be two or more"),
         ([runs[0], tmp_path / "no"], Fusion(), {}, "runs=.*no: no such folder or file"),
-        (runs, Fusion("weighted"), {}, "part_weights=None: must be 2 numbers"),
         (runs, Fusion("weighted", weights=[1.0]), {}, r"part_weights=\[1.0\]: must be 2 numbers"),
         (runs, Fusion("weighted"), {"tune": "test"}, "tune=test: must be a split besides .*dev"),
-        (runs, Fusion(), {"tune": "dev"}, "tune=dev: must be null but for method=weighted"),
         (runs, Fusion("merge"), {}, "must be runs of all shards"),
         ([trec, trec], Fusion("merge"), {}, "is in two runs, must be in one shard"),
         (runs, Fusion(), {"output": tmp_path}, "exists, must be a new folder"),

@@ -19,19 +19,9 @@ def choices_of(line):
 @pytest.mark.parametrize(
     ("commands", "expected"),
     [
-        (["alignment=max_sim", "alignment=softmax"], ["alignment=max_sim", "alignment=softmax"]),
         (
             ["alignment=max_sim", "alignment=top_k", "alignment=top_k model.alignment.k=4"],
             ["alignment=max_sim", "k=1", "k=4"],
-        ),
-        (["model=aligner salience=lp", "model=aligner salience=hard"], ["gate=lp", "gate=hard"]),
-        (["model=genre", "model=genre head=pawa"], ["head=plain", "head=pawa"]),
-        # One choice that three keys repeat.
-        (["query_length=40", "query_length=20"], ["query_length=40", "query_length=20"]),
-        (["seed=1", "negatives=bm25"], ["negatives=null", "negatives=bm25"]),
-        (
-            ["data.metrics=[mrr@10]", "data.metrics=[map@9]"],
-            ["metrics=['mrr@10']", "metrics=['map@9']"],
         ),
         # A value that most of them share is not named.
         (
@@ -48,12 +38,6 @@ def test_labels_are_a_few_words(commands, expected):
 def test_what_changes_no_result_is_no_choice():
     same = ["data.num_workers=1", "+trainer.enable_progress_bar=false", "analysis=none", "seed=1"]
     assert all(choices_of(line) == choices_of("") for line in same)
-
-
-def test_keys_that_share_their_last_word_are_told_by_more_of_it():
-    runs = [{"model.a.k": "1", "data.b.k": "1"}, {"model.a.k": "2", "data.b.k": "3"}]
-    labels = label_groups(["S", "S"], runs)
-    assert labels == ["S (k=1, b.k=1)", "S (k=2, b.k=3)"]
 
 
 def test_a_long_value_is_cut_and_labels_stay_distinct():

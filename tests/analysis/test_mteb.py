@@ -121,13 +121,6 @@ def test_mtebs_numbers_are_ours(retriever, own):
     )
 
 
-@pytest.mark.slow  # mteb makes its list of benchmarks in five seconds
-def test_the_tasks_of_a_benchmark_are_found_by_its_name():
-    from analysis.mteb import find_tasks
-
-    assert len(find_tasks("NanoBEIR")) == 13
-
-
 def test_candidates_alone_are_reranked(retriever):
     from analysis.mteb import MtebModel
 
@@ -141,10 +134,10 @@ def test_candidates_alone_are_reranked(retriever):
     check(task, scores, retriever.rerank(texts | {"q3": ""}, known), own=False)
 
 
-def test_scores_that_only_differ_in_double_precision_keep_their_order(retriever):
+def test_scores_that_only_differ_in_double_precision_keep_their_order():
     from datasets import Dataset
 
-    from analysis.mteb import MtebModel, read_queries, separate
+    from analysis.mteb import read_queries, separate
 
     close = {"a": 1 + 1e-12, "z": 1.0, "y": 1.0, "b": 1 - 1e-12, "c": -1.0}
     found = separate(close)
@@ -153,8 +146,6 @@ def test_scores_that_only_differ_in_double_precision_keep_their_order(retriever)
     turns = [{"role": "user", "content": "fruit?"}, {"role": "system", "content": "yes"}]
     table = Dataset.from_list([{"id": "q", "text": turns, "instruction": "Find it:"}])
     assert read_queries(table) == {"q": "Find it: user: fruit?; system: yes"}
-    about = MtebModel(retriever).mteb_model_meta
-    assert about.name == f"gr-mvdr/{retriever.label}" and len(about.revision) == 16
 
 
 def test_what_cannot_be_evaluated_is_a_clear_line(finished_run):
@@ -164,8 +155,6 @@ def test_what_cannot_be_evaluated_is_a_clear_line(finished_run):
     for broken, said in (
         ({"qrels": {"q1": {}}}, "no query has a relevant document"),
         ({"documents": DOCUMENTS[-1:]}, "none of its 1 documents has a text"),
-        ({"documents": [DOCUMENTS[0]] * 2}, "document=apple: two documents have this id"),
-        ({"queries": QUERIES[1:2] * 2}, "two of its 2 queries have one id"),
         ({"top_ranked": {"q1": ["nowhere"]}}, "document=nowhere: no such id"),
     ):
         with pytest.raises(ValueError, match=f"^tasks=Fruit, split test: {said}"):
@@ -197,9 +186,7 @@ def test_the_command_writes_mtebs_results_and_prints_a_table(
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("[]", r"tasks=\[\]: must be names"),
         ("[NanoSciFact]", r"tasks=\[NanoSciFact\]: no task or benchmark of mteb, did you mean"),
-        ("NanoFEVERRetrieval languages=[deu]", r"languages=\['deu'\]: No subsets were found"),
         ("[STS12]", "STS12 must be retrieval or reranking of texts"),
         ("[NanoSciFactRetrieval]", "tasks=NanoSciFactRetrieval: the hub cannot be reached"),
     ],

@@ -66,11 +66,9 @@ def test_queries_are_encoded_once_and_searched_as_deep_as_the_metrics_look(made,
     assert studied_system.searches[0][3] == {"mode": "exact"}
 
 
-def test_grids_follow_each_other_and_queries_can_be_fewer(made, studied_system, tmp_path):
+def test_grids_follow_each_other_and_queries_can_be_fewer(made, studied_system):
     grids = [{"keep_document": [0.5]}, {"mode": ["impute"], "keep_document": [1.0, 0.75]}]
-    curves = [CURVES, {"x": "cost/searched_bytes", "hue": "mode"}]
-    rows = made(settings=grids, max_queries=2, curves=curves)
-    assert all((tmp_path / f"figures/{name}.png").is_file() for name in ("study", "study_2"))
+    rows = made(settings=grids, max_queries=2)
     found = [(row["mode"], row["keep_document"]) for row in rows]
     assert found == [("", "0.5"), ("impute", "1.0"), ("impute", "0.75")]
     assert {queries for queries, *_ in studied_system.searches} == {1, 2}
@@ -81,11 +79,6 @@ def test_a_setting_that_does_not_fit_the_index_is_left_out_with_a_warning(made):
     with pytest.warns(UserWarning, match=r"'neighbours': 1000.*left out.*must be ≤"):
         rows = made(settings={"neighbours": [10, 1000]}, curves=curves)
     assert [row["neighbours"] for row in rows] == ["10"]
-    with (
-        pytest.warns(UserWarning, match="left out"),
-        pytest.raises(ValueError, match="study.settings: none of them fits"),
-    ):
-        made(settings={"neighbours": [999]})
 
 
 def test_bad_studies_are_refused_before_training(studied_system):
@@ -95,11 +88,7 @@ def test_bad_studies_are_refused_before_training(studied_system):
     for wrong, message in (
         ({"settings": {"neighbors": [1]}}, "model.search.neighbors: must be one of mode"),
         ({"settings": {"mode": "gather"}}, "study.settings.mode=gather: must be a list"),
-        ({"settings": {"mode": []}}, "study.settings.mode="),
-        ({"settings": []}, "study.settings: must hold at least one"),
         ({"depth": 0}, "study.depth=0: must be a whole number ≥ 1"),
-        ({"max_queries": 0}, "study.max_queries=0: must be "),
-        ({"curves": {"y": "mrr@10"}}, "curves.x=…: must be given"),
     ):
         with pytest.raises(ValueError, match=message):
             check_study(study(**wrong), studied_system)

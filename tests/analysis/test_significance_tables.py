@@ -1,12 +1,10 @@
-import csv
-
 import pytest
 
-from analysis.compare import compare
 from analysis.runs.run_folder import Run
 from analysis.tables.comparison import Group, Section
 from analysis.tables.significance import compare_effectiveness
-from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from gr_mvdr.evaluation.ranking import write_qrels
+from tests.analysis.test_compare import rank_gold
 
 QUERIES = [f"q{n}" for n in range(40)]
 
@@ -14,11 +12,7 @@ QUERIES = [f"q{n}" for n in range(40)]
 def run_of(folder, ranks, seed=1, queries=QUERIES):
     """A run in which the relevant document of each query stands at the given rank, 0 = nowhere."""
     folder.mkdir(parents=True)
-    found = {}
-    for query, rank in zip(queries, ranks, strict=True):
-        others = {f"x{n}": -float(n) for n in range(1, 20)}
-        found[query] = others | ({"gold": 0.5 - rank} if rank else {})
-    Ranking(found).write(folder / "retrieve.trec", "run")
+    rank_gold(ranks, queries).write(folder / "retrieve.trec", "run")
     write_qrels({query: {"gold": 1} for query in queries}, folder / "retrieve.qrels")
     return Run(folder, {}, {"system": folder.name, "collection": "fruit"}, {"retrieve/mrr@10": 1.0})
 
@@ -70,29 +64,3 @@ def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
     assert list(found.statistics) == ["first"] and not found.differences
     assert "second: no intervals and tests, a run has no retrieve.trec" in found.notes[0]
     assert "other: no intervals and tests, judged on other queries" in found.notes[1]
-
-
-def test_the_page_the_terminal_and_files_hold_the_tests(tmp_path, capsys):
-    for name, ranks in (("good", [1] * 40), ("bad", [3] * 40)):
-        folder = run_of(tmp_path / name, ranks).path
-        (folder / "config.yaml").write_text(f"seed: 1\nmodel: {{name: {name}}}\n")
-        (folder / "provenance.json").write_text(f'{{"system": "{name}", "collection": "fruit"}}')
-        mean = 1.0 if name == "good" else 1 / 3
-        (folder / "metrics.json").write_text(f'{{"retrieve/mrr@10": {mean}}}')
-    compare([tmp_path / "good", tmp_path / "bad"], tmp_path / "out")
-    rows = list(csv.DictReader((tmp_path / "out/comparison_tests.csv").open()))
-    assert {row["metric"] for row in rows} == {"mrr@10", "recall@10"}
-    assert float(rows[0]["difference"]) == pytest.approx(2 / 3)
-    page = (tmp_path / "out/comparison.html").read_text()
-    latex = (tmp_path / "out/comparison.tex").read_text()
-    said, markdown = capsys.readouterr().out, (tmp_path / "out/comparison.md").read_text()
-    assert "<td>+0.667 (p &lt; 0.001) *</td>" in page
-    assert '<td class="best">1.000 [1.000, 1.000] *</td>' in page
-    assert r"\textbf{1.000 [1.000, 1.000] *}" in latex and "+0.667 (p $<$ 0.001) * &" in latex
-    assert "| good − bad | +0.667 (p < 0.001) \\* |" in markdown
-    assert "| retrieve MRR@10 | **1.000 [1.000, 1.000] \\*** | 0.333" in markdown
-    assert "good − bad  +0.667 (p < 0.001) *" in said
-    test = "p: two-sided paired randomisation test over queries (10,000 permutations); "
-    assert f"{test}*: p < 0.05." in said and test in markdown
-    for form in (said, markdown, latex):  # what is bold and what has a star, in each form
-        assert "Bold: the best value of a metric." in form

@@ -1,80 +1,24 @@
 """Studies as tables and curves: of one run, and of a sweep's runs together."""
 
 import csv
-import json
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
-from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from analysis.analysis import Findings
-from analysis.figures import Gallery, GalleryEntry, read_gallery
-from analysis.runs.run_folder import Run
+from analysis.figures import read_gallery
 from analysis.studies.study import (
     Curves,
-    check_study,
     draw_curves,
-    find_swept_values,
-    main_metrics,
     read_curves,
-    run_study,
     tabulate_study,
     write_study,
     write_sweep_study,
 )
-from analysis.studies.sweep import CompareRuns, find_swept_keys
+from analysis.studies.sweep import CompareRuns
 from analysis.tables.comparison import compare_runs
-from analysis.tables.rows import describe_value, read_rows
-
-MODEL = SimpleNamespace(paradigm="multi_vector")
-DATA = SimpleNamespace(collection=SimpleNamespace(name="fruit"))
-
-
-class CountingStudy:
-    """A study that refuses other models and finds its own settings."""
-
-    def __init__(self, settings: dict):
-        assert type(settings) is dict and type(settings["keep"]) is list
-        self.settings = settings
-
-    def check(self, model):
-        if model.paradigm != "multi_vector":
-            raise ValueError("study: another model")
-
-    def __call__(self, model, data, run):
-        rows = [{"keep": keep, "mrr@10": keep} for keep in self.settings["keep"]]
-        tables = {"study": rows, "study_more": [{"a": 1}]}
-        figures = [(Figure(), GalleryEntry("study", "Title", "Caption"))]
-        return Findings({"analysis/study/settings": len(rows)}, tables, figures)
-
-
-@pytest.fixture
-def settings(monkeypatch):
-    """As Hydra gives them; the class is found under a name of the project's."""
-    monkeypatch.setattr("analysis.studies.study.CountingStudy", CountingStudy, raising=False)
-    target = "analysis.studies.study.CountingStudy"
-    settings = {"_target_": target, "settings": {"keep": [0.5, 1.0]}}
-    return OmegaConf.create({"study": settings}).study
-
-
-def test_a_study_leaves_tables_and_figures_beside_those_of_the_run(settings, tmp_path):
-    Gallery(tmp_path / "figures").add(Figure(), GalleryEntry("other", "t", "c"))
-    assert run_study(settings, MODEL, DATA, tmp_path) == {"analysis/study/settings": 2}
-    assert (tmp_path / "study.csv").read_text().split() == ["keep,mrr@10", "0.5,0.5", "1.0,1.0"]
-    assert (tmp_path / "study_more.csv").read_text().split() == ["a", "1"]
-    assert "| 0.5 | 0.500 |" in (tmp_path / "study.md").read_text()
-    assert [entry.name for entry in read_gallery(tmp_path / "figures")] == ["other", "study"]
-    assert (tmp_path / "figures/study.pdf").is_file()
-
-
-def test_a_study_is_refused_before_training_and_absent_if_not_configured(settings, tmp_path):
-    check_study(settings, MODEL)
-    with pytest.raises(ValueError, match="study: another model"):
-        check_study(settings, SimpleNamespace(paradigm="lexical"))
-    check_study(None, MODEL)
-    assert run_study(None, MODEL, DATA, tmp_path) == {} and not list(tmp_path.iterdir())
+from analysis.tables.rows import read_rows
+from tests.analysis.test_compare import write_run
 
 
 def test_a_table_averages_seeds_and_keeps_null_apart_from_a_missing_setting(tmp_path):
@@ -114,33 +58,7 @@ def test_a_line_for_each_hue_sorted_by_x_with_the_deviation_over_seeds():
     # The sample deviation of 0.1 and 0.3 is 0.2 / √2: a whisker reaches that far to either side.
     low, high = axes.collections[0].get_segments()[0][:, 1]
     assert high - low == pytest.approx(2 * 0.2 / 2**0.5)
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("keep", "MRR@10")
     assert legend(figure) == ["lp", "hard"]
-
-
-def test_panels_labels_and_a_logarithmic_axis():
-    labels = {"keep": "β_d", "gate": "gate", "hard": "top-$k", "1": "first"}
-    curves = Curves(x="keep", y="recall@1", hue="run", column="gate", log=True, labels=labels)
-    rows = [{"run" if key == "seed" else key: v for key, v in row.items()} for row in GATES]
-    figure = draw_curves(curves, rows, "title")
-    assert [axes.get_title() for axes in figure.axes] == ["lp", r"top-\$k"]
-    assert all(axes.get_xscale() == "log" for axes in figure.axes)
-    assert [figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()] == ["β_d", "R@1"]
-    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["0.1", "0.4", "1"]
-    # A number is named, a label takes the place of both.
-    assert legend(figure) == ["first", "run = 3"]
-
-
-def test_the_x_axis_may_hold_words_or_a_measure():
-    rows = [{"m": m, "mrr@10": 0.1, "seed": 1} for m in ("last", "none", 0.2)]
-    figure = draw_curves(Curves(x="m"), rows, "t")
-    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["last", "none", "0.2"]
-    assert not legend(figure)
-    sizes = ((1, 20, 0.2), (3, 22, 0.4), (1, 10, 0.1))
-    rows = [{"pool": b > 15, "seed": s, "cost/index_bytes": b, "mrr@10": m} for s, b, m in sizes]
-    line = draw_curves(Curves(x="cost/index_bytes"), rows, "t").axes[0].lines[0]
-    assert line.get_xdata().tolist() == [10, 21]
-    assert line.get_ydata().tolist() == pytest.approx([0.1, 0.3])
 
 
 def test_where_chooses_rows_and_null_also_means_a_missing_setting():
@@ -157,36 +75,18 @@ def test_where_chooses_rows_and_null_also_means_a_missing_setting():
         draw_curves(Curves(x="k"), rows, "t")
 
 
-@pytest.mark.parametrize("key", ["x", "y", "hue", "column", "where"])
-def test_an_unknown_column_is_named(key):
-    changes = {key: {"depth": 1} if key == "where" else "depth"}
-    with pytest.raises(ValueError, match=f"curves.{key}=depth: must be one of gate, keep, seed"):
-        draw_curves(Curves(**({"x": "keep", "hue": "gate"} | changes)), GATES, "t")
+def test_an_unknown_column_is_named():
+    with pytest.raises(ValueError, match="curves.hue=depth: must be one of gate, keep, seed"):
+        draw_curves(Curves(x="keep", hue="depth"), GATES, "t")
     with pytest.raises(ValueError, match=r"curves.colour=red: must be one of caption"):
         read_curves({"x": "keep", "colour": "red"})
 
 
-METRICS = {
-    "retrieve/mrr@10": 0.5,
-    "retrieve/recall@1": 0.25,
-    "retrieve/test_unseen/mrr@10": 0.125,
-    "rerank/mrr@10": 0.75,
-    "rerank/document_to_query/mrr@10": 0.5,
-    "analysis/exact_match/query_to_document/soft": 0.1,
-    "cost/train_seconds": 3,
-    "cost/joint_flops/mva": 7,
-}
-
-
-def write_run(folder, system, seed, study=None, place="almanac", typed=(), **config):
-    folder.mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create({"seed": seed} | config), folder / "config.yaml")
-    provenance = {"system": system, "collection": place, "seed": seed, "overrides": [*typed]}
-    (folder / "provenance.json").write_text(json.dumps(provenance))
-    (folder / "metrics.json").write_text(json.dumps(METRICS))
+def write_study_run(folder, system, seed, study=None, place="almanac", typed=(), **config):
+    metrics = {"retrieve/mrr@10": 0.5, "rerank/mrr@10": 0.75, "cost/train_seconds": 3}
+    write_run(folder, system, seed, metrics, config, collection=place, overrides=[*typed])
     if study:
         write_study(study, "study", folder)
-    return folder
 
 
 @pytest.fixture
@@ -196,7 +96,7 @@ def gates(tmp_path):
         rows = [{"keep_document": keep, "mrr@10": keep / seed} for keep in (0.5, 1.0)]
         config = {"model": {"salience": {"query": {"gate": gate}}}}
         typed = [f"+salience={gate}"]
-        write_run(tmp_path / str(number), "ALIGNER", seed, rows, typed=typed, **config)
+        write_study_run(tmp_path / str(number), "ALIGNER", seed, rows, typed=typed, **config)
     return tmp_path
 
 
@@ -217,7 +117,7 @@ def finish(sweep, **callback):
     compare.on_multirun_end(OmegaConf.create({"hydra": hydra}))
 
 
-def test_a_sweep_ends_with_its_studies_as_one_table_and_its_curves(gates, capsys):
+def test_a_sweep_ends_with_its_studies_as_one_table_and_its_curves(gates):
     finish(gates, curves=OmegaConf.create([CURVES, CURVES | {"title": "again"}]))
     rows = read(gates / "study.csv")
     assert list(rows[0]) == ["system", "salience", "seed", "keep_document", "mrr@10"]
@@ -229,8 +129,6 @@ def test_a_sweep_ends_with_its_studies_as_one_table_and_its_curves(gates, capsys
     table = (gates / "study.md").read_text()
     assert "| ALIGNER | lp | 0.5 | 0.375 ± 0.177 |" in table
     assert [entry.title for entry in read_gallery(gates / "figures")] == ["Figure 6", "again"]
-    files = ["study.md", "figures/study.png", "figures/study_2.png"]
-    assert capsys.readouterr().out.splitlines()[-3:] == [str(gates / file) for file in files]
 
 
 def test_curves_that_cannot_be_drawn_fail_the_sweep(gates):
@@ -240,16 +138,12 @@ def test_curves_that_cannot_be_drawn_fail_the_sweep(gates):
 
 def test_a_run_without_a_study_is_one_row_of_its_main_metrics(tmp_path):
     for size in (64, 32):
-        write_run(tmp_path / str(size), "MVA", 1, model={"dimension": size})
+        write_study_run(tmp_path / str(size), "MVA", 1, model={"dimension": size})
     comparison = compare_runs([tmp_path])
     assert write_sweep_study(comparison, tmp_path, ["model.dimension"]) == []
     curves = [Curves("model.dimension", "rerank/mrr@10")]
     assert write_sweep_study(comparison, tmp_path, ["model.dimension"], curves)
     assert [row["model.dimension"] for row in read(tmp_path / "study.csv")] == ["32", "64"]
-    assert main_metrics(METRICS) == {
-        **{"mrr@10": 0.5, "recall@1": 0.25, "rerank/mrr@10": 0.75},
-        **{"cost/train_seconds": 3, "cost/joint_flops/mva": 7},
-    }
 
 
 def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
@@ -258,7 +152,7 @@ def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
         for seed in (1, 2):
             study = [{"k": 1, "mrr@10": first * seed, "cost/bytes": 4}, {"k": 2, "mrr@10": second}]
             folder = tmp_path / f"runs/{name}{seed}"
-            write_run(folder, "XTR", seed, study, name, collection=name)
+            write_study_run(folder, "XTR", seed, study, name, collection=name)
     comparison = compare_runs([tmp_path / "runs"], mixed=True)
     curves = [Curves("k", hue="collections", where={"collection": "average"})]
     table, _ = write_sweep_study(comparison, tmp_path, ["collection"], curves)
@@ -272,27 +166,3 @@ def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
     ]
     # In the table the average has its deviation over seeds: 0.4 and 0.8.
     assert "| average | 1 | 2 | 0.600 ± 0.283 |" in table.read_text()
-
-
-def test_what_was_swept_is_shown_as_it_was_chosen():
-    pooling = {"document": {"_target_": "gr_mvdr.pooling.FirstTokens", "k": 28}}
-    model = {"dimension": 64, "training_alignment": None, "pooling": pooling, "sizes": [1, 2]}
-    config = {"model": model | {"salience": {"query": {}}}, "seed": 3}
-    typed = ["salience=lp", "++pooling@model.pooling.query=first_k"]
-    run = Run(None, config, {"system": "MVA", "overrides": typed}, {})
-    keys = ["model", "seed", "model.dimension", "model.training_alignment", "salience",
-            "model.pooling.document", "pooling@model.pooling.query", "model.sizes"]  # fmt: skip
-    assert find_swept_values(run, keys) == {
-        "model.dimension": 64,
-        "model.training_alignment": None,
-        "salience": "lp",
-        "model.pooling.document": "FirstTokens(k=28)",
-        "pooling@model.pooling.query": "first_k",
-        "model.sizes": "[1, 2]",
-    }
-    assert describe_value({"_target_": "a.B", "c": {"_target_": "D"}}) == "B(c=D())"
-    params = {"++model.pooling.document": "{k:1},{k:2}", "model": "a,b"}
-    task = ["seed=1,2", "resume=true", "+x=range(3)", "model=a,c", "experiment=e"]
-    hydra = {"sweeper": {"params": params}, "overrides": {"task": task}}
-    keys = ["model.pooling.document", "model", "seed", "x"]
-    assert find_swept_keys(OmegaConf.create({"hydra": hydra})) == keys
