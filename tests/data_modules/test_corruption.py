@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from data_modules.corruption import SpanCorruption, TextExamples, split_spans
+from data_modules.corruption import SpanCorruption, TextExamples
 from gr_mvdr.template import TextTemplate
 
 
@@ -40,19 +40,6 @@ class Column(list):
     @property
     def lengths(self) -> np.ndarray:
         return np.array([len(tokens) for tokens in self])
-
-
-def test_spans_are_cut_as_t5_cuts_them():
-    """15 % of 20 tokens are three: one span; half of ten in spans of one take turns."""
-    rng = np.random.default_rng(0)
-    kept, taken = split_spans(range(20), 0.15, 3.0, rng)
-    assert (len(kept), len(taken)) == (1, 1) and [*kept[0], *taken[0]] == [*range(20)]
-    kept, taken = split_spans(range(10), 0.5, 1.0, rng)
-    assert [[*k, *t] for k, t in zip(kept, taken, strict=True)] == [
-        [n, n + 1] for n in range(0, 10, 2)
-    ]
-    kept, taken = split_spans(range(2), 0.9, 3.0, rng)
-    assert ([*kept[0]], [*taken[0]]) == ([0], [1])
 
 
 @pytest.mark.parametrize("sentinels", [1, 100])

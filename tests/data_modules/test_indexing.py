@@ -7,10 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_modules.examples import DocumentExamples, IdentifierExamples
+from data_modules.examples import IdentifierExamples
 from data_modules.indexing import DocumentStart, GeneratedQueries, Indexing, Mixed, RandomSpans
 from data_modules.module import RetrievalDataModule
-from data_modules.seal_examples import SpanExamples
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import make_collection
 
@@ -140,24 +139,6 @@ def test_generated_queries(generated):
     assert [len(key) for key in data.training_sources.values()] == [64]
 
 
-LINE = {"document_id": "d1", "queries": ["amber"]}
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([LINE, "{"], ":2: expected a JSON object"),
-        ([{"document_id": "d1", "queries": "amber"}], ":1: expected {.*amber"),
-        ([LINE, {"document_id": "x", "queries": ["a"]}], ":2: document 'x' is not in the coll"),
-        ([{"document_id": "d8", "queries": ["marsh"]}], "no document known in training has an"),
-    ],
-)
-def test_bad_files_are_refused_by_line(lines, message, tmp_path):
-    path = written(tmp_path / "queries.jsonl", lines)
-    with pytest.raises(ValueError, match=message):
-        tiny(GeneratedQueries(str(path))).epoch(0)
-
-
 def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
     path, queries = generated
     data = tiny(Mixed([DocumentStart(2), GeneratedQueries(str(path))]))
@@ -169,19 +150,3 @@ def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
     assert list(data.training_sources) == [str(path)]
     with pytest.raises(ValueError, match="must be a list with at least one"):
         Mixed([])
-
-
-# What answers
-
-
-def test_the_targets_are_those_of_the_retrieval_task(generated):
-    path, _ = generated
-    inputs = GeneratedQueries(str(path))
-    examples, texts = indexed(tiny(inputs, examples=DocumentExamples()), 3)
-    for row, found in examples.items():
-        assert [e.targets for e in found] == [[[*texts[row][:5], EOS_ID]]] * 3
-    examples, texts = indexed(tiny(inputs, examples=SpanExamples(n_spans=2, length=2)), 20)
-    for row, found in examples.items():
-        spans = {(*texts[row][s : s + 2], EOS_ID) for s in range(len(texts[row]))}
-        assert {tuple(span) for example in found for span in example.targets} <= spans
-        assert {len(example.targets) for example in found} == {2}

@@ -1,18 +1,11 @@
-"""LIMIT-like worlds: all sets once, texts that say who likes what, and what few dimensions hold."""
+"""LIMIT-like worlds: texts that say who likes what, and what few dimensions hold."""
 
 from itertools import combinations
-from math import comb
 
 import pytest
 
 from analysis.free_recall import free_recall
-from data_modules.limit import limit, nth_set
-
-
-def test_every_set_comes_once():
-    for size, n in [(1, 5), (2, 7), (3, 6)]:
-        found = [tuple(sorted(nth_set(number, size))) for number in range(comb(n, size))]
-        assert sorted(found) == sorted(combinations(range(n), size))
+from data_modules.limit import limit
 
 
 def test_texts_say_what_the_judgements_say():

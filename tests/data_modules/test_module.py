@@ -3,16 +3,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset
-from torch.utils.data import DataLoader
 
 from analysis.evaluation import evaluate_retrieval
-from data_modules.epoch import Epoch, Example, collate
+from data_modules.epoch import Example, collate
 from data_modules.examples import DocumentExamples
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives
-from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import judge, make_collection
@@ -68,39 +65,6 @@ def test_training_examples_are_the_relevant_judgements():
         assert targets == [[*data.documents[document]["tokens"][:8], EOS_ID]]
 
 
-def epochs(data, *numbers):
-    """All batches of some epochs, as lists."""
-    found = []
-    for epoch in numbers:
-        batches = list(data._loader(data.epoch(epoch)))
-        columns = ("query_ids", "document_ids", "document_index")
-        found.append([[getattr(b, name).tolist() for name in columns] for b in batches])
-    return found
-
-
-def test_every_epoch_draws_fresh_spans_in_a_fresh_order_the_same_for_the_same_seed():
-    options = dict(examples=SpanExamples(n_spans=3, length=3), batch_size=4)
-    one, two, one_again = epochs(tiny(**options, seed=7), 1, 2, 1)
-    assert one == one_again != two
-    assert epochs(tiny(**options, seed=7), 1) == [one], "another process would see the same"
-    assert epochs(tiny(**options, seed=8), 1) != [one]
-    assert sorted(len(batch[0]) for batch in one) == [3, 4, 4], "no pair is lost"
-    assert [len(batch[1]) for batch in one] == [3 * len(batch[0]) for batch in one]
-    data = tiny(**options)
-    assert data.epoch(1)[5].source == data.epoch(0)[5].source
-    assert data.epoch(1)[5].targets != data.epoch(0)[5].targets
-
-
-def test_documents_of_a_new_split_are_unknown_unless_training_has_them():
-    assert tiny().known_documents.tolist() == list(range(30))
-    # d10, d12, …, d18 are training documents too; d3 is only judged irrelevant.
-    new = [11, 13, 15, 17, 19, 29]
-    known = tiny(new_documents=["test"]).known_documents
-    assert known.tolist() == [row for row in range(30) if row not in new]
-    both = tiny(new_documents=["test", "dev"]).known_documents
-    assert both.tolist() == [row for row in known if row != 3]
-
-
 class Arriving(RetrievalDataModule):
     """The tiny collection, whose documents of `test` have two words of their own, or without them.
 
@@ -146,58 +110,11 @@ def test_training_reads_what_it_would_without_the_new_documents(shard):
     assert len(held.bm25.best(["zirkonium"], 40)) == 6
 
 
-def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
-    data = tiny(candidates=4)
-    queries = data.rerank_queries("test")
-    lists = data.list_candidates("test", queries)
-    assert list(lists) == queries["id"][:]
-    for query, row in zip(queries["id"], queries["text"], strict=True):
-        best = list(data.bm25.best(row.split(), 4))
-        relevant = [d for d, grade in data.judgements("test", queries)[query].items() if grade > 0]
-        assert lists[query][: len(best)] == best and set(relevant) <= set(lists[query])
-        assert len(set(lists[query])) == len(lists[query]) <= 4 + len(relevant)
-    assert "d3" not in lists["q11"] or "d3" in data.bm25.best(
-        data.queries("test")[1]["text"].split(), 4
-    )
-    assert tiny(candidates=0).list_candidates("test", queries)["q10"] == ["d10", "d29"]
-    found = tiny(candidates=4, add_relevant=False).list_candidates("test", queries)
-    assert all(found[query] == lists[query][: len(found[query])] for query in lists)
-    assert max(map(len, found.values())) == 4
-
-
 @pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split", "new_documents"])
 def test_an_unknown_split_names_the_splits_there_are(key):
     value = ["nope"] if key == "new_documents" else "nope"
     with pytest.raises(ValueError, match=rf"data.{key}=nope: must be one of dev, test, train"):
         _ = tiny(**{key: value}).collection
-
-
-# Several processes
-
-
-def places(data, rank, ranks, workers):
-    """The places of an epoch that one of several processes reads, by its loader's workers."""
-    epoch = Spying(data.training_tasks, data.seed, 3)
-    loader = DataLoader(
-        epoch,
-        batch_sampler=epoch.batches(data.batch_size, True, rank, ranks),
-        num_workers=workers,
-        collate_fn=list,
-    )
-    return [[place for place, _ in batch] for batch in loader]
-
-
-class Spying(Epoch):
-    def __getitem__(self, place):
-        return place, torch.utils.data.get_worker_info().id
-
-
-def test_two_ranks_of_two_workers_read_every_pair_once():
-    data = tiny(batch_size=4)
-    whole = [sorted(batch) for batch in data.epoch(3).batches(4, shuffle=True)]
-    parts = [places(data, rank, 2, workers=2) for rank in range(2)]
-    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == whole
-    assert sorted(place for part in parts for batch in part for place in batch) == list(range(11))
 
 
 # Evaluation
@@ -217,9 +134,6 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
     data = tiny()
     data.collection = own
     assert data.list_candidates("test", queries) == given
-    run.write_text("\n".join(line.replace("1 25 x", "1 1 x") for line in lines))
-    tied = tiny(candidates_run=str(run)).list_candidates("test", queries)
-    assert tied["q12"] == ["d25", "d1", "d12"], "equal scores: the last id first"
     run.write_text("\n".join(lines[2:]))
     with pytest.raises(ValueError, match=r"1 of 10 queries have no candidate .* first is 'q10'"):
         tiny(candidates_run=str(run)).candidates_from  # noqa: B018, before training
@@ -230,9 +144,6 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
         == tiny().list_candidates("test", queries)["q10"]
     )
     assert data.candidates_from == {"test": f"{run}; 1 queries from BM25"}
-    run.write_text("\n".join(line.replace(" d", " other") for line in lines))
-    with pytest.raises(ValueError, match=r"10 of 10 queries have no candidate in the collection"):
-        tiny(candidates_run=str(run)).list_candidates("test", queries)
     with pytest.raises(FileNotFoundError, match=r"^data\.candidates_run=/no: no such file"):
         tiny(candidates_run="/no")
 
@@ -302,40 +213,6 @@ def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(mask
     assert (false > 0) != masked
 
 
-class Copies(Tiny):
-    """Queries that are documents: the first is q10's copy, under its name."""
-
-    def read(self):
-        found = collection()
-        names = ["q10", *found.documents["id"][1:]]
-        return replace(
-            found, documents=found.documents.remove_columns("id").add_column("id", names)
-        )
-
-
-@pytest.mark.parametrize("dropped", [True, False])
-def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(dropped, tmp_path):
-    data = Copies(
-        test_split="test", tokenizer_options=TOKENIZER, drop_identical=dropped, candidates=30
-    )
-
-    class Finds:
-        plans_search = False
-
-        def retrieve(self, queries, k):
-            first = {"q10": {"q10": 9.0, "d29": 8.0, "d1": 7.0, "d2": 6.0}}
-            rest = {query: {"d5": 1.0} for query in queries["id"][1:]}
-            return Ranking(first | rest).top(k)
-
-        def search_fidelity(self, queries, ranking, depth):
-            return {}
-
-    evaluate_retrieval(Finds(), data, tmp_path, depth=2)
-    found = Ranking.read(tmp_path / "retrieve.trec").documents("q10")
-    assert found == (["d29", "d1"] if dropped else ["q10", "d29"])
-    assert ("q10" in data.list_candidates("test", data.queries("test"))["q10"]) is not dropped
-
-
 @pytest.mark.parametrize("split, prefix", [("train", "q"), (None, "d")])
 def test_a_search_is_planned_on_training_queries_or_documents(split, prefix, tmp_path):
     """Never on a test query, which it is judged by."""
@@ -357,22 +234,6 @@ def test_a_search_is_planned_on_training_queries_or_documents(split, prefix, tmp
     evaluate_retrieval(Plans(), data, tmp_path, depth=2)
     assert planned and {name[0] for name in planned} == {prefix}
     assert not {*planned} & {*data.test_queries("test")["id"][:]}
-
-
-def test_without_a_name_the_test_split_is_measured_or_dev():
-    data = tiny(test_split=None)
-    assert data.test_splits == ["test"]
-    for left, expected in (({"dev"}, "dev"), ({"odd"}, "odd")):
-        data = tiny(test_split=None)
-        qrels = {name: collection().qrels["dev"] for name in left}
-        data.collection = replace(
-            collection(), qrels={"train": collection().qrels["train"], **qrels}
-        )
-        assert data.test_splits == [expected]
-    data = tiny(test_split=None)
-    data.collection = replace(collection(), qrels={"train": collection().qrels["train"]})
-    with pytest.raises(ValueError, match=r"data\.test_split=null: must be one of none"):
-        data.test_splits  # noqa: B018
 
 
 def test_texts_and_queries_are_cleaned():

@@ -1,4 +1,4 @@
-"""Hard negatives: never relevant, never new, fresh in every epoch, with their teacher's scores."""
+"""Hard negatives: never relevant, never new, with their teacher's scores."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -10,11 +10,9 @@ import torch
 from data_modules.candidates import index_texts
 from data_modules.epoch import Example, HardNegatives, collate
 from data_modules.examples import DocumentExamples
-from data_modules.indexing import DocumentStart, Indexing
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import make_collection
 
@@ -90,18 +88,6 @@ def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new
     assert any(f"d{NEW}" in data.bm25.best(split_words(query), 5) for query in queries)
 
 
-def test_bm25s_run_is_kept_as_a_trec_file(tmp_path, monkeypatch):
-    data = tiny(Bm25Negatives(n=1, depth=5))
-    first = drawn(data, epochs=3)
-    (run,) = (tmp_path / "cache/runs").glob("*.trec")
-    kept, training = Ranking.read(run), data.queries("train")
-    known = index_texts(data.documents.select(data.known_documents))
-    for query, text in zip(training["id"][:], training["text"][:], strict=True):
-        assert kept.scores(query) == known.best(split_words(text), 5)
-    monkeypatch.setattr("data_modules.negatives.index_texts", None)
-    assert drawn(tiny(Bm25Negatives(n=1, depth=5)), epochs=3) == first
-
-
 def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
     run = Path(written(tmp_path / "hard.trec", *RUN))
     monkeypatch.setattr(Tiny, "own", {"hard": run})
@@ -112,20 +98,6 @@ def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
     monkeypatch.setattr(Tiny, "own", {"hard": run, "easy": run})
     with pytest.raises(ValueError, match=r"negatives\.name=null: must be of .* own: hard, easy"):
         tiny(OwnNegatives(name=None, n=1)).epoch(0)
-
-
-def test_negatives_depend_on_seed_epoch_and_pair_alone_and_change_every_epoch():
-    def batches(number, **options):
-        data = tiny(Bm25Negatives(n=2, depth=9), **options)
-        return [
-            (batch.document_index.tolist(), batch.negatives.tolist())
-            for batch in data._loader(data.epoch(number))
-        ]
-
-    assert batches(1) == batches(1) == batches(1, num_workers=1) != batches(2)
-    assert batches(1, seed=1) != batches(1)
-    plain, given = (list(tiny(form).epoch(3)) for form in (None, Bm25Negatives(n=2)))
-    assert [e[:3] for e in given] == [e[:3] for e in plain]
 
 
 def test_too_few_candidates_are_filled_up_at_random(tmp_path, capsys):
@@ -140,17 +112,6 @@ def test_too_few_candidates_are_filled_up_at_random(tmp_path, capsys):
     assert "5 of 6 training queries have fewer than 3 candidates" in capsys.readouterr().out
 
 
-def test_a_run_gives_its_best_documents_by_score_to_a_depth(tmp_path):
-    run = written(tmp_path / "run.trec", *reversed(RUN), "q1 Q0 d5 1 1 x")
-    by_depth = {depth: drawn(tiny(RunNegatives(path=run, n=1, depth=depth))) for depth in (2, 3, 9)}
-    # The relevant d0 takes the first place.
-    assert {depth: set().union(*found[0]) for depth, found in by_depth.items()} == {
-        2: {1},
-        3: {1, 2},
-        9: {1, 2, 3},
-    }
-
-
 def test_triples_give_each_query_its_negatives(tmp_path):
     lines = ["q0 d0 d4", "q0 d10 d5", "q0 d8 d9", "q0 d4 d8", "q1 d1 d12", "q1 d1 d12"]
     found = drawn(tiny(TripleNegatives(path=written(tmp_path / "triples.tsv", *lines))))
@@ -163,24 +124,6 @@ def test_more_negatives_than_documents_are_refused():
     assert len(tiny(Bm25Negatives(n=11)).epoch(0)[0].negatives.documents) == 11
     with pytest.raises(ValueError, match="data.examples.negatives.n=12: must be ≤ 11, the known"):
         tiny(Bm25Negatives(n=12)).epoch(0)
-
-
-def test_an_indexing_example_has_random_negatives(tmp_path):
-    margins = written(tmp_path / "margins.tsv", "2 1 q0 d0 d4")
-    for form, teacher in (
-        (Bm25Negatives(n=2, depth=3), None),
-        (TripleNegatives(path=margins, n=2), 3),
-    ):
-        data = tiny(form, indexing=Indexing(3.0, DocumentStart(4)))
-        examples = [e for number in range(8) for e in list(data.epoch(number))[7:]]
-        by_row = {row: [e for e in examples if e.document == row] for row in range(NEW)}
-        for row, found in by_row.items():
-            rows = {d for example in found for d in example.negatives.documents}
-            assert row not in rows and NEW not in rows and len(rows) > 8
-        scores = [example.negatives.teacher for example in examples]
-        assert all(s is None if teacher is None else np.isnan(s).all() for s in scores)
-        assert teacher is None or {len(s) for s in scores} == {teacher}
-        assert next(iter(data.train_dataloader())).negatives.shape == (3, 2)
 
 
 # Teachers
@@ -224,16 +167,6 @@ def test_a_teacher_scores_the_negatives_of_any_source(form, tmp_path, capsys):
 # Files
 
 
-def test_every_file_stands_in_the_runs_provenance(tmp_path):
-    run = written(tmp_path / "run.trec", *RUN)
-    teacher = written(tmp_path / "teacher.trec", *RUN)
-    triples = written(tmp_path / "triples.tsv", "q0 d0 d4")
-    found = tiny(RunNegatives(path=run, n=1, teacher=teacher)).training_sources
-    assert list(found) == [run, teacher] and {len(key) for key in found.values()} == {64}
-    assert list(tiny(TripleNegatives(path=triples)).training_sources) == [triples]
-    assert tiny().training_sources == tiny(Bm25Negatives(n=1)).training_sources == {}
-
-
 def test_a_file_that_names_nothing_known_is_refused(tmp_path):
     other = written(tmp_path / "other.tsv", "7 d0 d4", "8 d1 d2")
     rule = "none of its 4 pairs can be used: 4 are of queries"
@@ -243,16 +176,6 @@ def test_a_file_that_names_nothing_known_is_refused(tmp_path):
     rule = "none of its 1 pairs can be used: 0 .*, 1 name documents that are not known"
     with pytest.raises(ValueError, match=rf"data.examples.negatives.teacher={teacher}: {rule}"):
         tiny(Bm25Negatives(n=1, teacher=teacher)).epoch(0)
-
-
-def test_validation_queries_may_lack_negatives(tmp_path, capsys):
-    run = written(tmp_path / "run.trec", *RUN)
-    data = tiny(RunNegatives(path=run, n=2, teacher=run), validation_split="dev")
-    batches = [next(iter(data.val_dataloader())) for _ in range(2)]
-    assert batches[0].document_index.tolist() == batches[1].document_index.tolist()
-    assert batches[0].negatives.shape == (1, 2) and batches[0].teacher.isnan().all()
-    said = capsys.readouterr().out
-    assert "0 of 4 pairs are used; 4 are of queries outside the validation split" in said
 
 
 # Batches
@@ -279,6 +202,3 @@ def test_a_batch_holds_every_document_once_behind_the_positives():
     assert batch.negatives.tolist() == [[3, 1], [3, 4], [4, 1]]
     assert batch.negatives.dtype == torch.int64 and batch.teacher.dtype == torch.float32
     assert batch.teacher[0].tolist() == [3.0, 1.0, 0.0] and batch.teacher[1, 2].isnan()
-
-
-# From the command line to a training step

@@ -104,28 +104,3 @@ def test_a_pair_asks_for_a_text_of_every_view_that_its_document_has(tables):
     for number in range(7):
         both = (t.draw(number, np.random.default_rng(number)) for t in (task, plain))
         assert next(both) == next(both)
-
-
-def test_texts_of_a_view_ask_for_the_others(tables):
-    tables = with_queries(tables, ASKED)
-    retrieval = SealExamples(n_spans=1, length=2).prepare(tables)
-    task = UnsupervisedParts(length=2, max_tokens=1).prepare(tables, retrieval)
-    asked = tables.documents["query_tokens"][0]
-    counts = Counter()
-    for seed in range(600):
-        source, (target,), row, *_ = task.draw(0, np.random.default_rng(seed))
-        *text, _, marker, _ = source
-        view = {902: "body", 903: "title", 905: "query"}[marker]
-        if text in asked:
-            counts[view] += 1
-            if view == "query":
-                assert target[:-2] in asked and target[:-2] != text and target[-2] == 906
-            assert row == 0 and target[-1] == EOS_ID
-        else:
-            counts["SEAL's"] += 1
-            assert view != "query"
-    assert 270 < counts["SEAL's"] < 415 and all(50 < counts[v] < 120 for v in ("body", "title"))
-    assert 50 < counts["query"] < 120, "seven parts, drawn equally often"
-    assert all(
-        task.draw(2, np.random.default_rng(s)).source[-2] in (902, 903) for s in range(20)
-    ), "it has no pseudo-query"

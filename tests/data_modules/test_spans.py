@@ -1,59 +1,30 @@
-"""Spans: SEAL's own weights, draws that follow them, the ends of passages, and segments."""
+"""Spans: SEAL's own weights, and spans of words cut from the tokens."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data_modules.spans import (
     STOPWORDS,
-    SampledSpans,
     cut_spans,
     sample_starts,
     span_weights,
 )
 
-# Weights that the original implementation gives (reference file `span_weights.json`).
-CASES = {
-    (
-        "who painted the night watch",
-        "The Night Watch is a 1642 painting by Rembrandt van Rijn in the Rijksmuseum Amsterdam",
-    ): {
-        1: 0.30088236,
-        2: 0.171866731,
-        5: 0.083656519,
-        6: 0.091534812,
-        8: 0.062597125,
-        9: 0.056640221,
-        10: 0.121112438,
-        13: 0.04973552,
-        14: 0.061974274,
-    },
-    (
-        "when was the eiffel tower built",
-        "Gustave Eiffel designed the tower which was completed in 1889 for the World Fair",
-    ): {
-        0: 0.164303021,
-        1: 0.183407859,
-        2: 0.183407859,
-        4: 0.148667521,
-        7: 0.078391258,
-        9: 0.112360496,
-        12: 0.079974866,
-        13: 0.049487119,
-    },
-}
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden" / "span_weights.json"
 
 
-@pytest.mark.parametrize(("pair", "expected"), CASES.items())
-def test_weights_equal_the_original(pair, expected):
-    weights = span_weights(*pair)
-    assert len(weights) == len(pair[1].split())
-    found = {int(start): weights[start] for start in np.flatnonzero(weights)}
-    assert found == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_passage_of_stopwords_has_equal_weights():
-    assert span_weights("who was it", "It was then").tolist() == pytest.approx([1 / 3] * 3)
-    assert len(STOPWORDS) == 120
+def test_weights_equal_the_original():
+    golden = json.loads(GOLDEN.read_text())
+    assert sorted(STOPWORDS) == golden["stopwords"]
+    for case in golden["cases"]:
+        weights = span_weights(case["query"], case["passage"])
+        assert len(weights) == len(case["passage"].split())
+        expected = {int(start): weight for start, weight in case["start_weights"].items()}
+        result = {int(start): weights[start] for start in np.flatnonzero(weights)}
+        assert result == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_passage_without_words_has_no_spans():
@@ -83,10 +54,3 @@ DOCUMENT = {
 )
 def test_spans_of_words_are_cut_from_the_tokens(start, length, tokens):
     assert cut_spans(DOCUMENT, [start], length) == [tokens]
-
-
-def test_sampled_spans_are_pieces_of_the_document_that_resemble_the_query():
-    spans = SampledSpans(n_spans=200, length=2, temperature=0.1)("ravensmoor fell", DOCUMENT)
-    assert len(spans) == 200 and all(span in cut_spans(DOCUMENT, range(5), 2) for span in spans)
-    assert spans.count([10]) + spans.count([10, 20, 21]) < 20 < spans.count([40, 41, 42, 50])
-    assert [30, 40, 41, 42] not in spans, "no span starts at a stop word"

@@ -1,12 +1,9 @@
 import json
-import multiprocessing
 import shutil
 from dataclasses import replace
 
 import pytest
 
-from data_modules import store
-from data_modules.formats.catalogue import read_layout
 from data_modules.formats.layout import Document, Judgement, Layout, NamedPair, Query
 from data_modules.store import collect
 from gr_mvdr.evaluation.ranking import Ranking
@@ -35,10 +32,6 @@ def layout(tmp_path) -> Layout:
     )
 
 
-def not_read():
-    raise AssertionError("read again")
-
-
 def folders(place):
     return sorted(path.name for path in place.iterdir() if path.is_dir() and path.name[0] != ".")
 
@@ -55,15 +48,6 @@ def test_a_layout_becomes_tables_and_a_manifest(layout, tmp_path):
     assert manifest["text_fields"] == ["title", "text"]
 
 
-def test_the_second_time_nothing_is_read(layout, tmp_path):
-    first = collect(layout, tmp_path)
-    silent = replace(layout, documents=not_read, queries=not_read, judgements={"train": not_read})
-    again = collect(silent, tmp_path)
-    assert again.folder == first.folder and again.documents[:] == first.documents[:]
-    assert again.documents._fingerprint == first.documents._fingerprint
-    assert again.documents._fingerprint != again.queries._fingerprint
-
-
 def test_another_option_or_another_content_is_another_collection(layout, tmp_path):
     place = tmp_path / "store"
     collect(layout, place)
@@ -78,12 +62,6 @@ def test_another_option_or_another_content_is_another_collection(layout, tmp_pat
     assert collect(replace(layout, files=(moved,)), place).folder == last.folder
 
 
-def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch):
-    before = collect(layout, tmp_path).sources
-    monkeypatch.setattr(store, "sha256", lambda file: not_read())
-    assert collect(layout, tmp_path).sources == before
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -94,13 +72,7 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
         ({"documents": rows(Document, [("a", " ", "\n")], "d")}, r"d:1: document 'a' is empty"),
         ({"documents": rows(Document, [("b c", "", "y")], "d")}, r"d:1: .*'b c': must be a word"),
         ({"documents": rows(Document, [])}, r"three holds no documents"),
-        ({"queries": rows(Query, [("1", "")], "q")}, r"q:1: query '1' is empty"),
-        ({"queries": rows(Query, [])}, r"three holds no queries"),
         ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' names no relevant doc"),
-        (
-            {"judgements": {"dev": rows(Judgement, [*JUDGED, ("9", "a", 1)], "j")}},
-            r"j:4: query '9'",
-        ),
         (
             {"judgements": {"dev": rows(Judgement, [("1", "y", 1), ("2", "z", 1)], "j")}},
             r"j:1: document 'y' is not in the collection: 2 of the 2 .* judges another collection",
@@ -183,26 +155,3 @@ def test_a_damaged_collection_is_named_with_what_to_do(layout, tmp_path, damage)
     damage(folder)
     with pytest.raises(ValueError, match=rf"{folder} is damaged \(.*\): remove it"):
         collect(layout, tmp_path)
-
-
-def start(layout, place, barrier):
-    barrier.wait()
-    collect(layout, place)
-
-
-def test_processes_that_start_together_build_once(tmp_path):
-    corpus = tmp_path / "corpus"
-    (corpus / "qrels").mkdir(parents=True)
-    (corpus / "corpus.jsonl").write_text('{"_id": 1, "text": "x"}\n')
-    (corpus / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n')
-    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
-    context = multiprocessing.get_context("fork")
-    barrier, place = context.Barrier(4), tmp_path / "store"
-    arguments = (read_layout(corpus), place, barrier)
-    processes = [context.Process(target=start, args=arguments) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert not list(place.rglob("*.partial"))

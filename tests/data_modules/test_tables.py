@@ -1,5 +1,4 @@
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,22 +32,6 @@ def test_a_column_gives_what_the_table_gives(chosen):
     assert integers(rows, "n").tolist() == rows["n"][:]
     assert arrow_column(rows, "n").to_pylist() == rows["n"][:]
     assert list(pickle.loads(pickle.dumps(column))) == list(column)
-
-
-def test_a_cached_table_is_made_once_for_the_same_sources(cache):
-    made = []
-
-    def rows() -> Iterator[dict]:
-        made.append(1)
-        yield {"id": "1", "text": "x"}
-
-    for _ in range(2):
-        table = cache_table(rows, QUERIES, "generator/1", "seed=1")
-        assert table[0] == {"id": "1", "text": "x"}
-        assert all(file["filename"].startswith(str(cache)) for file in table.cache_files)
-    assert len(made) == 1
-    cache_table(rows, QUERIES, "generator/1", "seed=2")
-    assert len(made) == 2
 
 
 def test_a_kept_table_that_is_damaged_is_named_with_what_to_do(cache, tmp_path):

@@ -8,7 +8,6 @@ from data_modules.tokenisation import (
     add_tokens,
     choose_tokenizer,
     encode_special_tokens,
-    find_word_starts,
 )
 from data_modules.unigram import train_tokenizer
 from gr_mvdr.tokenizers import load_tokenizer
@@ -56,30 +55,10 @@ def test_spans_of_words_cut_from_tokens_decode_to_the_words(make):
         assert row["tokens"][bounds[first] : bounds[last]] == whole
 
 
-def test_word_starts_by_hand():
-    # "ab, c": ab | , | c        and with a lone space token before c
-    assert find_word_starts("ab, c", [(0, 2), (2, 3), (4, 5)]) == [0, 2]
-    assert find_word_starts("ab, c", [(0, 2), (2, 3), (3, 4), (4, 5)]) == [0, 2]
-    assert find_word_starts("ab c", [(0, 2), (2, 4)]) == [0, 1]
-    assert find_word_starts("ab c", [(0, 3), (3, 4)]) == [0, 1]
-    assert find_word_starts(" a", [(0, 1), (1, 2)]) == [0]
-
-
 def choose(**options):
     defaults = dict(backbone=None, path=None, unit="piece", vocab_size=120, lowercase=True)
     documents, queries = table(sentences(100)), table(sentences(20, seed=5))
     return choose_tokenizer(documents, queries, **{**defaults, **options})
-
-
-def test_a_trained_tokenizer_is_trained_once_for_a_collection(monkeypatch):
-    first = choose()
-    monkeypatch.setattr("data_modules.tokenisation.train_tokenizer", None)
-    again = choose()
-    assert again.backend_tokenizer.to_str() == first.backend_tokenizer.to_str()
-    with pytest.raises(TypeError):
-        choose(vocab_size=100)
-    with pytest.raises(TypeError):
-        choose(lowercase=False)
 
 
 SPECIAL_TOKENS = {"body": "|| body", "title": "|| title", "title_end": "@@"}

@@ -1,4 +1,4 @@
-"""Alignments against their formulas written as loops, and their laws of padding."""
+"""Alignments against their formulas written as loops, and of texts without tokens."""
 
 import math
 
@@ -15,7 +15,6 @@ from gr_mvdr.alignment import (
     SoftTopK,
     TopK,
     TopP,
-    pair_mask,
 )
 from gr_mvdr.relevance import relevance
 from gr_mvdr.salience import relaxed_top_k
@@ -46,15 +45,6 @@ def random_pairs(lengths=LENGTHS, grain=None):
     masks = [torch.arange(size) < side for size, side in zip((10, 6), sides, strict=True)]
     ids = [torch.randint(4, mask.shape, generator=generator) for mask in masks]
     return matrix, *masks, *ids
-
-
-def test_every_token_chooses_its_best_of_the_other_side_by_hand():
-    matrix = torch.tensor([[1.0, 2.0], [4.0, 3.0], [-2.0, -1.0]])
-    real = torch.ones(3, dtype=torch.bool), torch.ones(2, dtype=torch.bool)
-    assert MaxSim("query_to_document")(matrix, *real).tolist() == [[0, 0], [1, 1], [0, 0]]
-    aligned = MaxSim("document_to_query")(matrix, *real)
-    assert aligned.tolist() == [[0, 1], [1, 0], [0, 1]]
-    assert relevance(matrix, aligned) == 2 + 4 - 1
 
 
 def best(column, k):
@@ -132,19 +122,6 @@ def test_the_first_token_is_the_first_real_one():
     masks = torch.tensor([False, True, True, True]), torch.tensor([False, True, True])
     assert FirstToken()(matrix, *masks).nonzero().tolist() == [[1, 1]]
     assert FirstK(2)(matrix, *masks).nonzero().tolist() == [[2, 1]]
-
-
-@pytest.mark.parametrize("strategy", [*HARD, *SOFT, *POOLED], ids=str)
-def test_alignments_are_zero_at_padding_and_do_not_depend_on_it(strategy):
-    matrix, document_mask, query_mask, *ids = random_pairs()
-    real = pair_mask(document_mask, query_mask)
-    masks = document_mask, query_mask
-    plain = strategy(matrix, *masks, *ids)
-    assert plain.any() and not plain[~real].any()
-    assert torch.equal(plain, strategy(matrix.masked_fill(~real, 1e4), *masks, *ids))
-    if strategy not in POOLED:  # they depend on the other documents of the batch
-        cut = [part[4:5, :length] for part, length in zip((*masks, *ids), (8, 2) * 2, strict=True)]
-        assert torch.allclose(plain[4, :8, :2], strategy(matrix[4:5, :8, :2], *cut)[0], atol=1e-7)
 
 
 @pytest.mark.parametrize("strategy", [*HARD, *SOFT, *POOLED], ids=str)

@@ -89,9 +89,3 @@ def test_without_a_hub_a_cached_model_is_loaded_and_another_refused_at_once(no_h
     assert torch.equal(loaded.shared.weight, saved.shared.weight)
     with pytest.raises(FileNotFoundError, match="backbone.name=owner/tin: .* cannot be reached"):
         load_backbone("owner/tin", decodes=True)
-
-
-def test_a_shape_that_no_t5_has_is_refused():
-    message = "backbone.shape={.*'num_heads': 1.5.*}: must be values that a T5 can have"
-    with pytest.raises(ValueError, match=message):
-        load_backbone(None, shape=SHAPE | {"num_heads": 1.5}, decodes=True)

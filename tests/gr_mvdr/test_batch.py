@@ -1,6 +1,6 @@
 import torch
 
-from gr_mvdr.batch import PairBatch, batch_by_length, batch_by_size, pad
+from gr_mvdr.batch import batch_by_length, batch_by_size, pad
 
 
 def test_sequences_are_padded_on_the_right_to_the_longest():
@@ -9,16 +9,6 @@ def test_sequences_are_padded_on_the_right_to_the_longest():
     assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
     ids, mask = pad([[], []])
     assert ids.tolist() == [[0], [0]] and ids.dtype == torch.int64 and not mask.any()
-
-
-def test_a_batch_moves_to_a_device_with_its_optional_parts():
-    sides = (*pad([[1], [2, 3]]), *pad([[4], [5], [6]]), torch.tensor([0, 1, 2]))
-    for batch in (PairBatch(*sides), PairBatch(*sides, torch.tensor([[2], [0]]))):
-        moved = vars(batch.to(torch.device("meta")))
-        assert {n: v is None for n, v in moved.items()} == {
-            n: v is None for n, v in vars(batch).items()
-        }
-        assert {v.device.type for v in moved.values() if v is not None} == {"meta"}
 
 
 def test_batches_hold_texts_of_similar_length(monkeypatch):

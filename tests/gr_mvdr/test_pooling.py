@@ -4,13 +4,10 @@ from torch.nn.functional import normalize
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.pooling import (
-    AllTokens,
-    FirstTokens,
     LearnedTokens,
     Temporal,
     group_tokens,
     merge_tokens,
-    n_groups,
 )
 from gr_mvdr.relevance import similarity
 from gr_mvdr.scoring import Scoring
@@ -41,16 +38,6 @@ def test_temporal_pooling_joins_neighbours():
     assert states[1].tolist() == [[10, 11, 12, 13], [14, 15, 0, 0], [0, 0, 0, 0]]
     assert mask.tolist() == [[True] * 3, [True, True, False], [True, False, False]]
     assert ids.tolist() == [[10, 12, 14], [15, 17, 19], [20, 22, 24]]
-
-
-@pytest.mark.parametrize(
-    "pooling",
-    [AllTokens(), FirstTokens(2, 60, 3), LearnedTokens(2, 60, 2), Temporal(2, 60, 2)],
-    ids=lambda pooling: type(pooling).__name__,
-)
-def test_counts_are_the_numbers_of_states(pooling):
-    _, mask, _ = pooling.leave(*pooling.enter(STATES, MASK), IDS)
-    assert [pooling.count(tokens) for tokens in (5, 3, 1)] == mask.sum(1).tolist()
 
 
 # Token vectors that become one ------------------------------------------------------------------
@@ -84,27 +71,6 @@ def test_clusters_and_means_by_hand():
     assert merged.ids[0, 0] == 10 and merged.ids[0, 1] in (11, 13)
     kept = merge_tokens(tokens, group_tokens(tokens, 2, "salience"))
     assert kept.ids.tolist() == [[13, 14]] and torch.equal(kept.vectors, vectors[:, 3:])
-
-
-@pytest.mark.parametrize("by", ["ward", "k_means", "salience"])
-def test_padding_and_batch_mates_change_no_group(by):
-    tokens = token_vectors(keys=True)
-    groups = group_tokens(tokens, 3, by)
-    real = tokens.mask.sum(1).tolist()
-    assert (groups > 0).any(-1).sum(1).tolist() == [n_groups(n, 3) for n in real] == [3, 1, 1, 0, 4]
-    if by != "salience":
-        assert torch.equal((groups > 0).any(1), tokens.mask), "no token is lost"
-    for row in range(5):
-        alone = tokens[row : row + 1][:, tokens.mask[row]]
-        result = group_tokens(alone, 3, by)
-        inner = groups[row][:, tokens.mask[row]]
-        assert (
-            torch.equal(result[0], inner[: result.shape[1]]) and not inner[result.shape[1] :].any()
-        )
-    assert group_tokens(tokens, 1, by) is None and merge_tokens(tokens, None) is tokens
-    with torch.autocast("cpu", torch.bfloat16):  # as a training in half precision groups
-        assert torch.equal(group_tokens(tokens, 3, by), groups)
-        assert torch.equal(group_tokens(tokens.float(), 3, by), groups.float())
 
 
 def test_pooled_max_sim_is_eq_1_of_the_tokens():

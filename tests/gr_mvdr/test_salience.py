@@ -50,26 +50,6 @@ def test_the_lp_gate_is_the_relaxed_top_k_of_its_share():
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_all_tokens_count_alike_at_first_and_can_learn(gate):
-    salience, vectors = LearnedSalience(3, gate), random_vectors().float()
-    saliences = salience(vectors, IDS, MASK)
-    assert saliences.dtype == torch.float32
-    if gate != "hard":
-        assert saliences[0].tolist() == pytest.approx([3 / 6 if gate == "lp" else 1] * 6)
-    (saliences * IDS).sum().backward()
-    assert salience.weight.grad.abs().min() > 0 and salience.bias.grad != 0
-
-
-@pytest.mark.parametrize("gate", GATES)
-def test_padding_and_batch_mates_change_nothing(gate):
-    vectors = random_vectors()
-    saliences = learned(gate)(vectors.masked_fill(~MASK[..., None], 99.0), IDS, MASK)
-    alone = learned(gate)(vectors[1:2, :4], IDS[1:2, :4], MASK[1:2, :4])
-    assert torch.allclose(saliences[1, :4], alone[0])
-    assert not saliences[~MASK].any() and saliences.isfinite().all()
-
-
-@pytest.mark.parametrize("gate", GATES)
 def test_gradients_of_saliences(gate):
     salience, vectors = learned(gate, epsilon=0.4), random_vectors(seed=2).requires_grad_()
     inputs = vectors, salience.weight, salience.bias
@@ -79,14 +59,6 @@ def test_gradients_of_saliences(gate):
         return torch.func.functional_call(salience, parameters, (vectors, IDS, MASK))
 
     assert torch.autograd.gradcheck(call, inputs)
-
-
-def test_bf16_autocast_leaves_saliences_exact():
-    vectors = random_vectors().float()
-    salience = learned("lp", epsilon=0.002).float()
-    with torch.autocast("cpu", torch.bfloat16):
-        saliences = salience(vectors, IDS, MASK)
-    assert torch.equal(saliences, salience(vectors, IDS, MASK))
 
 
 # IDF -------------------------------------------------------------------------------------------
@@ -119,15 +91,6 @@ def test_idf_by_hand():
     assert saliences[1].tolist() == pytest.approx([idf(1) / mean] * 7 + [1])
 
 
-def test_idf_is_in_the_checkpoint(tmp_path):
-    """A new module loads a table of any size, inside other modules too."""
-    torch.save(torch.nn.ModuleDict({"query": fitted()}).state_dict(), tmp_path / "x.ckpt")
-    new = torch.nn.ModuleDict({"query": IdfSalience(3)})
-    new.load_state_dict(torch.load(tmp_path / "x.ckpt", weights_only=True))
-    assert torch.equal(new["query"].idf, fitted().idf)
-    assert not list(new.parameters())
-
-
 # Pruning ---------------------------------------------------------------------------------------
 
 
@@ -141,16 +104,6 @@ def test_the_best_share_of_each_text_is_kept(share):
 
 
 # Term frequency --------------------------------------------------------------------------------
-
-
-def test_term_frequency_by_hand():
-    ids = torch.tensor([[7, 8, 7, 7], [9, 9, 5, 5]])
-    mask = torch.tensor([[True] * 4, [True, True, False, False]])
-    salience = FrequencySalience(3, k1=1.0, b=0.5)
-    salience.fit([[1, 2, 3], [4]], 10, SPECIAL)  # mean length 2
-    # 2 tf / (tf + ½ + ½ · m / 2): m = 4 and m = 2; a pad is no occurrence.
-    expected = torch.tensor([[6 / 4.5, 2 / 2.5, 6 / 4.5, 6 / 4.5], [4 / 3, 4 / 3, 0, 0]])
-    assert torch.allclose(salience(torch.zeros(2, 4, 3), ids, mask), expected)
 
 
 def test_max_sim_over_one_hot_vectors_is_bm25():

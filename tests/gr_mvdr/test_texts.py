@@ -5,8 +5,6 @@ import pytest
 from gr_mvdr.texts import TextReader, clean_text
 from gr_mvdr.tokenizers import build_word_tokenizer
 
-PAGE = "<p class='x'>Don&#39;t  <b>stop</b>ped &amp; cafÃ© 3 < 4<script>x<y</script>,\n“yes”</p>"
-
 
 @pytest.mark.parametrize(
     ("text", "step", "expected"),

@@ -2,12 +2,10 @@ import random
 from pathlib import Path
 
 import pytest
-from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from data_modules.unigram import train_tokenizer
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.tokenizers import (
     EOS_ID,
     SPECIAL_TOKENS,
@@ -93,20 +91,3 @@ def test_special_tokens_within_a_text_are_text(make, tmp_path):
     (tmp_path / "run" / "config.json").write_text('{"model_type": "t5"}')
     for other in (again, AutoTokenizer.from_pretrained(tmp_path / "run")):
         assert all(ids(other, text) == ids(tokenizer, text) for text in SPECIAL_TEXTS)
-
-
-@pytest.mark.parametrize(
-    ("pair", "between"),
-    [(None, None), ("start $A </s> $B </s>", ""), ("start $A </s> start $B </s>", "start")],
-)
-def test_only_the_pair_of_a_template_depends_on_a_tokenizers_template_of_pairs(pair, between):
-    tokenizer = build_word_tokenizer(["a b start"])
-    start = tokenizer.get_vocab()["start"]
-    options = {"special_tokens": [("start", start), ("</s>", EOS_ID)]} | (
-        {"pair": pair} if pair else {}
-    )
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("start $A </s>", **options)
-    pieces = read_template(tokenizer)
-    expected = None if between is None else (start,) if between else ()
-    assert pieces == TextTemplate(query=(start,), document=(start,), target=(start,), pair=expected)
-    assert TextTemplate(**pieces.settings) == pieces

@@ -1,11 +1,8 @@
 """From raw files to a collection by command, and to a finished run."""
 
-import sys
-
 import datasets
 import pytest
 
-from conf.command import run_command
 from data_modules.build import build
 from tests.data_modules.builders.conftest import MINIATURES
 from tests.runs import compose_config
@@ -36,15 +33,3 @@ def test_every_source_is_built_once_and_says_so(data, tmp_path, capsys):
     assert said.endswith(f"\nbuilt: {collection.folder}\n")
     assert build(config).folder == collection.folder
     assert capsys.readouterr().out.endswith(f"\nreused, built before: {collection.folder}\n")
-
-
-def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys):
-    command = ["build", "data=nq320k", RAW, f"data.store={tmp_path}/store"]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit) as ended:
-        run_command("build", "data_modules.build:main")
-    message = "error: nq320k: expected 109,739 documents, got 27: "
-    said = (capsys.readouterr().err or str(ended.value)).strip()
-    assert said.startswith(message) and said.count("\n") == 0
-    left = [place for place in (tmp_path / "store").iterdir() if place.is_dir()]
-    assert all(place.name[0] == "." for place in left)

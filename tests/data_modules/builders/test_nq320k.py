@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from data_modules.builders import nq320k as builder
-from data_modules.builders.nq320k import TitleKey, field, nq320k
+from data_modules.builders.nq320k import TitleKey, nq320k
 
 TRAIN = "v1.0-simplified_simplified-nq-train.jsonl.gz"
 DEV = "nq-dev-all.jsonl.gz"
@@ -65,16 +65,6 @@ def test_titles_are_one_whatever_their_spaces_case_and_accents(raw, collected):
     assert documents(collection)["Merrow ( town )"]["id"] == "3"
 
 
-def test_dev_questions_are_seen_if_training_has_their_page(raw, collected):
-    collection = collected(nq320k(str(raw)))
-    of_training = {d for judged in collection.judgements("train").values() for d in judged}
-    for split, seen in (("dev_seen", True), ("dev_unseen", False)):
-        for judged in collection.judgements(split).values():
-            assert (set(judged) <= of_training) == seen
-    both = collection.judgements("dev_seen") | collection.judgements("dev_unseen")
-    assert both == collection.judgements("dev")
-
-
 def test_abstract_and_content_are_the_first_paragraph_and_what_follows(raw, collected):
     whole = documents(collected(nq320k(str(raw))))["Varnholm"]["text"]
     abstract = documents(collected(nq320k(str(raw), text="abstract")))["Varnholm"]["text"]
@@ -88,19 +78,9 @@ def test_abstract_and_content_are_the_first_paragraph_and_what_follows(raw, coll
     assert "<" not in whole
 
 
-def test_a_page_without_paragraphs_or_lists_keeps_its_text():
-    assert field("<H1> A </H1> one two", "abstract") == ""
-    assert field("<H1> A </H1> one two", "content") == "A one two"
-    assert field("<P> one </P> two <Ul> three </Ul> four", "content") == "two three"
-    assert field('<P> 1 < 2 <Td_colspan="2"> x </P>', "abstract") == "1 < 2 x"
-
-
-def more(records: list[dict]) -> list[dict]:
-    return [*records, {**records[0], "example_id": 5}]
-
-
 def test_other_counts_are_refused(raw, collected, built):
-    write(raw / TRAIN, more(lines(raw / TRAIN)))
+    records = lines(raw / TRAIN)
+    write(raw / TRAIN, [*records, {**records[0], "example_id": 5}])
     message = r"expected 32 train, got 33: .*check_counts=false"
     with pytest.raises(ValueError, match=message):
         collected(nq320k(str(raw)))

@@ -32,19 +32,10 @@ def test_a_passage_answers_if_it_is_about_the_subject_and_has_an_answer(miniatur
     texts = dict(zip(collection.documents["id"], collection.documents["text"], strict=True))
     assert titles[next(iter(judged["P112.train-3"]))] == "Merrow (town)"
     for query, grades in judged.items():
-        if query.startswith(
-            "P112"
-        ):  # "Who founded …?": Ada Merrick founded three, her own page none
-            assert [
-                titles[d].split(" (")[0] in collection_question(collection, query) for d in grades
-            ]
+        if query.startswith("P112"):  # "Who founded …?": Ada Merrick founded three towns
             assert all(" by " in texts[document] for document in grades)
     assert "25" not in {document for grades in judged.values() for document in grades}
     assert set(judged["P206.train-0"]) == {"1", "2"}  # both passages name the river
-
-
-def collection_question(collection, query: str) -> str:
-    return dict(zip(collection.queries["id"], collection.queries["text"], strict=True))[query]
 
 
 @pytest.mark.parametrize("content", ['{"question": "who"}', '[{"question": "who"}]', "[5]"])
@@ -56,23 +47,12 @@ def test_questions_that_break_the_format_are_named(content, miniature, collected
     assert built() == []
 
 
-@pytest.mark.parametrize("place", ["", "towns"])
-def test_beir_reads_a_folder_and_one_that_holds_it(place, miniature, collected):
-    collection = collected(public("beir/towns", str(miniature("beir") / place)))
-    assert len(collection.documents) == 20
-    assert sorted(collection.qrels) == ["test", "train"]
-
-
 @pytest.mark.parametrize(
     ("name", "path", "message"),
     [
         ("scifact", None, "data.name=scifact: must be one of beir, lotte, miracl, entity_q"),
-        ("beir/nothing", None, "data.name=beir/nothing: must be an id of ir_datasets"),
         ("lotte/cooking/search", None, "data.name=lotte/TOPIC/.*=cooking: must be one of writing"),
-        ("lotte/writing/search/train", None, "=train: must be one of test, dev"),
-        ("miracl/xx", None, "data.name=miracl/.*=xx: must be one of ar, bn"),
         ("entity_questions", None, "data.path=null: entity_questions needs a folder"),
-        ("dpr/nq", None, "data.name=dpr/nq: must be such as dpr/nq, and data.path=FOLDER"),
         ("miracl/sw", ".", "data.path=.: must be null, ir_datasets reads miracl/sw"),
         ("beir/scifact", "no/such", "data.path=no/such: no such folder"),
     ],
@@ -80,24 +60,6 @@ def test_beir_reads_a_folder_and_one_that_holds_it(place, miniature, collected):
 def test_an_unknown_name_or_path_is_refused(name, path, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         public(name, path)
-
-
-@pytest.mark.parametrize(
-    ("name", "title", "splits"),
-    [
-        ("beir/scifact", "scifact", {"train", "test"}),
-        ("beir/nq", "nq", {"test"}),
-        ("beir/webis-touche2020", "webis-touche2020", {"test"}),
-        ("lotte/writing/search", "lotte-writing-search-test", {"test"}),
-        ("lotte/lifestyle/forum/dev", "lotte-lifestyle-forum-dev", {"dev"}),
-        ("miracl/sw", "miracl-sw", {"train", "dev"}),
-        ("miracl/yo", "miracl-yo", {"dev"}),
-    ],
-)
-def test_without_a_path_ir_datasets_gives_the_collection(name, title, splits):
-    pytest.importorskip("ir_datasets")
-    layout = public(name)
-    assert (layout.name, {*layout.judgements}) == (title, splits)
 
 
 def test_miracls_judged_passages_of_all_languages_are_one_collection(monkeypatch, collected):

@@ -12,7 +12,7 @@ JUDGED = "query-id\tcorpus-id\tscore\n"
 SWAPPED = "".join(f"{n}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24))
 NQ_DEV, NCI_DEV, GLEN_DEV = "nq-dev-kilt.jsonl", "nq_dev_doc_newid.tsv", "GTQ_NQ_dev.tsv"
 TRIPLES, DPR = "triples.train.2.squeeze.tsv", "biencoder-mini-train.json"
-ULTRON, GLEN = "msmarco-docs-sents.top.300k.json.gz", "DOC_NQ_title+content.tsv"
+ULTRON = "msmarco-docs-sents.top.300k.json.gz"
 CONTEXTS = {"question": "?", "positive_ctxs": []}
 
 
@@ -27,61 +27,34 @@ def replaced(old, new):
 BROKEN = [
     # JSON lines
     ("beir", "corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": ', r":2: expected a JSON object"),
-    ("beir", "corpus.jsonl", "[1]\n", r":1: expected a JSON object, got '\[1\]'"),
     ("beir", "corpus.jsonl", '{"_id": 7.5, "text": "x"}\n', r':1: expected a string "_id", got 7'),
-    ("beir", "corpus.jsonl", '{"_id": "a", "text": "x", "title": 1}\n', r':1: .* "title", got 1'),
     ("ultron", ULTRON, replaced('"body"', '"Body"'), r':1: expected a string "body" or "contents"'),
     ("dsi_qg", "mini_DSI_train_data.json", added({"text_id": 3, "text": "who?"}), r":45: expected"),
     # Tables
     ("beir", "qrels/dev.tsv", "2\tb\t2\n", r":1: expected a header with the columns query-id, cor"),
     ("beir", "qrels/dev.tsv", JUDGED + "2 b 1\n", r":2: expected 3 columns"),
     ("beir", "qrels/dev.tsv", JUDGED + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
-    ("wu", "collection.tsv", replaced("is a port", "is\ta port"), r":1: expected 3 columns"),
     ("wu", "collection.tsv", SWAPPED, r":1: expected the columns id text title; what is read as"),
-    ("wu", "qrel.dev.tsv", added("5000\t3\n"), r":15: expected 4 columns "),
     ("wu", "qrel.dev.tsv", added("5000\t0\t3\tx\n"), r":15: expected an integer grade, got"),
     ("dpr", "psgs_w100.tsv", 'id\ttext\ttitle\n1\t"a "b" c"\tt\n', r":2: expected texts in quotes"),
     ("trec", "msmarco-docs.tsv.gz", "D1\tu\tt\n", r":1: expected 4 columns .*text\), got 3"),
     ("nci", NCI_DEV, added("who?\t1\n"), r":15: expected 4 columns .*got 2"),
     ("nci", NCI_DEV, "who?\t1\t3\n", r":1: expected the columns query, queryid, oldid, "),
-    ("nci", NCI_DEV, lambda t: t * 8 + "who?\t1\tx\t1\n", r":113: expected a whole number as oldi"),
     ("glen", GLEN_DEV, replaced("oldid", "docid"), r":1: expected a header .*oldid is missing in"),
     ("glen", "GTQ_NQ_dev_seen.tsv", added("new?\t3\n"), r":10: the query 'new\?' is not in the sp"),
-    ("glen", GLEN, "oldid\ttext\n1\tx\n", r':2: expected a string "query" or "doc_content" or "do'),
     # Arrays
     ("genret", "corpus_lite.json", '["a", 3]', r': item 1: expected a string "abstract", got 3'),
-    ("genret", "corpus_lite.json", '{"doc_id": 9, "abstract": "x"}', r":1: .*order of their ids: "),
-    ("genret", "train.json", '[["q", 1], ["q"]]', r": item 1: expected \[query, place\]"),
-    ("genret", "dev.json", '[\n["q" 1]]', r": item 0: expected JSON, but Expecting ','"),
-    ("genret", "dev.json.seen", "[0, 99]", r"the query 'dev-99' is not in the split 'dev'"),
     ("genret", "dev.json.seen", '["0"]', r"expected an array of places in dev\.json"),
     ("dpr", DPR, json.dumps([CONTEXTS, {"question": "?"}]), r': item 1: expected {"question": …'),
-    ("dpr", DPR, json.dumps([{"positive_ctxs": []}]), r'item 0: expected a string "question", got'),
-    (
-        "dpr",
-        DPR,
-        json.dumps([CONTEXTS | {"negative_ctxs": "x"}]),
-        r'expected .*"negative_ct',
-    ),
-    (
-        "dpr",
-        DPR,
-        lambda t: "".join([*t.splitlines(True)[:300], "oops"]),
-        r": item \d+: expected JSON, but",
-    ),
     # Provenance, runs, triples and candidates
-    ("kilt", NQ_DEV, added({"id": "x", "output": []}), r':14: expected a string "input", got null'),
-    ("kilt", NQ_DEV, added({"id": "x", "input": "?", "output": [3]}), r':14: expected "output": '),
     (
         "kilt",
         NQ_DEV,
         added({"id": "x", "input": "?", "output": [{"provenance": [{"wikipedia_id": "1"}]}]}),
         r':14: expected a string "start_paragraph_id", got null',
     ),
-    ("trec", "msmarco-docdev-top100.gz", added("5000 Q0 D100 5\n"), r":53: expected 'query Q0 doc"),
     ("wu", TRIPLES, added("1000\t3\n"), r":21: expected 'query positive negative …', got"),
     ("wu", "candidate.json", '{"5000": "3"}', r'"5000": expected .*got "3"'),
-    ("wu", "candidate.json", lambda t: t[:-9], r"candidate\.json:1: expected JSON, but"),
 ]
 
 
@@ -94,11 +67,8 @@ def test_a_broken_line_is_named_with_its_file_and_number(format, file, content, 
 
 MISSING = [
     ("beir", ["queries.jsonl"], r"^data\.path=.*beir: the queries \(queries\.jsonl\) of the split"),
-    ("beir", ["corpus.jsonl"], r"^data\.path=.*beir: the file corpus\.jsonl is missing"),
     ("glen", ["DOC_*"], r"DOC_\*_title\+content\.tsv or .* is missing"),
-    ("kilt", ["*.tsv"], r"expected one table of documents \(\*\.tsv\), found none"),
     ("dpr", ["*.json*"], r"the file …-train\.json with .* is missing"),
-    ("wu", ["queries.all.tsv"], r"the queries \(queries\*\.tsv\) of the split 'train'.*are missin"),
     ("ultron", ["*docdev-queries*"], r"of the split 'dev', which msmarco-docdev-qrels"),
 ]
 

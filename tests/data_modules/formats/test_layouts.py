@@ -1,7 +1,6 @@
 """What is particular to a format: ids, orders of columns, splits, and files that may be missing."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
     TITLES,
-    assert_refused,
     copied,
     found_pairs,
     pairs,
@@ -40,24 +38,6 @@ def test_candidates_and_negatives():
     assert list(trec.candidates) == ["dev"]
     candidates = [row[1:4] for row in trec.candidates["dev"]()]
     assert candidates[:2] == [("5000", "D109", -1.5), ("5000", "D106", -2.5)]
-
-
-# BEIR
-
-
-def test_grades_and_sources_of_a_folder(tmp_path):
-    folder = copied("beir", tmp_path)
-    (folder / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\n7\t2\t2\n7\t1\t0\n")
-    rewritten(folder / "queries.jsonl", lambda text: text + '{"_id": 7, "text": "who?"}\n')
-    before = collect(read_layout(folder), tmp_path / "store")
-    assert before.judgements("dev")["7"] == {"2": 2, "1": 0}
-    assert {Path(file).name for file in before.sources} == {
-        *("corpus.jsonl", "queries.jsonl", "train.tsv"),
-        *("dev.tsv", "dev_seen.tsv", "dev_unseen.tsv"),
-    }
-    rewritten(folder / "queries.jsonl", lambda text: text.replace("who?", "when?"))
-    after = collect(read_layout(folder), tmp_path / "store")
-    assert after.folder != before.folder and "when?" in after.queries["text"][:]
 
 
 # Wu
@@ -119,28 +99,6 @@ def test_ncis_column_of_several_documents_and_its_abstracts(tmp_path):
     assert {d.id: d.text for d in documents}["3"].startswith(TITLES[3].lower())
 
 
-# DSI-QG, Ultron and DDRO
-
-
-def test_judgements_of_another_collection_are_refused(tmp_path):
-    def stored(folder):
-        collect(read_layout(folder), tmp_path / "store")
-
-    message = r"none of the 15 judgements .* of this collection"
-    folder, qrels = copied("ultron", tmp_path), "msmarco-docdev-qrels.tsv.gz"
-    assert_refused(folder, qrels, lambda text: text.replace("D1", "D7"), message, stored)
-
-
-def test_one_of_several_files_of_documents_is_named_by_the_path(tmp_path):
-    folder = copied("ultron", tmp_path)
-    (folder / "msmarco-docs-sents-all.json").write_text('{"docid": "D1", "body": "x"}\n')
-    layout = read_layout(folder / "msmarco-docs-sents.top.300k.json.gz")
-    assert layout.name == "msmarco-docs-sents.top.300k"
-    assert len(list(layout.judgements["dev"]())) == 15
-    (document,) = read_layout(folder / "msmarco-docs-sents-all.json").documents()
-    assert document.id == "D1"
-
-
 # KILT and DPR
 
 
@@ -196,22 +154,3 @@ def test_without_a_table_dprs_contexts_are_the_documents(tmp_path):
     assert len(texts) == 24 and all(name.startswith("ctx-") for name in texts)
     judged = sorted(texts[j.document_id] for j in layout.judgements["train"]())
     assert judged == sorted(TEXTS[number] for _, number in pairs("train"))
-
-
-# TREC files
-
-
-def test_runs_of_a_year(tmp_path):
-    folder = copied("trec", tmp_path)
-    for name in ("queries.tsv", "qrels.tsv"):
-        year = "2019qrels-docs.txt" if name == "qrels.tsv" else f"msmarco-test2019-{name}"
-        (folder / f"msmarco-docdev-{name}.gz").rename(folder / f"{year}.gz")
-    shutil.copy(folder / RUN, folder / "coldev.run")
-    (folder / RUN).rename(folder / "msmarco-doctest2019-top100.gz")
-    (folder / "bm25.run").write_text("5000 Q0 D106 1 2.5 x\n")
-    layout = read_layout(folder)
-    assert list(layout.candidates) == ["2019"] and len(list(layout.candidates["2019"]())) == 52
-    (folder / "2019.run").write_text("5000 Q0 D106 1 2.5 x\n")
-    layout = read_layout(folder)
-    assert len(list(layout.candidates["2019"]())) == 1, "the one that names just the split"
-    assert [d.relevance for d in layout.judgements["2019"]()][:1] == [1]

@@ -13,7 +13,6 @@ from data_modules.formats.named_pairs import (
     SCORED_TRIPLE,
     TRIPLE,
     read_generated,
-    read_negatives,
     read_pairs,
 )
 from tests.data_modules.formats.miniature import MINIATURES, TITLES
@@ -24,14 +23,6 @@ RUN_LINE = "q1 Q0 d1 1 2.5 bm25"
 def written(path, *lines):
     path.write_text("".join(line + "\n" for line in lines))
     return path
-
-
-def test_a_run_names_one_pair_a_line(tmp_path):
-    file = written(tmp_path / "run.trec", RUN_LINE, "", "q1\tQ0\td2\t2\t-1e-3\tbm25")
-    assert [pair[1:] for pair in read_pairs(file, RUN)] == [
-        ("q1", "d1", 2.5, False),
-        ("q1", "d2", -1e-3, False),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -73,14 +64,6 @@ def test_triples_may_have_several_negatives(line, expected, tmp_path):
         assert found[-2:] == [("9", "8", None, True), ("9", "7", None, False)]
 
 
-@pytest.mark.parametrize("line", ["2 1 q0 d0 d4", "2.5 1 7 8 9", "1e0 .5 7 8 9"])
-def test_two_numbers_before_ids_are_scores(line, tmp_path):
-    file = written(tmp_path / "margins.tsv", line)
-    assert [pair.score for pair in read_pairs(file, TRIPLE, SCORED_TRIPLE)] == [
-        float(text) for text in line.split()[:2]
-    ]
-
-
 def test_lists_of_negatives_and_rankings(tmp_path):
     lists = written(tmp_path / "train.negatives.tsv", "q1\td1,d2", "q2\td3,")
     assert named(lists, TRIPLE, LIST) == [
@@ -90,12 +73,6 @@ def test_lists_of_negatives_and_rankings(tmp_path):
     ]
     ranking = written(tmp_path / "run.tsv", "q1\td1\t1", "q1\td2\t2")
     assert named(ranking, RUN, RANKING) == [("q1", "d1", -1.0, False), ("q1", "d2", -2.0, False)]
-
-
-def test_candidates_as_json(tmp_path):
-    for text in ('{"7": [1, "d2"], "8": []}', '{\n "7": [1,\n "d2"]\n}'):
-        file = written(tmp_path / "candidate.json", text)
-        assert named(file, RUN) == [("7", "1", None, False), ("7", "d2", None, False)]
 
 
 def test_mined_negatives_as_json(tmp_path):
@@ -114,16 +91,6 @@ def test_mined_negatives_as_json(tmp_path):
         ("8", "3", None, False),
         ("9", "4", None, False),
     ]
-
-
-def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
-    file = written(tmp_path / "triples.tsv", "q d0 d1 d2 d3", "q d0 d4 d5 d6", "p d0 d1 d2 d3")
-    assert [row[1:4] for row in read_negatives(file, TRIPLE)] == [
-        *(("q", f"d{n}", float(1 - n)) for n in range(1, 7)),
-        *(("p", f"d{n}", float(1 - n)) for n in range(1, 4)),
-    ]
-    run = written(tmp_path / "run.trec", RUN_LINE)
-    assert [row.score for row in read_negatives(run, RUN)] == [2.5]
 
 
 # Generated queries

@@ -7,7 +7,7 @@ import pytest
 
 from data_modules.formats import readers
 from data_modules.formats.files import find, find_all
-from data_modules.formats.readers import array_items, integer, numbered_lines, quoted_rows, table
+from data_modules.formats.readers import array_items, numbered_lines, quoted_rows, table
 
 
 def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):
@@ -17,14 +17,6 @@ def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):
     assert [file.name for file in find_all(tmp_path, "*.tsv")] == ["a.tsv", "b.tsv.gz", "c.tsv.zip"]
     assert find(tmp_path, "b.tsv", "a.tsv").name == "b.tsv.gz"
     assert find(tmp_path, "x.tsv") is None and find_all(tmp_path / "nowhere", "*") == []
-
-
-def test_integers_are_plain_decimal_numbers():
-    for text, expected in [("3", 3), ("-1", -1), ("+07", 7), ("2 ", 2)]:
-        assert integer("f:1", "grade", text) == expected
-    for text in ["99999999999999999999", "1_0", "1.0", "", "x", "٣"]:
-        with pytest.raises(ValueError, match=rf"^f:1: expected an integer grade, got '{text}'$"):
-            integer("f:1", "grade", text)
 
 
 @pytest.mark.parametrize(
@@ -57,23 +49,6 @@ def test_an_array_is_read_in_pieces(piece, indent, ascii, tmp_path, monkeypatch)
         file.write_bytes(content)
         assert [value for _, value in array_items(file)] == VALUES
     assert [where for where, _ in array_items(file)][-1] == f"{file}: item 4"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("<html>", r": expected a JSON array, got '<html>"),
-        ('["a"', r": item 1: expected JSON, but Expecting value"),
-        ('[[1],\n{"a" 2}]', r": item 1: expected JSON, but Expecting ':' delimiter"),
-    ],
-)
-def test_an_error_names_the_item_of_an_array(text, message, tmp_path, monkeypatch):
-    file = tmp_path / "array.json"
-    file.write_text(text)
-    for piece in (7, 1 << 20):
-        monkeypatch.setattr(readers, "_PIECE", piece)
-        with pytest.raises(ValueError, match=rf"^{file}{message}"):
-            list(array_items(file))
 
 
 def test_tables_with_quotes_tabs_and_newlines(tmp_path):

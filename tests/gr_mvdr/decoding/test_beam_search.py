@@ -1,4 +1,4 @@
-"""Constrained beam search against one hypothesis at a time in plain Python, and its laws."""
+"""Constrained beam search against one hypothesis at a time in plain Python."""
 
 import zlib
 
@@ -37,7 +37,7 @@ class PathModel:
         return scores.log_softmax(-1)
 
 
-def plain_search(model, successors_of, query, beam_size, length, bonus_of=lambda path: 0.0):
+def plain_search(model, successors_of, query, beam_size, length):
     """One query, one hypothesis after the other; `successors_of` a path, ascending."""
     live, final, candidates = [((), torch.zeros(()))], [], []
     for _ in range(length):
@@ -48,8 +48,7 @@ def plain_search(model, successors_of, query, beam_size, length, bonus_of=lambda
                 final.append((path, score))
             log_probs = model.log_probs((query, *path))
             result += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
-        result = [item for item in result if bonus_of(item[0]) > -float("inf")]
-        result.sort(key=lambda item: (-(item[1] + bonus_of(item[0])).item(), item[2], item[3]))
+        result.sort(key=lambda item: (-item[1].item(), item[2], item[3]))
         result = [(path, score) for path, score, _, _ in result[: 2 * beam_size]]
         candidates += result
         final += [item for item in result if item[0][-1] == END]
@@ -100,12 +99,3 @@ def test_equals_the_plain_search(vocabulary, n_documents, beam_size, length, gra
         assert scores == sorted(scores, reverse=True)
         first = model.log_probs((query,))
         assert torch.equal(result.first_log_probs[query], first)
-
-
-def test_batch_mates_change_nothing():
-    index = NgramIndex.build(random_documents(2, 10, 15))
-    together = beam_search(PathModel(10, range(5)), index, 5, 4, 6, END)
-    for query in range(5):
-        alone = beam_search(PathModel(10, [query]), index, 1, 4, 6, END)
-        assert alone.candidates.of(0) == together.candidates.of(query)
-        assert alone.final.of(0) == together.final.of(query)

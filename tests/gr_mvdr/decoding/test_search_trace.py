@@ -1,18 +1,12 @@
-"""The path of a search and what may follow a prefix, on models whose probabilities are a table."""
-
-import math
+"""What may follow a prefix, on a model whose probabilities are a table."""
 
 import pytest
 import torch
 
-from gr_mvdr.decoding.beam_search import beam_search
-from gr_mvdr.decoding.search_trace import Hypothesis, SearchTrace, continue_prefix
+from gr_mvdr.decoding.search_trace import continue_prefix
 from gr_mvdr.decoding.trie import Trie
 
 END, VOCABULARY = 1, 8
-# The greedy path through token 2 ends at 0.6 · 0.5 = 0.30, the best document has 0.4 · 0.9 = 0.36.
-GARDEN = {(): {2: 0.6, 3: 0.4}, (2,): {4: 0.5, 5: 0.4}, (3,): {4: 0.9, 5: 0.1}}
-DOCIDS = [[2, 4], [2, 5], [3, 4], [3, 5]]
 
 
 def step_of(probabilities):
@@ -29,72 +23,6 @@ def step_of(probabilities):
         return values.log()
 
     return step
-
-
-def path_to(document, docids, probabilities, beam_size):
-    """The path of a search for a document, and what the search found."""
-    docid, trie = tuple(docids[document]), Trie.build(docids)
-    trace = SearchTrace({docid[:length] for length in range(1, len(docid) + 1)}, END)
-    step = trace.timed(step_of(probabilities))
-    result = beam_search(step, trie, 1, beam_size, trie.depth, END, observer=trace.observe)
-    named = lambda tokens: [n for n, d in enumerate(docids) if (*d,) == tokens]  # noqa: E731
-    return trace.path(result, named, range(99)), result
-
-
-def hypothesis(tokens, probability, *documents):
-    return Hypothesis(tokens, pytest.approx(math.log(probability)), documents, len(documents))
-
-
-def test_a_lost_gold_worked_out_by_hand():
-    path, _ = path_to(2, DOCIDS, GARDEN.__getitem__, beam_size=1)
-    assert path.lost == 1 and path.lost_step is path.steps[0]
-    first, second = path.steps
-    assert (first.alive, first.rank) == (False, 2) and first.best == hypothesis((3,), 0.4)
-    assert first.kept == (hypothesis((2,), 0.6),) and first.limit == first.kept[0]
-    assert (second.alive, second.rank, second.best) == (False, None, None)
-    assert second.kept == (hypothesis((2, 4), 0.3),) and second.limit == second.kept[0]
-    assert path.generated == (hypothesis((2, 4), 0.3, 0),)
-
-
-@pytest.mark.parametrize("beam_size", [1, 2, 5, 40])
-def test_a_path_is_the_searchs_own(beam_size):
-    """On random docids: what is kept goes on, and what replaced the gold is more probable."""
-    generator = torch.Generator().manual_seed(beam_size)
-    docids = torch.randint(1, VOCABULARY, (60, 4), generator=generator).tolist()
-    docids = [d[: d.index(END) + 1] if END in d else [*d, END] for d in docids]
-    docids = [d for d in docids if len(d) > 1]
-
-    def random(prefix):
-        number = sum(token * VOCABULARY**place for place, token in enumerate(prefix, start=1))
-        draw = torch.Generator().manual_seed(number)
-        values = (2 * torch.randn(VOCABULARY, generator=draw, dtype=torch.float64)).softmax(0)
-        return dict(enumerate(values.tolist()))
-
-    lost = 0
-    for document, docid in enumerate(docids):
-        path, result = path_to(document, docids, random, beam_size)
-        for number, step in enumerate(path.steps):
-            assert all(len(one.tokens) == number + 1 for one in step.kept)
-            for one in step.kept:
-                prefix = one.tokens[:-1]
-                assert not number or prefix in {kept.tokens for kept in path.steps[number - 1].kept}
-            values = [one.log_prob for one in step.kept]
-            assert values == sorted(values, reverse=True)
-            going_on = [one for one in step.kept if one.tokens[-1] != END]
-            assert len(going_on) <= beam_size and step.limit == (going_on or [None])[-1]
-            if step.best:
-                kept = step.best.tokens in {one.tokens for one in step.kept}
-                assert kept or step.limit.log_prob >= step.best.log_prob
-                assert kept == any(one.tokens == step.best.tokens for one in step.kept)
-        assert [(list(g.tokens), g.log_prob) for g in path.generated] == result.final.of(0)
-        continuations = tuple(docid) in {one.tokens for one in path.generated}
-        assert (path.lost is None) == continuations and (continuations or beam_size < 40)
-        assert continuations or not path.steps[path.lost - 1].alive
-        lost += not continuations
-    assert bool(lost) == (beam_size < 40)
-
-
-# What may follow a prefix -------------------------------------------------------------------------
 
 
 def after(prefix, constraint, k, table):

@@ -62,13 +62,3 @@ def test_what_is_opened_scores_as_what_was_saved(tmp_path):
     opened.save(tmp_path / "cut")
     with pytest.raises(ValueError, match="cut: is damaged"):
         InvertedLists.open(tmp_path / "cut")
-
-
-def test_without_a_word_nothing_is_found_and_that_is_said(tmp_path):
-    with pytest.warns(UserWarning, match="BM25: none of the 2 documents has a word"):
-        empty = index_bm25(["a", "b"], [split_words("?!"), split_words("")])
-    empty.save(tmp_path / "bm25")
-    for lists in (empty, InvertedLists.open(tmp_path / "bm25")):
-        assert lists.best(["the", "cat"], 5) == lists.best([], 5) == {}
-    some = index_bm25(["a", "b"], [split_words("?!"), split_words("cat")])
-    assert list(some.best(["cat"], 5)) == ["b"]

@@ -1,11 +1,8 @@
-import io
-
 import pytest
 import torch
-import torch.nn.functional as F
 
 from gr_mvdr.backbones import load_backbone
-from gr_mvdr.heads.non_parametric import NonParametricHead, cluster_rows, locate
+from gr_mvdr.heads.non_parametric import NonParametricHead, locate
 from gr_mvdr.heads.plain import Head, Vocabulary
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -68,18 +65,6 @@ def test_a_span_is_found_at_its_first_place(backbone):
     assert torch.equal(result[3], vectors[[3, 4, 4]])  # then the first row of 7
 
 
-def test_what_a_document_does_not_have_is_the_first_row_of_its_token(backbone):
-    head = built(backbone)
-    first = {token: (head.row_tokens == token).nonzero()[0].item() for token in (7, 8, 9, 1)}
-    # No title, a number past the table, one before it, a title with none of the first token, one
-    # that has the others too, but not after the first.
-    index = torch.tensor([2, 17, -1, 3, 1])
-    targets = torch.tensor([[9, 7, 1], [9, 7, 1], [9, 7, 8], [8, 7, 1], [9, 7, 8]])
-    expected = [[first[token] for token in target] for target in targets.tolist()]
-    assert head.labels(targets, index).tolist() == expected
-    assert head.labels(torch.tensor([[33]]), torch.tensor([0])).item() == 0  # no row at all
-
-
 def test_clustered_occurrences_are_labelled_with_their_cluster(backbone):
     head = built(backbone, clusters=2)
     assert head.row_tokens.tolist() == [7, 7, 8, 8, 9, 9, 1]
@@ -105,82 +90,4 @@ def test_tokens_that_came_later_get_the_shared_embedding(backbone):
     assert scores.isfinite().sum(1).tolist() == [6, 6]  # 7, 8, 9, 1, 20, 33
 
 
-# Clusters
-
-
-def test_separate_groups_are_found_within_each_token():
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, 4, (400,), generator=generator)
-    place = torch.randint(0, 3, (400,), generator=generator)
-    # Each token's groups lie elsewhere; token 3's would part those of token 0 if they were mixed.
-    centres = 10 * torch.randn(4, 3, 8, generator=generator)
-    vectors = centres[tokens, place] + 0.01 * torch.randn(400, 8, generator=generator)
-    rows, row_tokens, row = cluster_rows(vectors, tokens, k=3, seed=0)
-    assert row_tokens.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert torch.equal(row_tokens[row], tokens)
-    assert (rows[row] - centres[tokens, place]).abs().max() < 0.02
-
-
-# The batch's own table
-
-
-def test_the_live_table_has_one_row_an_occurrence_and_gradients(backbone):
-    head, vectors = built(backbone, clusters=1), random(6, 16).requires_grad_()
-    before, targets = head.table_state(), torch.tensor([[7, 7, 8, 1], [9, 7, 1, 0], [7, 7, 8, 1]])
-    index = torch.tensor([1, 3, 1])
-    with head.live([[7, 7, 8], [9, 7]], vectors[:5], torch.tensor([1, 3])):
-        rows = head.labels(targets, index)
-        assert rows.tolist() == [[0, 1, 2, 5], [3, 4, 5, 0], [0, 1, 2, 5]]
-        assert head.row_tokens.tolist() == [7, 7, 8, 9, 7, 1]
-        logits = head.logits(random(12, 16), None, torch.arange(12))
-        by_hand = random(12, 16) @ torch.cat([vectors[:5], backbone.shared.weight[1:2]]).T / 4
-        assert torch.allclose(logits, by_hand, atol=1e-5)
-        assert torch.equal(head.inputs(rows)[0, 1:], vectors[:3])
-        F.cross_entropy(logits, rows.flatten()).backward()
-    assert vectors.grad[:5].any(1).all() and not vectors.grad[5].any()
-    after = head.table_state()
-    assert all(torch.equal(after[n], v) for n, v in before.items() if n != "collection")
-    assert after["collection"] == "abc" and not head.table.requires_grad
-
-
 # Schedule and checkpoints
-
-
-def test_the_table_is_rebuilt_before_the_epochs_of_each_form(backbone, monkeypatch):
-    rebuilt = []
-    monkeypatch.setattr(NonParametricHead, "renew_table", lambda head: rebuilt.append(True))
-
-    def epochs(**options):
-        head, due = NonParametricHead(backbone, **options), []
-        for epoch in range(7):
-            rebuilt.clear()
-            head.begin_epoch(epoch)
-            due += [epoch] * len(rebuilt)
-        return due, [epoch for epoch in range(7) if head.is_contrastive(epoch)]
-
-    assert epochs() == ([], [])
-    assert epochs(form="async", rebuild_every=3, contrastive_epochs=2) == ([3, 6], [])
-    assert epochs(form="contrastive", contrastive_epochs=2) == ([2], [0, 1])
-
-
-def test_a_table_of_any_size_survives_a_checkpoint(backbone):
-    head, file = built(backbone, clusters=2), io.BytesIO()
-    assert not head.state_dict()
-    torch.save(head.table_state(), file)
-    file.seek(0)
-    other = NonParametricHead(backbone)
-    other.renew_table(torch.load(file, weights_only=True))
-    targets, index = torch.tensor([[7, 8, 7, 1], [7, 7, 8, 1]]), torch.tensor([0, 1])
-    assert torch.equal(other.labels(targets, index), head.labels(targets, index))
-    hidden = random(3, 16)
-    scores = [h.logits(hidden, None, torch.arange(3)) for h in (head, other)]
-    assert torch.equal(*scores) and torch.equal(other.by_token(scores[0]), head.by_token(scores[0]))
-    assert other.collection == "abc"
-
-
-def test_a_table_of_another_collection_is_refused(backbone):
-    state, other = built(backbone).table_state(), NonParametricHead(backbone)
-    other._source = [], {"id": ["x"]}, 9
-    with pytest.raises(ValueError, match="from the collection abc, the documents given are"):
-        other.renew_table(state)
-    assert other.row_tokens is None

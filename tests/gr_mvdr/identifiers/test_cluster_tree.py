@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.identifiers.cluster_tree import SemanticDocids, split
+from gr_mvdr.identifiers.cluster_tree import SemanticDocids
 
 pytest.importorskip("sklearn")
 
@@ -59,9 +59,3 @@ def test_every_point_has_a_place_of_its_own_in_a_leaf_of_bounded_size(
         assert [
             (*scheme.descend(p), place[-1]) for p, place in zip(points, places, strict=True)
         ] == places
-
-
-def test_equal_points_are_split_evenly_in_their_order():
-    labels, centroids = split(np.ones((7, 2), dtype=np.float32), 3, False, seed=0)
-    assert labels.tolist() == [0, 0, 0, 1, 1, 2, 2]
-    assert np.array_equal(centroids, np.ones((3, 2)))

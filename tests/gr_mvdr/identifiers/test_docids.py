@@ -55,20 +55,6 @@ def test_new_documents_are_numbered_until_the_leaf_is_full():
         assert assigned(scheme, documents(8)) == [[100 + n] for n in [0, 1, 2, *new]]
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-def test_the_seed_and_the_number_of_documents_decide(balanced):
-    points = np.random.default_rng(0).normal(size=(60, 6))
-    one, same, other = (
-        assigned(fitted(SemanticDocids(4, 5, balanced, seed=seed), 60, points), documents(60))
-        for seed in (1, 1, 2)
-    )
-    assert one == same != other
-    with pytest.raises(ValueError, match="model.identifiers.k=4: must be ≤ the 3 documents"):
-        fitted(SemanticDocids(4, 5, balanced), 3)
-    alone = fitted(SemanticDocids(10, 10, balanced), 1)
-    assert assigned(alone, documents(3)) == [[FIRST], [FIRST + 1], [FIRST + 2]]
-
-
 # Laws of all schemes ----------------------------------------------------------------------------
 
 SCHEMES = {

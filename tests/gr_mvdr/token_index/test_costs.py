@@ -47,14 +47,3 @@ def test_mvas_cross_encoder_reads_128_tokens():
     operations = transformer_flops(128, **BERT_BASE)
     assert mega(operations) == pytest.approx(11_000_000, rel=0.02)
     assert mega(operations) * 10 / 1000 == pytest.approx(110_000, rel=0.02), "Table 6, K = 10"
-
-
-def test_a_layer_by_hand():
-    # L = 3, d_model = 4, d_attention = 6, d_ff = 5
-    projections = 4 * (3 * 4 * 6) * 2
-    attention = 2 * (3 * 3 * 6) * 2
-    matrix = (3 * 4 * 5) * 2
-    sizes = dict(layers=1, d_model=4, d_ff=5, d_attention=6)
-    assert transformer_flops(3, **sizes) == projections + attention + 2 * matrix
-    assert transformer_flops(3, **sizes, gated=True) == projections + attention + 3 * matrix
-    assert transformer_flops(3, **sizes | {"layers": 7}) == 7 * transformer_flops(3, **sizes)

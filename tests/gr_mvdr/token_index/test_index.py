@@ -22,7 +22,6 @@ from gr_mvdr.token_index import scorers
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.search import SearchOptions
 from tests.gr_mvdr.token_index.test_store import (
     as_text,
@@ -51,9 +50,8 @@ QUERY_LENGTHS = [4, 2, 1]
 
 
 def build(directory, tokens, batch=3, **options):
-    made_from = options.pop("fingerprint", None)
     encode = encoder(tokens, batch=batch)
-    return TokenIndex.build(directory, names(tokens), encode, Storage(**options), made_from)
+    return TokenIndex.build(directory, names(tokens), encode, Storage(**options))
 
 
 def gather(index, query, scoring, neighbours, probes=None, **options):
@@ -109,20 +107,6 @@ def test_exact_search_equals_eq_1_of_every_pair_whatever_the_blocks(
     numbers = torch.tensor([7, 0, 3, 2])
     scores = index.score(as_text(queries, 0), numbers, scoring)
     assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_segment_maxima_and_their_first_columns(device, monkeypatch):
-    counts = torch.tensor([2, 2, 3, 1, 2])
-    values = torch.randint(-3, 3, (50, 10), generator=torch.Generator().manual_seed(0)).float()
-    if device != "cpu":  # the form of other devices, on this one
-        monkeypatch.setattr(scorers, "_HOST", device)
-    best, chosen = scorers.segment_max(values, counts, True)
-    assert torch.equal(best, scorers.segment_max(values, counts, False)[0])
-    for number, segment in enumerate(values.split(counts.tolist(), 1)):
-        assert torch.equal(best[:, number], segment.amax(1))
-        begin = int(counts[:number].sum())
-        assert torch.equal(chosen[:, number], begin + segment.argmax(1))
 
 
 # Gather -------------------------------------------------------------------------------------------
@@ -242,19 +226,6 @@ def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
 
 
 # Opening, and what it costs -----------------------------------------------------------------------
-
-
-def test_an_index_opens_again_as_it_was_left(tmp_path, monkeypatch):
-    tokens, query = random_tokens(MANY, salience=True), as_text(some_queries(), 0)
-    index = build(tmp_path / "index", tokens, fingerprint={"model": "m"})
-    options = {"keep_document": 0.7, "seed": 4}
-    outcome = all_modes(index, query, **options)
-    monkeypatch.setattr(NearestTokens, "_train_lists", None)  # the inverted file is not built again
-    opened = TokenIndex(tmp_path / "index", {"model": "m"})
-    assert opened.store.document_ids == names(tokens) and len(opened.store.live_numbers) == 60
-    assert all_modes(opened, query, **options) == outcome
-    with pytest.raises(ValueError, match="made with model m, expected n"):
-        TokenIndex(tmp_path / "index", {"model": "n"})
 
 
 def test_costs_by_hand(tmp_path):

@@ -132,30 +132,3 @@ def test_an_encoding_beyond_half_precision_is_refused(tmp_path):
         index.proposer(ESTIMATE.changed(fde_dtype="float16"))
     assert not (tmp_path / "index" / FILE).exists()
     assert index.proposer(ESTIMATE).rows.isfinite().all()
-
-
-def test_the_bytes_that_a_search_reads_by_hand(tmp_path):
-    index = build(tmp_path / "index", random_tokens(salience=True))
-    tokens = 28 * (8 * 4 + 2 + 4) + 8 * 8  # vectors, ids and saliences; counts
-    rows = 8 * 20 * 2**3 * 8 * 4
-    pruned = SearchOptions("impute", neighbours=3, probes=None, keep_document=0.5)
-    for options, read in (
-        (SearchOptions(), tokens),
-        # Of 4, 1, 6, 6, 2, 5, 1, 3 tokens 2, 1, 3, 3, 1, 3, 1, 2 are kept.
-        (pruned, tokens * 16 // 28),
-        (pruned.changed(mode="gather"), tokens),
-        (ESTIMATE, rows),
-        (ESTIMATE.changed(refine=2), tokens + rows),
-    ):
-        assert index.storage_costs(options)["cost/searched_bytes"] == read
-    halved = index.stored_as(SearchOptions(pool=2, dtype="float16"))
-    read = halved.storage_costs(SearchOptions())["cost/searched_bytes"]
-    assert read == 14 * (8 * 2 + 2 + 4) + 8 * 8
-    assert halved is index.stored_as(SearchOptions(pool=2, dtype="float16"))
-    coded = SearchOptions(dtype="residual", lists=2)
-    assert index.stored_as(coded) is index.stored_as(coded)
-    for other in (coded.changed(lists=3), coded.changed(seed=1)):
-        assert index.stored_as(other) is not index.stored_as(coded)
-    index.delete(["d2"])
-    again = index.stored_as(SearchOptions(pool=2))
-    assert again.store.document_ids == ["d0", "d1", "d3", "d4", "d5", "d6", "d7"]

@@ -54,23 +54,6 @@ def test_all_lists_hold_every_token_and_similarities_are_the_stores(tmp_path, dt
     assert torch.allclose(torch.einsum("tkd,td->tk", picked, queries), similarities, atol=1e-5)
 
 
-@pytest.mark.parametrize("rescore", [False, True])
-def test_short_lists_end_with_no_token(tmp_path, rescore):
-    axis = torch.eye(8)
-    vectors = torch.cat([axis[[0]].repeat(60, 1), axis[[1]].repeat(60, 1)])
-    tokens = random_tokens([10] * 12)._replace(
-        vectors=vectors + 0.01 * random_tokens([120]).vectors
-    )
-    neighbours = NearestTokens(create(tmp_path / "index", tokens))
-    neighbours.build_lists(2, 0)
-    similarities, rows = search(neighbours, axis[[1, 0]], 100, 1, rescore)
-    assert rows[0, :60].sort().values.tolist() == list(range(60, 120))
-    assert rows[1, :60].sort().values.tolist() == list(range(60))
-    assert (rows[:, 60:] == -1).all() and (similarities[:, 60:] == -torch.inf).all()
-    assert (similarities[:, :60] > 0.9).all()
-    assert (similarities.diff(dim=1)[:, :59] <= 0).all()
-
-
 @pytest.mark.parametrize("probes", [None, 3])
 def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, monkeypatch, probes):
     monkeypatch.setattr(token_neighbours, "_BLOCK", 64)  # of tokens that are pruned at once
@@ -91,36 +74,6 @@ def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, monkeypatch,
     expected = nearest(tokens.vectors, queries, len(kept), torch.tensor(kept))
     assert torch.allclose(similarities, expected[0], atol=1e-6)
     assert set(rows.flatten().tolist()) == set(kept)
-
-
-def test_saved_lists_are_opened_unless_something_changed(tmp_path, monkeypatch):
-    store = create(tmp_path / "index", random_tokens(MANY, salience=True))
-    built, save = [], NearestTokens._train_lists
-    monkeypatch.setattr(
-        NearestTokens, "_train_lists", lambda *asked: (built.append(asked[1]), save(*asked))[1]
-    )
-    NearestTokens(store).build_lists(3, 0)
-    NearestTokens(store).build_lists(3, 0)
-    assert len(built) == 1
-    for keep, lists, seed in ((1.0, 2, 0), (1.0, 2, 1), (0.5, 2, 1)):
-        NearestTokens(store, keep).build_lists(lists, seed)
-    assert len(built) == 4
-    token_store.delete(store, ["d3"])
-    NearestTokens(TokenStore(store.directory), 0.5).build_lists(2, 1)
-    assert len(built) == 5
-    assert [path.name for path in store.directory.iterdir() if path.is_dir()] == ["neighbours"]
-
-
-@pytest.mark.parametrize(("lengths", "lists"), [([1, 2], None), (MANY, 1000)])
-def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries, lengths, lists):
-    tokens, count = random_tokens(lengths), sum(lengths)
-    neighbours = NearestTokens(create(tmp_path / "index", tokens))
-    neighbours.build_lists(lists, 0)
-    assert neighbours.n_lists <= 4  # at least 39 tokens a list
-    similarities, rows = search(neighbours, queries, count, 4)
-    expected = nearest(tokens.vectors, queries, count)
-    assert torch.allclose(similarities, expected[0], atol=1e-6)
-    assert torch.equal(rows, expected[1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "residual"])

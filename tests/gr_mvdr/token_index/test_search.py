@@ -10,7 +10,6 @@ from torch.nn.functional import normalize
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import index as token_index
-from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import PLANS, TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -69,25 +68,6 @@ def test_the_recall_is_reached(index, clustered):
     assert fewer == options or recall(index, clustered[1], fewer, DEPTH) < 0.95
 
 
-def test_a_choice_is_made_once_of_everything_that_it_depends_on(index, clustered, monkeypatch):
-    asked, made = SearchOptions("gather", recall=0.8), []
-    choose = TokenIndex._choose
-    monkeypatch.setattr(TokenIndex, "_choose", lambda *a: made.append(1) or choose(*a))
-    first = index.planned(asked, COLBERT, DEPTH)
-    again = TokenIndex(clustered[0])
-    assert again.planned(asked, COLBERT, DEPTH) == first and len(made) == 1
-    for options, scoring, depth in (
-        (asked, COLBERT, 10),
-        (asked, Scoring(MaxSim(), "query_tokens"), DEPTH),
-        (asked.changed(recall=0.81), COLBERT, DEPTH),
-    ):
-        again.planned(options, scoring, depth)
-    assert len(made) == 4
-    again.keep_sample(clustered[1][:20])
-    again.planned(asked, COLBERT, DEPTH)
-    assert len(made) == 5
-
-
 def test_a_file_of_plans_cannot_name_a_part(index, clustered):
     """A folder from elsewhere knows the key of a plan, and a search builds its proposer."""
     asked = SearchOptions("gather", recall=0.8)
@@ -108,30 +88,3 @@ def test_the_users_values_win(index, clustered):
     assert isinstance(chosen.refine, int)
     every = index.planned(SearchOptions("gather", probes=None, recall=0.9), COLBERT, DEPTH)
     assert every.probes is None and recall(index, clustered[1], every) >= 0.9
-
-
-@pytest.mark.parametrize("mode", ["gather", "fde"])
-def test_the_exact_search_takes_over(index, mode, monkeypatch, capsys):
-    part = {"_target_": "models.beyond.muvera.OneVector"}
-    options = SearchOptions(mode, recall=1.0, proposer=part)
-    monkeypatch.setattr(token_index, "_DOCUMENT", 4)
-    monkeypatch.setattr(token_index, "_TOKEN", 12)  # 1,000 neighbours cost as much as all tokens
-    assert index.planned(options, COLBERT, DEPTH).mode == "exact"
-    assert "mode=exact" in capsys.readouterr().out
-    monkeypatch.undo()  # a small collection
-    assert index.planned(options.changed(recall=0.9), COLBERT, DEPTH).mode == "exact"
-
-
-def test_a_search_that_prunes_needs_no_sample_and_one_that_finds_nothing_is_planned(tmp_path):
-    vectors = normalize(torch.randn(2000, 8, generator=torch.Generator().manual_seed(0)), dim=1)
-    ids, counts = torch.arange(2000), torch.ones(2000, dtype=torch.int64)
-    names = [str(n) for n in range(2000)]
-    tokens = PackedTokens(vectors, counts, ids, salience=torch.ones(2000))
-    index = TokenIndex.build(tmp_path / "index", names, lambda ids: [tokens], Storage("residual"))
-    pruned = index.planned(SearchOptions("gather", keep_document=0.5), COLBERT, DEPTH)
-    assert pruned.mode == "gather" and not pruned.open_keys
-    mask, one = torch.ones(1, dtype=torch.bool), torch.ones(1)
-    index.keep_sample([TokenVectors(v[None], mask, ids[:1], one) for v in vectors[:20]])
-    index.delete(names[:-1])  # most clusters are empty
-    chosen = index.planned(SearchOptions("gather", probes=1), COLBERT, DEPTH)
-    assert chosen.probes == 1 and not chosen.open_keys

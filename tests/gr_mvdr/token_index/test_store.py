@@ -2,20 +2,17 @@
 
 import errno
 import json
-from functools import partial
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
 from gr_mvdr.files import open_tensors, write_tensors
-from gr_mvdr.ranks import join, leave
 from gr_mvdr.token_index import codec as token_codec
 from gr_mvdr.token_index import store as token_store
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
-from tests.two_processes import in_two_processes
 
 LENGTHS = [4, 1, 6, 6, 2, 5, 1, 3]  # out of order, neighbours equal
 
@@ -69,10 +66,9 @@ def encoder(tokens, ids=None, batch=3):
 
 
 def create(directory, tokens, dtype="float32", **options):
-    made_from = options.pop("fingerprint", None)
     settings = {"pq_bytes": 4 if dtype in ("pq", "residual") else None, **options}
     storage = Storage(dtype, **settings)
-    token_store.create(directory, names(tokens), encoder(tokens), storage, made_from)
+    token_store.create(directory, names(tokens), encoder(tokens), storage)
     return TokenStore(directory)
 
 
@@ -153,28 +149,6 @@ def test_unit_vectors_stay_unit_vectors_and_a_turned_search_is_the_same(tmp_path
     queries = TokenVectors(tokens.vectors[:5], torch.ones(5, dtype=torch.bool), tokens.ids[:5])
     turned = store.vectors("vectors", slice(0, 1200), turned=True) @ store.turn(queries).vectors.T
     assert torch.allclose(turned, stored @ queries.vectors.T, atol=1e-5)
-
-
-# Documents come and go ------------------------------------------------------------------------
-
-
-def test_deleted_documents_keep_their_number_and_may_come_back(tmp_path):
-    tokens = random_tokens()
-    store = create(tmp_path / "index", tokens)
-    revisions = [store.revision]
-    token_store.delete(store, ["d2", "d5"])
-    store = TokenStore(tmp_path / "index")
-    revisions.append(store.revision)
-    assert store.live.tolist() == [n not in (2, 5) for n in range(8)]
-    assert store.document_ids == names(tokens)
-    assert store.numbers(["d6", "d0"]).tolist() == [6, 0]
-    with pytest.raises(ValueError, match="document 'd2' is not in it"):
-        store.numbers(["d0", "d2"])
-    with pytest.raises(ValueError, match="document 'd2' is not in it"):
-        token_store.delete(store, ["d2"])
-    store = append(store, ["d2"], part_of(tokens, [4]))
-    assert store.numbers(["d2"]).tolist() == [8] and store.live[2].logical_not()
-    assert len({*revisions, store.revision}) == 3
 
 
 # Bad input ------------------------------------------------------------------------------------
@@ -295,33 +269,3 @@ def test_an_interrupted_addition_leaves_the_store_as_it_was(tmp_path, monkeypatc
     store = append(TokenStore(tmp_path / "index"), ["x", "y"], more)
     assert equal(store.read(slice(8, 10)), more)
     assert not (tmp_path / "index/killed-00000.safetensors").exists()
-
-
-# Two ranks --------------------------------------------------------------------------------------
-
-
-def built_by_two(folder):
-    join()
-    token_store._SHARD, asked = 1, []
-
-    def encode(ids):
-        asked.append(ids)
-        return encoder(random_tokens(seed=2))(ids)
-
-    for dtype in ("float32", "residual"):
-        ids = names(random_tokens())
-        token_store.create(folder / dtype, ids, encode, Storage(dtype, 4), {"model": "a"})
-    leave()
-    return asked
-
-
-def test_each_rank_writes_its_own_shards(tmp_path, monkeypatch):
-    asked = in_two_processes(partial(built_by_two, tmp_path / "two"), tmp_path)
-    assert [ids for (ids,) in asked[1]] == ["d1", "d3", "d5", "d7"], (
-        "codes of a whole sample: rank 0"
-    )
-    monkeypatch.setattr(token_store, "_SHARD", 1)
-    for dtype in ("float32", "residual"):
-        create(tmp_path / "one" / dtype, random_tokens(seed=2), dtype, fingerprint={"model": "a"})
-        one, two = (TokenStore(tmp_path / number / dtype) for number in ("one", "two"))
-        assert equal(one.read(slice(0, 8)), two.read(slice(0, 8)))
