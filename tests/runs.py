@@ -77,7 +77,6 @@ def undrawn() -> Iterator[None]:
 
 def beir(folder: Path) -> Path:
     """Writes a collection of 12 documents in BEIR layout; returns its folder."""
-    (folder / "qrels").mkdir(parents=True)
     fruits = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
     documents = [
         {"_id": f, "title": f, "text": f"The {f} is a fruit, number {i}."}
@@ -88,9 +87,19 @@ def beir(folder: Path) -> Path:
         for f in fruits
         for kind, word in (("a", "what is a"), ("b", "who eats"))
     ]
+    pairs = {
+        split: [(f"{kind}-{f}", f) for f in fruits]
+        for split, kind in (("train", "a"), ("test", "b"))
+    }
+    return write_beir(folder, documents, queries, pairs)
+
+
+def write_beir(folder: Path, documents: list, queries: list, qrels: dict) -> Path:
+    """Writes rows and pairs of ids by split in BEIR layout; returns the folder."""
+    (folder / "qrels").mkdir(parents=True)
     for name, rows in (("corpus", documents), ("queries", queries)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for split, kind in (("train", "a"), ("test", "b")):
-        lines = ["query-id\tcorpus-id\tscore", *(f"{kind}-{f}\t{f}\t1" for f in fruits)]
+    for split, pairs in qrels.items():
+        lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t1" for q, d in pairs)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder

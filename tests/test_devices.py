@@ -24,63 +24,6 @@ from tests.synchronisations import synchronisations
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 PREFERENCE = {"_target_": "models.beyond.ranking_losses.PreferenceRanking"}
-REFUSED = {
-    "a mask of the CPU": lambda x: x.masked_fill(torch.tensor([True, False, True]), 0.0),
-    "a range of the CPU": lambda x: x * torch.arange(3),
-    "the device's numbers into the CPU's": lambda x: torch.zeros(3).add_(x),
-    "an index of the device into the CPU's": lambda x: torch.zeros(3)[x.long()],
-    "numpy": lambda x: x.numpy(),
-    "a product": lambda x: torch.ones(3, 3) @ x,
-}
-ALLOWED = {
-    "a scalar of the CPU": lambda x: x * torch.tensor(2.0),
-    "an index of the CPU": lambda x: x[torch.tensor([0, 2])],
-    "there and back": lambda x: x.cpu().to(x.device),
-    "a value from the CPU in place": lambda x: x.masked_fill_(x > 0, torch.tensor(1.0)),
-}
-WAITING = {
-    "a number": lambda x: x[0].item(),
-    "the CPU": lambda x: x.cpu(),
-    "from the CPU": lambda x: torch.zeros(3).to(x.device),
-    "places": lambda x: torch.where(x > 0),
-    "a mask as an index": lambda x: x[x > 0],
-    "a number of the device as an index": lambda x: x[x[1].long()],
-    "repeats": lambda x: x.repeat_interleave(x.long()),
-}
-GOING_ON = {
-    "repeats of a known sum": lambda x: x.repeat_interleave(x.long(), output_size=3),
-    "one value at a mask": lambda x: x.__setitem__(x > 0, 0.0),
-    "a choice": lambda x: torch.where(x > 0, x.masked_fill(x > 1, 0.0), 0.0),
-    "from the CPU, later": lambda x: torch.zeros(3).to(x.device, non_blocking=True),
-    "the CPU's own": lambda x: torch.arange(3)[torch.arange(3) > 1].tolist(),
-}
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_what_waits_for_the_device_is_counted(inference):
-    for names in (WAITING, GOING_ON):
-        for name, operation in names.items():
-            with stand_in(), torch.inference_mode(inference):
-                x = torch.arange(3.0).to(DEVICE)
-                with synchronisations() as found:
-                    operation(x)
-            assert bool(found) == (names is WAITING), name
-            assert all(place.startswith("tests/test_devices.py:") for place in found)
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_the_stand_in_refuses_and_allows_what_cuda_does(inference):
-    with stand_in(), torch.inference_mode(inference):
-        for name, operation in ALLOWED.items():
-            found = operation(torch.arange(3.0).to(DEVICE))
-            assert found.device == DEVICE and isinstance(found, OnDevice), name
-        for name, operation in REFUSED.items():
-            refused = False
-            try:
-                operation(torch.arange(3.0).to(DEVICE))
-            except (RuntimeError, TypeError):
-                refused = True
-            assert refused, name
 
 
 GATHER = dict(search=dict(mode="gather", neighbours=4, probes=None, refine=2))

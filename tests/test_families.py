@@ -72,17 +72,6 @@ def test_a_family_is_trained_indexed_searched_and_aligned(family, tmp_path):
         assert torch.allclose(pair.alignment.sum(-1), torch.ones(()), atol=1e-5)
 
 
-def test_colberts_markers_expansion_and_skipped_punctuation_are_read(tmp_path):
-    data = beir(tmp_path / "fruits")
-    model, *overrides = SYSTEMS["bert"]
-    opened = Retriever.load(run(tmp_path, data, "bert", model, *SHORT, *overrides))
-    (query,) = opened.encode_queries("who eats plum?")
-    assert query.tokens[:4] == ["[CLS]", "[unused0]", "who", "eats"]
-    assert query.tokens[4:] == ["plum", "?", "[SEP]"] + ["[MASK]"] * 5
-    (document,) = opened.encode_documents("a plum, number 2.")
-    assert document.tokens == ["[CLS]", "[unused1]", "a", "plum", "number", "2", "[SEP]"]
-
-
 def test_a_backbone_that_a_system_cannot_use_is_refused(tmp_path):
     data = beir(tmp_path / "fruits")
     with pytest.raises(ValueError, match=r"^backbone.name=.*bert: holds an encoder alone \(bert\)"):

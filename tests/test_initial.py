@@ -122,16 +122,6 @@ def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
         train([f"initial={tmp_path}/nowhere", f"output={tmp_path}"])
 
 
-def test_experiment_losses_begins_with_the_run(begin, first, tmp_path):
-    keys = ["experiment=[smoke,losses]", "ranking=prefix"]
-    config = small(tmp_path, *keys, *KEYS, f"initial={first}", name="prefix")
-    assert config.model.ranking.stages == 3 and "retrieve/mrr@10" in train(config).metrics
-    with pytest.raises(FileNotFoundError, match="initial=outputs/.*-seed7: no such run folder"):
-        train(["experiment=losses", "hydra.mode=RUN", "seed=7", f"output={tmp_path}"])
-    # Other documents get other docids, whose tokens are new.
-    assert begin(*keys, "data.n_documents=60")[1].endswith("not all of: docid tokens")
-
-
 def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path, begin):
     texts = compose_config(
         "train", "experiment=[smoke,pretrain]", "logger=none", f"output={tmp_path}", "name=first",

@@ -1,13 +1,12 @@
 """Every system that is trained can learn fifty documents by heart."""
 
-import json
 from pathlib import Path
 
 import datasets
 import pytest
 from omegaconf import OmegaConf
 
-from tests.runs import compose_config
+from tests.runs import compose_config, write_beir
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +26,6 @@ RIVERS = "Arno Elbe Rhone Tagus Vistula".split()
 
 def collection(folder: Path) -> Path:
     """Fifty places on five rivers, one question each, which is the training and the test set."""
-    (folder / "qrels").mkdir(parents=True)
     names = [(river, place) for river in RIVERS for place in PLACES]
     documents = [
         {"_id": f"d{n}", "title": f"{river} {place}", "text": f"A {place} by the {river}, no. {n}."}
@@ -37,11 +35,8 @@ def collection(folder: Path) -> Path:
         {"_id": f"q{n}", "text": f"which {place} stands on the {river}"}
         for n, (river, place) in enumerate(names)
     ]
-    for name, rows in (("corpus", documents), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(len(names)))]
-    (folder / "qrels/train.tsv").write_text("\n".join(lines) + "\n")
-    return folder
+    pairs = [(f"q{n}", f"d{n}") for n in range(len(names))]
+    return write_beir(folder, documents, queries, {"train": pairs})
 
 
 @pytest.mark.slow

@@ -4,18 +4,9 @@ import json
 
 import pytest
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
-from gr_mvdr.evaluation.ranking import Ranking
-from models.finished_run import FinishedRun
 from models.retriever import Retriever
 from tests.runs import TINY, small
-
-SYSTEMS = {
-    "genre_np_base": ("genre_np_base",),
-    "query_generator": ("query_generator", "model.n_queries=2"),
-    "minder": ("t5_seal_views", "experiment=[smoke,minder]"),
-}
 
 
 @pytest.fixture(scope="session")
@@ -31,40 +22,11 @@ def pseudo_queries(tmp_path_factory):
     return f"data.views.query={file}"
 
 
-def finished(name, finished_run, pseudo_queries):
-    model, *further = SYSTEMS[name]
-    further += [pseudo_queries] * (name == "minder")
-    return finished_run(model, *TINY, *further)
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_finished_runs_index_finds_what_the_run_found(
-    name, finished_run, pseudo_queries, monkeypatch
-):
-    folder = finished(name, finished_run, pseudo_queries)
-    config = OmegaConf.load(folder / "config.yaml")
-    run = FinishedRun.read("run", folder)
-    data = instantiate(config.data)
-    system = run.load_model(data.documents, data.known_documents)
-    monkeypatch.setattr(type(system), "index", None)  # is not asked for
-    index = folder / "index"
-    before = {p: p.stat().st_mtime_ns for p in index.rglob("*")}
-    system.open_index(data.documents, index)
-    assert {p: p.stat().st_mtime_ns for p in index.rglob("*")} == before
-    written = Ranking.read(folder / "retrieve.trec")
-    found = system.retrieve(data.test_queries("test"), config.retrieval_depth, with_shares=True)
-    shares = found.shares
-    assert found.query_ids
-    for query in found.query_ids:
-        assert found.scores(query) == pytest.approx(written.scores(query), abs=1e-4)
-        for document, score in found.scores(query).items():
-            values = [share.value for share in shares[query][document]]
-            assert sum(values) == pytest.approx(score, abs=1e-4)
-
-
 def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queries):
     """The others keep theirs; what arrives is found by its other views."""
-    r = Retriever.load(finished("minder", finished_run, pseudo_queries))
+    r = Retriever.load(
+        finished_run("t5_seal_views", "experiment=[smoke,minder]", *TINY, pseudo_queries)
+    )
     query = "Which town lies on the river Ouse?"
     before, views = r.search(query, 50), r.system.names.texts
     r.add([{"id": "new", "title": "The river Ouse", "text": "A town on the river Ouse."}])

@@ -3,8 +3,6 @@
 import gc
 import math
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -13,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from analysis.runs.run_folder import read_run
-from gr_mvdr.relevance import relevance
 from models.beyond.quantised_docids import RunEmbeddings
 from models.retriever import Retriever
 from tests.runs import TINY, small
@@ -46,11 +43,6 @@ def colbert(finished_run) -> Retriever:
     return Retriever.load(finished_run("t5_colbert", *TINY))
 
 
-@pytest.fixture
-def seal(finished_run) -> Retriever:
-    return Retriever.load(finished_run("t5_seal", *TINY))
-
-
 def test_a_run_is_searched_as_it_was_when_it_was_made(retriever, run, capsys):
     """The ranking of a test query in `retrieve.trec`, from the index that the run made."""
     lines = [line.split() for line in (run / "retrieve.trec").read_text().splitlines()]
@@ -70,10 +62,6 @@ def check_shares(retriever):
         assert math.fsum(share.value for share in hit.shares) == pytest.approx(hit.score, abs=1e-4)
         assert all(isinstance(share.text, str) for share in hit.shares)
     assert list(hits.to_pandas().id) == [hit.id for hit in hits] and "<table" in hits._repr_html_()
-    lines = repr(hits).splitlines()[2:]
-    for line, hit in zip(lines, hits, strict=True):
-        assert line.split()[:3] == [f"{hit.rank}", f"{hit.score:.4f}", hit.id]
-    assert list(hits[1:]) == list(hits)[1:]
 
 
 def test_search_score_shares_retrieve_and_rerank_are_one_system(retriever):
@@ -102,35 +90,10 @@ def test_a_pipelines_share_is_that_of_the_stage_that_scored_last(finished_run):
     asked = f"[{{run: {stages[0]}, depth: 3}}, {{run: {stages[1]}}}]"
     retriever = Retriever.load(finished_run("rerank_pipeline", f"model.stages={asked}"))
     check_shares(retriever)
-    assert [hit.shares[0].text for hit in retriever.search(QUERY, 5)] == ["2-T5-ColBERT"] * 3
-
-
-def test_a_pair_is_aligned_with_its_tokens_or_the_system_says_that_it_cannot(retriever):
-    name = retriever.documents["id"][0]
-    if not retriever.system.alignable:
-        with pytest.raises(NotImplementedError, match="has no alignment"):
-            retriever.align(QUERY, name)
-        return
-    pair = retriever.align(QUERY, name)
-    m, n = pair.matrix("product").shape
-    assert (m, n) == (len(pair.document_tokens), len(pair.query_tokens))
-    total = float(pair.matrix("product").sum())
-    assert total == pytest.approx(float(pair.relevance), abs=1e-4)
-    assert list(pair.to_pandas()) == pair.query_tokens
-    equation = relevance(pair.similarity, pair.alignment).sum(1) / pair.normaliser
-    assert equation.tolist() == pytest.approx(pair.relevance.tolist(), abs=1e-4)
-    assert pair._repr_png_().startswith(b"\x89PNG") and pair.plot("similarity").get_xlabel()
-
-
-def test_a_rank_is_explained(retriever):
-    first, last = retriever.search(QUERY, 5)[0], retriever.documents["id"][-1]
-    found = retriever.explain(QUERY, first.id)
-    assert found.rank == 1 and found.best.id == first.id and found.reason.startswith(first.id)
-    found = retriever.explain(QUERY, last)
-    assert last in str(found) and set(found.to_pandas().columns) == {"document", "best"}
-    if found.hit is not None:
-        parts = found.to_pandas()["document"].sum()
-        assert parts == pytest.approx(found.score, abs=1e-4)
+    hits = retriever.search(QUERY, 5)
+    assert [hit.shares[0].text for hit in hits] == ["2-T5-ColBERT"] * 3
+    alone = Retriever.load(stages[0])  # its terms are words, the pipeline's tokens are pieces
+    assert {hit.id for hit in hits} == {hit.id for hit in alone.search(QUERY, 3)}
 
 
 def test_documents_are_added_and_removed(run):
@@ -154,27 +117,6 @@ def test_documents_are_added_and_removed(run):
 # Laws of single systems --------------------------------------------------------------------------
 
 
-def test_an_added_document_scores_as_if_it_had_always_been_there(colbert):
-    texts = ["a river of amber", "the marsh", "a third text"]
-    colbert.index(dict(zip("ab", texts, strict=False)))
-    assert colbert.search("the marsh", 5)[0].id == "b"
-    assert colbert.add(texts[2]) == ["2"] and list(colbert.documents["id"]) == ["a", "b", "2"]
-    grown = colbert.score("amber", ["a", "b", "2"])["amber"]
-    assert grown.tolist() == colbert.score("amber", texts)["amber"].tolist()
-    found = {hit.id: hit.score for hit in colbert.search("amber", 3)}
-    assert found == pytest.approx(grown.to_dict())
-
-
-def test_a_runs_folder_is_not_written_into(finished_run):
-    run = finished_run("t5_colbert", *TINY)
-    files = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
-    retriever = Retriever.load(run)
-    retriever.add("another text")
-    retriever.remove(retriever.documents["id"][0])
-    retriever.search(QUERY)
-    assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == files
-
-
 def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, monkeypatch):
     monkeypatch.setattr("gr_mvdr.files._process_folder", lambda process: (tmp_path, None))
     for system in ("t5_colbert", "t5_seal"):
@@ -186,51 +128,6 @@ def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, m
         del retriever
         gc.collect()
         assert not list(tmp_path.iterdir())
-
-
-def test_eight_threads_find_what_one_finds(colbert, seal):
-    texts = [f"Which city has number {number}?" for number in range(12)]
-    for retriever in (colbert, seal):
-        expected = [retriever.search(text, 3).to_pandas()[["id", "score"]] for text in texts]
-        with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(partial(retriever.search, k=3), texts))
-        for one, other in zip(expected, found, strict=True):
-            assert one.equals(other.to_pandas()[["id", "score"]])
-
-
-def test_vectors_give_the_score_by_hand(colbert):
-    query, document = colbert.encode_queries("amber")[0], colbert.encode_documents("a marsh")[0]
-    assert query.tokens[-1] == "</s>" and len(query.tokens) == len(query.vectors)
-    by_hand = (document.vectors @ query.vectors.T).amax(0).sum()
-    score = float(colbert.score("amber", "a marsh").iloc[0, 0])
-    assert score == pytest.approx(float(by_hand), abs=1e-4)
-    assert query.to_pandas().shape == query.vectors.shape
-
-
-def test_the_path_of_a_search_says_where_a_document_was_lost(seal):
-    found = seal.explain(QUERY, seal.documents["id"][-1])
-    steps, generated = found.steps_to_pandas(), found.generated_to_pandas()
-    assert len(steps) == len(found.path.steps) and list(steps.step) == list(
-        range(1, len(steps) + 1)
-    )
-    if found.lost:
-        assert not steps.alive[found.lost - 1] and "left the beam at step" in found.reason
-    names = set(seal.documents["id"][:])
-    assert len(generated) and all(set(ids) <= names for ids in generated.documents)
-
-
-def test_an_exported_folder_scores_and_searches_what_it_is_given(finished_run, tmp_path, colbert):
-    from analysis.export import export_run
-
-    export_run(finished_run("t5_colbert", *TINY), tmp_path / "exported")
-    exported = Retriever.load(tmp_path / "exported")
-    with pytest.raises(ValueError, match=r"no documents are indexed, index\(documents\) does it"):
-        exported.search(QUERY)
-    texts = ["a river of amber", {"title": "Marsh", "text": "the marsh"}]
-    expected = colbert.score(QUERY, texts)[QUERY].tolist()
-    assert exported.score(QUERY, texts)[QUERY].tolist() == pytest.approx(expected, abs=1e-4)
-    exported.index(texts)
-    assert {hit.id for hit in exported.search(QUERY)} == {"0", "1"}
 
 
 @pytest.mark.parametrize(
@@ -271,12 +168,6 @@ def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, tmp_path):
         other.transform(documents)
     with pytest.raises(ValueError, match="must be a multi-vector run, it is one of DSI"):
         RunEmbeddings(str(finished_run("dsi_semantic", *TINY))).transform(documents)
-
-
-def test_what_cannot_be_answered_is_named(finished_run):
-    retriever = Retriever.load(finished_run("dsi_semantic", *TINY))
-    with pytest.raises(ValueError, match=r"must be the id of a document, add\(documents\)"):
-        retriever.align(QUERY, "a text that has no identifier")
 
 
 def test_a_folder_that_is_no_finished_run_is_named(finished_run, tmp_path):

@@ -1,8 +1,5 @@
 """The whole run: configurations, what a run leaves behind, bad input, resuming."""
 
-import gc
-import json
-import signal
 import sys
 
 import datasets
@@ -11,7 +8,6 @@ import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from pandas.testing import assert_frame_equal
-from torch.optim import Optimizer
 
 import train as train_module
 from analysis.runs.run_folder import find_runs
@@ -20,25 +16,13 @@ from analysis.training_curve import read_curve
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.retriever import Retriever
-from tests.runs import NO_ANALYSIS, SMALL, TINY, beir, command, compose_config, small
+from tests.runs import NO_ANALYSIS, SMALL, TINY, command, compose_config, small
 from train import train
 
 # Those of the papers' that differ from a model's defaults in what they run (tests/test_papers.py).
 EXPERIMENTS = ["aligner_adaptation", "aligner_pruning", "mva_pooling", "query_generation"]
 EXPERIMENTS += ["seal_full", "xtr_k"]
 SMALLER = {"max_test_queries": 6, "max_rerank_queries": 2}
-
-
-def test_a_trained_model_keeps_no_gradients_and_no_optimizer(tmp_path):
-    config = small(tmp_path, "model=t5_colbert", "trainer.precision=32-true", *TINY, *NO_ANALYSIS)
-    data = instantiate(config.data)
-    model = train_module.prepare_model(config, data, tmp_path / "run")
-    model, _ = train_module.train_model(config, tmp_path / "run", model, data, None)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    own = set(map(id, model.parameters()))
-    optimizers = [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
-    held = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
-    assert not own & held  # nor Adam's moments
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -143,47 +127,6 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(
     assert_frame_equal(part_curve, whole_curve, rtol=1e-3)
 
 
-def test_a_run_that_was_interrupted_while_searching_indexes_once_more(
-    tmp_path, monkeypatch, finished_run, capsys
-):
-    keys = [*NO_ANALYSIS, *TINY, "model=genre_np_base"]
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train_module, "evaluate_retrieval", interrupting)
-        train(small(tmp_path, *keys, name="part"))
-    assert (tmp_path / "part/index/identifiers").is_dir()
-    resumed = train(small(tmp_path, *keys, "resume=true", name="part")).metrics
-    where = "resume: training is finished (checkpoint of step 2), goes on with the index\n"
-    assert capsys.readouterr().out.count(where) == 1
-    whole = json.loads((finished_run("genre_np_base", *TINY) / "metrics.json").read_text())
-    scores = [key for key in whole if not key.startswith("cost")]
-    assert {key: resumed[key] for key in scores} == {key: whole[key] for key in scores}
-
-
-def interrupting(*_):
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    "stage",
-    [
-        *("conf.command.import_module", "models.bm25.BM25.index"),
-        *("train.write_report", "analysis.compare.compare"),
-    ],
-)
-def test_an_interrupted_command_says_at_every_stage_that_it_can_be_resumed(
-    stage, tmp_path, monkeypatch
-):
-    keys = ["train.py", "model=bm25", "data=beir", f"data.path={beir(tmp_path / 'fruit')}"]
-    keys += ["hydra.mode=MULTIRUN", "seed=1,2", "logger=none", f"output={tmp_path}/runs"]
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    with monkeypatch.context() as patch:
-        kind = signal.SIGTERM if stage.startswith("models") else signal.SIGINT
-        patch.setattr(stage, lambda *_, **__: signal.raise_signal(kind))
-        line = "interrupted: the same command with resume=true goes on"
-        assert command(*keys, *NO_ANALYSIS) == line
-    assert command(*keys, *NO_ANALYSIS, "resume=true") == 0
-
-
 def test_a_sweep_over_seeds_runs_bm25_once(tmp_path, capsys):
     metrics = []
     for seed in (1, 2):  # the reason: no seed changes what is measured
@@ -240,17 +183,11 @@ def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
     ("overrides", "message"),
     [
         (["data.n_documents=10"], "data.n_documents=10"),
-        (["negatives=run"], "data.examples.negatives.path=…: must be given"),
-        (["data.test_split=nowhere"], "nowhere"),
         (
             ["model=dsi_semantic", "model.identifiers.k=60", "data.n_documents=50"],
             "model.identifiers.k=60: must be ≤ the 45 documents",
         ),
         (["model=splade", "data.batch_size=1"], "data.batch_size=1: must be ≥ 2: the loss"),
-        (
-            ["tokenizer.unit=word", "data.n_documents=50"],
-            "tokenizer.unit=word: must be piece with data.new_documents=['test_unseen']",
-        ),
     ],
 )
 def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, capsys, monkeypatch):

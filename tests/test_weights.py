@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from transformers import T5Config, T5ForConditionalGeneration
 
-from data_modules.unigram import train_tokenizer
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
+from tests.families import save_family
 from tests.published_folders import make_pylate
-from tests.runs import NO_ANALYSIS, TINY, beir, small
+from tests.runs import NO_ANALYSIS, beir
 from train import train
 
 
@@ -68,38 +67,10 @@ def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
     assert pair.query_tokens[:2] == ["[CLS]", "[Q] "] and pair.query_tokens[-1] == "[MASK]"
 
 
-@pytest.mark.parametrize("model", ["dsi_semantic", "cross_encoder"])
-def test_a_finished_run_is_searched_again_with_its_docids_under_another_seed(
-    model, tmp_path, finished_run
-):
-    trained = finished_run(model, *TINY)
-    keys = [f"model={model}", *TINY, *NO_ANALYSIS, f"weights={trained}", "seed=5"]
-    again = train(small(tmp_path, *keys))
-    assert "cost/train_seconds" not in again.metrics and not (again.path / "checkpoints").exists()
-    file = "retrieve.trec"
-    assert (again.path / file).read_text() == (trained / file).read_text()
-
-
 @pytest.fixture(scope="module")
 def encoder_decoder(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("t5") / "tiny-t5"
-    tokenizer = train_tokenizer([row["text"] for row in rows(data)] * 3, 300)
-    tokenizer.save_pretrained(folder)
-    shape = dict(d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
-    config = T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **shape)
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.parametrize("model", ["genre", "t5_seal"])
-def test_an_encoder_decoder_generates_without_training(run, encoder_decoder, model):
-    found = run(encoder_decoder, f"model={model}", "name=run", *NO_ANALYSIS)
-    assert "cost/train_seconds" not in found.metrics and "retrieve/mrr@10" in found.metrics
-    again, ranking = Retriever.load(found), Ranking.read(found.path / "retrieve.trec")
-    for query in again.data.test_queries("test"):
-        hits = {hit.id: pytest.approx(hit.score, abs=1e-4) for hit in again.search(query["text"])}
-        if hits:  # a random model may generate no key
-            assert {name: ranking.scores(query["id"])[name] for name in hits} == hits
+    return save_family("t5", folder, [row["text"] for row in rows(data)])
 
 
 def test_weights_that_do_not_suit_the_model_are_named(run, pylate, encoder_decoder, tmp_path):

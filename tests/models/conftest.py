@@ -20,6 +20,7 @@ from models.t5_seal import T5SEAL
 
 VOCABULARY = 60
 SHAPE = dict(vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
+BACKBONE = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
 OPTIMIZER = {"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"}
 SEARCH = dict(mode="exact")
 EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
@@ -184,8 +185,7 @@ MUVERA = {"_target_": "models.beyond.muvera.OneVector"}
 def make_multi_vector(kind="t5_colbert", backbone=None, template=None, **options):
     """A multi-vector system: a kind of `MULTI_VECTOR`, and options that differ."""
     torch.manual_seed(0)
-    backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
-    backbone = {**backbone, "template": template}
+    backbone = {**(backbone or BACKBONE), "template": template}
     defaults = dict(dimension=8, query_length=8, document_length=12, loss=IN_BATCH)
     settings = dict(search=SEARCH, optimizer=OPTIMIZER, **MULTI_VECTOR[kind])
     options = {**defaults, **settings, **options}
@@ -198,16 +198,14 @@ def make_multi_vector(kind="t5_colbert", backbone=None, template=None, **options
 
 def make_cross_encoder(**options):
     torch.manual_seed(0)
-    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
-    defaults = dict(backbone=backbone, query_length=8, document_length=12, loss=IN_BATCH)
+    defaults = dict(backbone=BACKBONE, query_length=8, document_length=12, loss=IN_BATCH)
     return sharpen(CrossEncoder(**{**defaults, "optimizer": OPTIMIZER, **options})).eval()
 
 
 def make_splade(**options):
     """Some terms have weight, many have none."""
     torch.manual_seed(0)
-    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
-    defaults = dict(backbone=backbone, query_length=8, document_length=12, loss=IN_BATCH)
+    defaults = dict(backbone=BACKBONE, query_length=8, document_length=12, loss=IN_BATCH)
     terms = dict(keep={"query": 9, "document": 20}, regulariser={"query": 0.1, "document": 0.2})
     settings = dict(initial_bias=-1.0, optimizer=OPTIMIZER, **terms)
     return sharpen(SPLADE(**{**defaults, **settings, **options})).eval()
@@ -215,11 +213,10 @@ def make_splade(**options):
 
 def make_seal(backbone=None, **options):
     torch.manual_seed(0)
-    backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
     defaults = dict(query_length=8, document_length=12, key_length=4, beam_size=3)
     settings = dict(evidence=EVIDENCE, optimizer=OPTIMIZER)
     kind = MultiViewSEAL if options.keys() & {"special_tokens", "query_ngrams"} else T5SEAL
-    return kind(backbone=backbone, **{**defaults, **settings, **options}).eval()
+    return kind(backbone=backbone or BACKBONE, **{**defaults, **settings, **options}).eval()
 
 
 def logits_of(system, queries, query_mask, rows, mask):
@@ -247,7 +244,7 @@ def make_docid(kind="semantic", documents=None, known=None, directory=None, **op
     known = range(len(documents)) if known is None else known
     identifiers, head = DOCIDS[kind]
     defaults = dict(
-        backbone=dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE),
+        backbone=BACKBONE,
         identifiers=identifiers,
         head=head,
         query_length=8,

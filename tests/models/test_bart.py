@@ -26,12 +26,6 @@ TEMPLATES = {
     "bart": TextTemplate(query=(0,), document=(0,), target=(0,), suffix=(2,), stop=2, pad=1),
     "mbart": TextTemplate(suffix=(2, CODE), stop=2, pad=1),
 }
-HEADS = {
-    "plain": None,
-    "pawa": {"_target_": "gr_mvdr.heads.pawa.PawaHead", "layers": 1, "heads": 2},
-    "nci": {"_target_": "gr_mvdr.heads.pawa.PawaHead", "layers": 1, "heads": 2, "form": "nci"},
-    "np": {"_target_": "gr_mvdr.heads.non_parametric.NonParametricHead", "clusters": 2},
-}
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +96,14 @@ def test_mbart_starts_as_shift_tokens_right_does(backbones, tools, tmp_path):
     assert MBartConfig.from_pretrained(tmp_path).decoder_start_token_id == CODE
 
 
-@pytest.mark.parametrize(("family", "head"), [("mbart", "plain"), *(("bart", h) for h in HEADS)])
+@pytest.mark.parametrize(
+    ("family", "head"), [("mbart", "PLAIN"), *(("bart", h) for h in ("PLAIN", "PAWA", "NP"))]
+)
 @torch.no_grad()
 def test_every_head_aligns_searches_and_scores_by_one_number(head, family, backbones, tools):
     """Titles, <s> first on a BART; paths sum to logits; the search's score is `score`."""
     documents = tools.named_documents()
-    options = dict(backbone=backbones[family], head=HEADS[head], identifiers=tools.TITLES)
+    options = dict(backbone=backbones[family], head=getattr(tools, head), identifiers=tools.TITLES)
     system, template = tools.make_docid("titles", **options), TEMPLATES[family]
     title = documents["title_tokens"][1]
     assert system.identifiers.sequences[1] == [*template.target, *title, 2]
@@ -123,7 +119,7 @@ def test_every_head_aligns_searches_and_scores_by_one_number(head, family, backb
     explanation = system.explain(pairs)
     decoder, real = explanation.decoder, explanation.layers[-1].document_mask
     assert torch.allclose(decoder.contributions.sum(1)[real], decoder.logits[real], atol=1e-9)
-    assert ("output_bias" in decoder.names) == (head == "plain")
+    assert ("output_bias" in decoder.names) == (head == "PLAIN")
     layer = explanation.layers[0]
     path = decoder.contributions[:, decoder.names.index("cross_attention_1")]
     assert torch.allclose((layer.similarity * layer.alignment).sum((1, 3)), path, atol=1e-9)

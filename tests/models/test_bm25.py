@@ -54,16 +54,3 @@ def test_equal_terms_align_and_the_sum_is_bm25s_score(indexed, documents, overla
     equal = batch.document_ids[:, :, None] == batch.query_ids[:, None]
     terms = (batch.document_ids > 2)[:, :, None] & (batch.query_ids > 2)[:, None]
     assert torch.equal(pairs.alignment[:, 0] > 0, equal & terms)
-
-
-def test_padding_and_batch_mates_change_nothing(indexed, documents, overlapping, tools):
-    batch = pairs_of(overlapping, documents, end=(1,))
-    wide = indexed.align(tools.widen(batch))
-    for number in range(len(batch)):
-        alone = indexed.align(tools.one(batch, number))
-        assert torch.isclose(alone.score[0], wide.score[number], atol=1e-5)
-        m, n = alone.similarity.shape[2:]
-        assert torch.allclose(alone.similarity[0], wide.similarity[number, :, :m, :n], atol=1e-6)
-        assert (
-            not wide.alignment[number, :, m:].any() and not wide.similarity[number, ..., n:].any()
-        )

@@ -2,7 +2,6 @@
 
 import pytest
 
-from models.bm25 import WordBM25
 from models.multi_vector import EncodedDocuments
 from tests.models.conftest import make_multi_vector
 
@@ -22,22 +21,6 @@ def test_candidates_get_the_scores_that_an_index_gives(kind, documents, queries)
     for query in asked:
         assert found.documents(query) == expected.documents(query)
         assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-5)
-
-
-def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
-    model = make_multi_vector("mva", search={"mode": "rerank", "neighbours": 3})
-    model.index(documents, tmp_path)
-    assert (tmp_path / "bm25/arrays.json").is_file()
-    bm25 = WordBM25()
-    bm25.index(documents)
-    best = bm25.propose(queries, 3)
-    assert max(map(len, best.values())) == 3
-    assert model.retrieve(queries, 2) == model.rerank(queries, documents, best).top(2)
-    costs = model.search_fidelity(queries, model.retrieve(queries), 100)
-    assert 0 < costs["cost/candidates"] <= 3 and costs["cost/bytes_per_token"] == 0
-    tokens = [len(model.cut_document(text)) for text in documents["tokens"]]
-    floats = 2 * model.hparams.dimension * sum(tokens) / len(tokens)  # keys and values
-    assert costs["cost/document_floats"] == pytest.approx(floats)
 
 
 def test_it_cannot_be_searched_in_other_ways(documents, queries):

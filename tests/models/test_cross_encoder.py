@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.token_index.costs import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
 
 
@@ -24,15 +23,6 @@ def sequences(batch):
 
 
 # One sequence a pair ---------------------------------------------------------------------------
-
-
-def test_a_pair_is_one_sequence_without_padding_in_between(make, tools):
-    batch = tools.widen(tools.make_batch())
-    found = make().join(batch, slice(3), slice(3))
-    expected = sequences(batch)
-    assert [row[real].tolist() for row, real in zip(*found, strict=True)] == expected
-    assert torch.equal(found[1], pad(expected)[1])
-    assert [row.count(EOS_ID) for row in expected] == [2, 2, 2], "the separator and the end"
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
@@ -114,25 +104,6 @@ def test_the_loss_is_a_softmax_over_the_positive_and_its_negatives(make, tools, 
 # Reranking and retrieval -----------------------------------------------------------------------
 
 
-def test_reranking_gives_every_candidate_its_own_score(make, tools, queries, documents):
-    backbone = dict(name=None, dropout_rate=0.5, attention="eager", shape=tools.SHAPE)
-    model = make(backbone=backbone)
-    candidates = {"q0": ["d6", "d0", "d5"], "q1": [], "q2": documents["id"]}
-    found = model.train().rerank(queries, documents, candidates)
-    assert found.query_ids == ["q0", "q1", "q2"]
-    for number, query in enumerate(found.query_ids):
-        scores = found.scores(query)
-        assert set(scores) == set(candidates[query])
-        for document, score in scores.items():
-            asked = cut(queries["tokens"][number], 8, EOS_ID)
-            text = cut(documents["tokens"][int(document[1:])], 12, EOS_ID)
-            pair = PairBatch(*pad([asked]), *pad([text]), torch.tensor([0]))
-            with torch.no_grad():
-                assert score == pytest.approx(model.score(pair).item(), abs=1e-5)
-    nothing = {query: [] for query in queries["id"]}
-    assert model.rerank(queries, documents, nothing).documents("q0") == []
-
-
 def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tmp_path):
     pytest.importorskip("bm25s")
     tokens = documents["tokens"]
@@ -146,15 +117,3 @@ def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tm
     assert found == model.rerank(queries, documents, {"q0": best, "q1": []})
     assert set(found.documents("q0")) == set(best) and found.documents("q1") == []
     assert model.retrieve(queries, 1).documents("q0") == found.documents("q0")[:1]
-
-
-# What it has and has not -----------------------------------------------------------------------
-
-
-def test_its_joint_compute_is_a_pass_over_both_texts(make, tools):
-    sizes = [tools.SHAPE[key] for key in ("num_layers", "d_model", "d_ff")]
-    attention = tools.SHAPE["num_heads"] * tools.SHAPE["d_kv"]
-    whole = transformer_flops(5 + 9, *sizes, attention)
-    assert make(pooling="first").joint_flops(5, 9) == whole + 2 * 16
-    assert make().joint_flops(5, 9) == whole + 14 * 16 + 2 * 16
-    assert make().joint_flops(500, 900) == make().joint_flops(8, 12), "as it cuts the texts"

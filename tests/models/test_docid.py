@@ -7,13 +7,6 @@ from gr_mvdr.batch import pad
 from gr_mvdr.tokenizers import EOS_ID
 
 pytest.importorskip("sklearn")
-# A scheme of one token, and each head that makes its own rows.
-KINDS = ["atomic", "semantic-pawa", "titles-np"]
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
 
 
 @pytest.mark.parametrize(
@@ -92,37 +85,6 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
             assert scores == pytest.approx(expected, abs=1e-10)
         pairs = tools.pairs_of(system, queries["tokens"][number], range(8))
         assert system.score(pairs).tolist() == pytest.approx(expected, abs=1e-10)
-
-
-@pytest.mark.parametrize("kind", ["titles-np"])
-def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, monkeypatch):
-    system, documents = tools.make_docid(kind, beam_size=4), tools.named_documents()
-    system.index(documents)
-    every = dict.fromkeys(queries["id"], documents["id"])
-    together = system.retrieve(queries, 5), system.rerank(queries, documents, every)
-    monkeypatch.setattr("models.generative._QUERY_BATCH", 1)
-    monkeypatch.setattr("models.docid._DECODE_BATCH", 2)
-    alone = system.retrieve(queries, 5), system.rerank(queries, documents, every)
-    for one, other in zip(together, alone, strict=True):
-        for query in queries["id"]:
-            assert one.documents(query) == other.documents(query)
-            assert one.scores(query) == pytest.approx(other.scores(query), abs=1e-4)
-
-
-# Bad and odd collections -----------------------------------------------------------------------
-
-
-def test_a_single_document(tools, queries, kind, tmp_path):
-    documents = tools.named_documents().select([1])
-    system = tools.make_docid(kind, documents=documents)
-    batch = tools.make_batch()
-    batch.document_index.zero_()
-    assert system.loss(batch).isfinite()
-    system.index(documents, tmp_path)
-    found = system.retrieve(queries, 100)
-    assert all(found.documents(query) == ["d1"] for query in queries["id"])
-    reranked = system.rerank(queries, documents, {"q0": ["d1"], "q1": [], "q2": []})
-    assert (reranked.documents("q0"), reranked.documents("q1")) == (["d1"], [])
 
 
 def test_consistency_adds_the_divergence_of_two_dropout_passes_in_training(tools):

@@ -1,6 +1,5 @@
 """What a score is made of: the decoder's paths sum to the logit, factors make S and A again."""
 
-import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch
@@ -69,21 +68,6 @@ def test_factors_make_similarity_and_attention_again(system, tools):
     columns = factors.query_mask[:, None, None, :]
     attention = logits.masked_fill(~columns, -torch.inf).softmax(-1)
     assert torch.allclose(attention * real, pairs.alignment, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["t5_colbert", "aligner", "mva"])
-@torch.inference_mode()
-def test_a_multi_vector_system_has_one_layer_and_its_alignment_before_salience(name, tools):
-    system, batch = tools.make_multi_vector(name), tools.make_batch()
-    explanation, pairs = system.explain(batch), system.align(batch)
-    assert len(explanation.layers) == 1 and explanation.decoder is None
-    assert torch.equal(explanation.layers[0].alignment, pairs.alignment)
-    if name != "aligner":
-        assert explanation.pairwise is None
-        return
-    assert set(explanation.pairwise.unique().tolist()) == {0.0, 1.0}
-    assert (explanation.pairwise[pairs.alignment > 0] == 1).all()
-    assert (explanation.pairwise.sum((1, 2)) == pairs.query_mask).all()
 
 
 @torch.inference_mode()

@@ -1,19 +1,15 @@
 """Every multi-vector system is one class: laws that hold for all its choices."""
 
-import sys
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 import torch
 
 from gr_mvdr.alignment import MaxSim, Softmax
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.options import admitting
 from gr_mvdr.relevance import relevance
 from gr_mvdr.scoring import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
-from models.beyond.muvera import OneVector
 
 KINDS = [
     "t5_colbert dpr sentence_t5 first me_bert coil aligner aligner-top-p aligner-soft idf xtr mva",
@@ -63,22 +59,6 @@ def test_colbert_is_the_sum_of_maxima(tools):
     for number, score in enumerate(system.score(batch)):
         matrix = documents.unpad(number).vectors @ queries.unpad(number).vectors.T
         assert torch.isclose(score, matrix.amax(0).sum(), atol=1e-5)
-
-
-@torch.no_grad()
-def test_sentence_t5_is_the_cosine_of_means_and_aligns_all_tokens_alike(tools):
-    system, batch = tools.make_multi_vector("sentence_t5"), tools.make_batch()
-    pairs = system.align(tools.widen(batch))
-    for number, score in enumerate(system.score(batch)):
-        alone = tools.one(batch, number)
-        query, document = (
-            system.encoder.values["query"](system.encoder.backbone(input_ids=ids)[0][0].mean(0))
-            for ids in (alone.query_ids, alone.document_ids)
-        )
-        assert torch.isclose(score, torch.cosine_similarity(query, document, 0), atol=1e-5)
-        m, n = alone.document_ids.shape[1], alone.query_ids.shape[1]
-        expected = torch.full((m, n), 1 / (m * n), dtype=torch.float64)
-        assert torch.allclose(pairs.alignment[number, 0, :m, :n], expected)
 
 
 @torch.no_grad()
@@ -138,26 +118,6 @@ def test_an_l1_gate_adds_to_the_loss(tools):
 
 
 @torch.no_grad()
-def test_an_expansion_fills_a_query_and_align_like_its_own_tokens(tools):
-    system, batch = tools.make_multi_vector(template={"expansion": 3}), tools.make_batch()
-    pairs = system.align(batch)
-    assert pairs.query_ids.shape == (3, 8) and pairs.query_mask.all()
-    for number, length in enumerate((3, 6, 1)):
-        assert torch.equal(pairs.query_ids[number, :length], batch.query_ids[number, :length])
-        assert (pairs.query_ids[number, length:] == 3).all()
-    assert torch.equal(pairs.alignment.sum(2), torch.ones(3, 1, 8)), "every token chooses"
-
-
-def test_a_checkpoint_keeps_the_document_frequencies(tools):
-    system = tools.make_multi_vector("idf")
-    other = type(system)(**system.hparams)
-    other.load_state_dict(system.state_dict())
-    batch = tools.make_batch()
-    with torch.no_grad():
-        assert torch.equal(other.eval().score(batch), system.score(batch))
-
-
-@torch.no_grad()
 def test_hard_negatives_are_no_pairs(tools, system):
     plain, more = tools.make_batch(), tools.make_batch(document_lengths=(7, 2, 9, 4, 3))
     documents, mask = more.document_ids, more.document_mask
@@ -186,18 +146,6 @@ def test_exact_search_scores_every_pair_as_score_does(tools, documents, queries,
             scores = system.score(pairs_of(query["tokens"], documents)).tolist()
         expected = dict(zip(documents["id"], scores, strict=True))
         assert ranking.scores(query["id"]) == pytest.approx(expected, abs=1e-4)
-
-
-def test_xtr_of_everything_is_the_mean_of_maxima(tools, documents, queries):
-    system = tools.make_multi_vector("xtr")
-    system.index(documents)
-    tokens = system.searcher.store.n_tokens
-    exact = system.retrieve(queries, 7)
-    imputed = system.retrieve(queries, 7, mode="impute", neighbours=tokens, probes=None)
-    for query in queries["id"]:
-        assert imputed.scores(query) == pytest.approx(exact.scores(query), abs=1e-5)
-    few = system.retrieve(queries, 7, mode="impute", neighbours=4, probes=None)
-    assert few != exact
 
 
 @pytest.mark.parametrize(
@@ -274,31 +222,3 @@ def test_an_index_of_another_model_or_collection_is_refused(tools, documents, qu
         again.encoder.values["query"].weight[0] += 1
     with pytest.raises(ValueError, match="model"):
         again.open_index(documents, tmp_path / "index")
-
-
-@pytest.mark.slow
-def test_encoder_and_loss_are_one_graph(tools):
-    """Dynamo alone, which needs no C++ compiler: what it cannot trace would be an error."""
-    shape = tools.SHAPE | {"num_layers": 1}
-    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=shape)
-    model, batch = tools.make_multi_vector("xtr", backbone), tools.make_batch()
-    compiled = torch.compile(model.loss, backend="eager", fullgraph=True)
-    assert torch.allclose(compiled(batch), model.loss(batch))
-
-
-def test_the_users_own_proposer_is_admitted_once_and_built_when_a_search_needs_it(
-    tools, monkeypatch
-):
-    module = ModuleType("own_search")
-    module.Own = type("Own", (OneVector,), {})
-    monkeypatch.setitem(sys.modules, "own_search", module)
-    own = {"mode": "fde", "refine": 4, "proposer": {"_target_": "own_search.Own"}}
-    with admitting(own):
-        system = tools.make_multi_vector(search=own)
-    system.index(tools.named_documents())
-    assert len(system.retrieve(tools.Texts([[5, 6]], "q"), 3).documents("q0")) == 3
-    with pytest.raises(ValueError, match="proposer._target_=own_search.Own: is no part"):
-        tools.make_multi_vector(search=own)
-    other = {"_target_": "gr_mvdr.losses.MarginMSE"}
-    with pytest.raises(ValueError, match="MarginMSE: must be of the kind proposer"):
-        system.retrieve(tools.Texts([[5, 6]], "q"), proposer=other)

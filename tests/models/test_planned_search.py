@@ -1,18 +1,14 @@
 """A plan chooses what a beam keeps and changes no score; where its documents' scores come from."""
 
 import math
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.texts import TextTable
 from models.beyond.planned_search import (
     FirstStepPlan,
-    RunPlan,
     SearchPlan,
     choose_terms,
 )
@@ -75,32 +71,6 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
     for query in queries["id"]:
         every = system.retrieve(queries, beam_size=20).scores(query)
         assert wide.scores(query) == pytest.approx(every, abs=1e-5)
-
-
-def test_only_candidates_can_be_found(tools, queries):
-    documents = tools.named_documents()
-    system = tools.make_docid("naive")
-    system.index(documents)
-    system.plan = Given([[float(n)] for n in range(8)], weight=1e-9, candidates=3)
-    for query in queries["id"]:
-        assert set(system.retrieve(queries).scores(query)) == {"d5", "d6", "d7"}
-    assert system.plan.statistics()["cost/plan_documents"] == 8
-    system.plan.restart()
-    system.retrieve(queries, plan_weight=0)
-    assert system.plan.statistics() == {}
-
-
-def test_what_a_run_does_not_find_is_at_most_its_last():
-    """Documents that a lexical search leaves out have no word of the query; it may find none."""
-    plan = RunPlan.__new__(RunPlan)
-    SearchPlan.__init__(plan, 1.0, None)
-    found = {"few": {"a": 2.0, "b": 1.0}, "none": {}, "below": {"c": -3.0}}
-    model = torch.nn.Identity()
-    model.retrieve = lambda *asked: Ranking(found)
-    plan.stage = SimpleNamespace(model=model)
-    plan.names = ["a", "b", "c"]
-    scores = plan.scores(TextTable({"id": [*found]}), torch.zeros(3, 1), np.arange(3))
-    assert scores.T.tolist() == [[2, 1, 0], [0, 0, 0], [-3, -3, -3]]
 
 
 def test_the_terms_of_a_document_are_its_rarest():

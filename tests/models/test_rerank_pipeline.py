@@ -5,14 +5,10 @@ import sys
 from types import ModuleType
 
 import pytest
-import torch
 import yaml
 
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.base import System
-from models.bm25 import BM25
-from models.cross_encoder import CrossEncoder
 from models.rerank_pipeline import RerankPipeline
 
 FIRST = [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6]]
@@ -69,50 +65,25 @@ def scripted(monkeypatch):
 
 @pytest.fixture
 def texts(tools):
-    """Six documents of different lengths whose words are their tokens: w4 is token 4."""
-    return readable(tools, tools.draw_tokens([3, 9, 1, 5, 7, 2], seed=3), "d")
-
-
-def readable(tools, tokens, prefix):
-    table = tools.Texts(tokens, prefix)
-    table["text"] = [" ".join(f"w{token}" for token in row) for row in tokens]
-    return table
+    """Six documents of different lengths."""
+    return tools.Texts(tools.draw_tokens([3, 9, 1, 5, 7, 2], seed=3), "d")
 
 
 @pytest.fixture
-def asked(tools, texts):
-    """Two queries of words of some documents."""
-    tokens = texts["tokens"]
-    return readable(tools, [tokens[1][:4] + tokens[4][2:4], tokens[3][1:3] + tokens[0][:2]], "q")
-
-
-def finished(folder, model, rerank=None, unit="piece", documents=6, **record):
-    """The folder that a run leaves behind, as far as a pipeline reads it."""
-    folder.mkdir(parents=True)
-    config = {"model": model, "tokenizer": {"unit": unit}, "rerank": rerank or {"relevance": {}}}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    defaults = dict(system=folder.name, collection="places", documents=documents)
-    defaults |= dict(sources={"a/corpus.jsonl": "12ab"}, text_fields=["title", "text"])
-    (folder / "provenance.json").write_text(json.dumps({**defaults, **record}))
-    (folder / "metrics.json").write_text("{}")
-    return folder
+def asked(tools):
+    return tools.Texts([[4] * 3, [4] * 6], "q")
 
 
 def scripted_run(folder, scores=FIRST, rerank=None, **record):
+    """The folder that a run leaves behind, as far as a pipeline reads it."""
+    folder.mkdir(parents=True)
     model = {"_target_": "scripted_stage.Scripted", "scores": scores}
-    return finished(folder, model, rerank, **record)
-
-
-def trained_run(folder, system, tools, **settings):
-    """A finished run of a trained system: a checkpoint, and a vocabulary that was asked for."""
-    kind = type(system)
-    asked = {"_target_": f"{kind.__module__}.{kind.__name__}", "backbone": "asked for"}
-    finished(folder, asked, **settings)
-    (folder / "checkpoints").mkdir()
-    state = {"hyper_parameters": dict(system.hparams), "state_dict": system.state_dict()}
-    system.on_save_checkpoint(state)
-    torch.save(state, folder / "checkpoints/last.ckpt")
-    tools.save_tokenizer(folder / "tokenizer")
+    config = {"model": model, "tokenizer": {"unit": "piece"}, "rerank": rerank or {"relevance": {}}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    defaults = dict(system=folder.name, collection="places", documents=6)
+    defaults |= dict(sources={"a/corpus.jsonl": "12ab"}, text_fields=["title", "text"])
+    (folder / "provenance.json").write_text(json.dumps({**defaults, **record}))
+    (folder / "metrics.json").write_text("{}")
     return folder
 
 
@@ -160,24 +131,10 @@ def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
     assert model.retrieve(asked).documents("q0") == ["d2", "d1", "d0"]
 
 
-def test_a_query_that_the_first_stage_cannot_answer_is_left_out(tmp_path, texts, asked):
-    runs = [scripted_run(tmp_path / "A"), scripted_run(tmp_path / "B", SECOND)]
-    model = pipeline((runs[0], 2), (runs[1], None), documents=texts, directory=tmp_path)
-    first, second = (stage.model for stage in model.stages)
-    first.retrieve = lambda queries, k, among: Ranking({"q0": {}, "q1": {"d2": 1.0, "d0": 2.0}})
-    found = model.retrieve(asked)
-    assert second.asked == [{"q1": ["d0", "d2"]}]
-    assert (found.documents("q0"), found.documents("q1")) == ([], ["d0", "d2"])
-    first.retrieve = lambda queries, k, among: Ranking({"q0": {}, "q1": {}})
-    assert len(second.asked) == 1 and model.retrieve(asked).documents("q1") == []
-    assert len(second.asked) == 1
-
-
 # Costs -----------------------------------------------------------------------------------------
 
 
 def test_joint_compute_is_counted_pair_by_pair(three, asked, texts):
-    asked["tokens"] = [[4] * 3, [4] * 6]
     n = {"q0": 4, "q1": 7}  # end tokens included
     m = {name: len(tokens) + 1 for name, tokens in zip(texts["id"], texts["tokens"], strict=True)}
     handed = [
@@ -197,49 +154,6 @@ def test_joint_compute_is_counted_pair_by_pair(three, asked, texts):
         assert 0 < found[f"cost/stage_ms/{name}"] < 1000
         total += expected
     assert found["cost/joint_flops"] == pytest.approx(total)
-
-
-# Real systems ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cross_encoder(tools):
-    torch.manual_seed(0)
-    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE)
-    loss = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
-    lengths = dict(query_length=8, document_length=12)
-    return tools.sharpen(CrossEncoder(backbone, **lengths, loss=loss, optimizer=tools.OPTIMIZER))
-
-
-def lexical_run(folder, **settings):
-    return finished(folder, {"_target_": "models.bm25.BM25", "k1": 1.2, "b": 0.6}, **settings)
-
-
-def test_words_and_pieces_in_one_pipeline(tools, texts, asked, cross_encoder, tmp_path):
-    """A BM25 run has terms of its own, whatever the tokens of the pipeline's run are."""
-    pytest.importorskip("bm25s")
-    runs = lexical_run(tmp_path / "BM25", unit="word"), tmp_path / "CE"
-    trained_run(runs[1], cross_encoder, tools)
-    pieces = load_tokenizer(tools.save_tokenizer(tmp_path / "pieces"))
-    for table in (texts, asked):  # words that this run's tokeniser cannot tell apart
-        table["text"] = [f"{text} rare{row % 2}" for row, text in enumerate(table["text"])]
-        table["tokens"] = pieces(table["text"], add_special_tokens=False)["input_ids"]
-    model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
-    vocabulary = build_word_tokenizer(texts["text"])
-    own = BM25(1.2, 0.6)
-    as_words = [dict(table) for table in (texts, asked)]
-    for table in as_words:
-        table["tokens"] = vocabulary(table["text"], add_special_tokens=False)["input_ids"]
-    own.index(as_words[0])
-    first = own.retrieve(as_words[1], 3)
-    own.index(texts)
-    assert own.retrieve(asked, 3) != first
-    assert model.stages[0].model.retrieve(asked, 3) == first
-    found = model.retrieve(asked, 100)
-    candidates = {query: first.documents(query) for query in first.query_ids}
-    assert found == cross_encoder.rerank(asked, texts, candidates)
-    assert model.statistics()["cost/joint_flops/1-BM25"] == 0
-    assert (tmp_path / "index/1-BM25").is_dir()
 
 
 @pytest.mark.parametrize(("kept", "made"), [("these", False), ("others", True), (None, True)])

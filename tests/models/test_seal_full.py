@@ -47,14 +47,6 @@ def log_prob(seal, source, target):
     return logits.gather(1, torch.tensor(target)[:, None]).sum().item()
 
 
-def test_a_source_says_what_it_asks_for(full):
-    assert full.prepare_query([9, 8]) == [9, 8, 50, EOS_ID]
-    assert full.prepare_query([9, 8], "title") == [9, 8, 51, 52, EOS_ID]
-    assert full.prepare_query([9, 8, 7, 6, 5, 4]) == [9, 8, 7, 6, 50, EOS_ID], (
-        "special tokens cost no token"
-    )
-
-
 @torch.no_grad()
 def test_score_and_align_ask_for_the_body(tools, full):
     paper = tools.sharpen(tools.make_seal(query_length=9))
@@ -133,18 +125,6 @@ def test_the_evidence_of_all_views_is_added_up_by_hand(tools):
     assert names.scores(found, 0) == pytest.approx(scores, abs=1e-6)
 
 
-def test_a_text_longer_than_n_grams_were_is_a_key(tools, texts, queries):
-    long = [4 + number % 40 for number in range(30)]
-    texts["query_tokens"] = [[long], [long * 9], [], [], []]
-    seal = tools.sharpen(tools.make_seal(special_tokens=MINDER))
-    index = seal.index(texts)
-    texts = seal.names.texts
-    assert texts["query"][:2] == [[[*long, 54, EOS_ID]], []], "270 tokens are no key"
-    for keys in seal.search(queries["tokens"]).further:
-        assert keys[(*long, 54)][1] == "query" and index.intervals([[*long, 54]])[1].item() > 0
-    assert seal.retrieve(queries, 9).documents("q0")
-
-
 def test_a_bonus_raises_a_views_keys_to_one_limit(tools, texts, queries):
     texts["query_tokens"] = [[[9, 5, 7]], [], [[6]], [[6, 8], [30, 31, 32, 33]], []]
     found = []
@@ -162,44 +142,7 @@ def test_a_bonus_raises_a_views_keys_to_one_limit(tools, texts, queries):
         assert max(raised) == -1 > min(raised), "some at the limit, some below it"
 
 
-def test_without_texts_a_view_adds_nothing(tools, full, texts, queries):
-    """Full SEAL is MINDER without pseudo-queries, as for a person's documents."""
-    minder = tools.make_seal(special_tokens=MINDER, query_ngrams=3, query_length=5)
-    tools.sharpen(minder)
-    full.index(texts)
-    for column in ({}, {"query_tokens": [[] for _ in texts]}):
-        texts.update(column)
-        minder.index(texts)
-        assert minder.names.tries.keys() == {"title"}
-        one, other = (s.retrieve(queries, 9, with_shares=True) for s in (minder, full))
-        assert one == other and one.shares == other.shares
-
-
 # Other heads -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("head", ["PAWA", "NP"])
-def test_tokens_of_new_documents_alone_have_rows_from_the_index_on(tools, texts, head):
-    texts["tokens"][4] = [*texts["tokens"][4], 48]
-    seal = tools.make_seal(head=getattr(tools, head))
-    seal.prepare(texts, [0, 1, 2, 3], None)
-    known = {EOS_ID, *(token for text in texts["tokens"][:4] for token in text)}
-    assert set(seal.head.row_tokens.tolist()) == known and 48 not in known
-    seal.index(texts)
-    assert set(seal.head.row_tokens.tolist()) == known | {*texts["tokens"][4]}
-
-
-def spans_of(tools, texts):
-    """Three queries, a span of document 1, 3 and 4 each."""
-    batch = tools.make_batch()
-    spans = [
-        [*texts["tokens"][row][start : start + 4], EOS_ID]
-        for row, start in ((1, 2), (3, 0), (4, 3))
-    ]
-    ids, mask = pad(spans)
-    return replace(
-        batch, document_ids=ids, document_mask=mask, document_index=torch.tensor([1, 3, 4])
-    )
 
 
 @pytest.mark.parametrize("head", ["PAWA", "NP"])
@@ -216,17 +159,3 @@ def test_titles_and_special_tokens_have_rows_under_another_head(tools, texts, qu
     for keys in seal.search(queries["tokens"]).further:
         assert set(keys) >= {(49, 48, 53), (9, 8, 53), (9, 53)}
         assert all(score > -60 for score, _ in keys.values())
-
-
-def test_contrastive_np_decoding_of_spans_knows_every_target(tools, texts):
-    """A span from beyond what is encoded, and a token that no document of the batch has."""
-    head = tools.NP | {"form": "contrastive", "contrastive_epochs": 1}
-    seal = tools.make_seal(head=head, document_length=6)
-    seal.prepare(texts, range(5), None)
-    tail = texts["tokens"][3][-3:]
-    ids, mask = pad([[*tail, EOS_ID], [*texts["tokens"][1][:2], 47, EOS_ID], [47, EOS_ID]])
-    batch = replace(spans_of(tools, texts), document_ids=ids, document_mask=mask)
-    with seal.head.batch_table(batch, 0):
-        rows = seal.head.labels(batch.document_ids, batch.document_index)
-        assert torch.equal(seal.head.row_tokens[rows][mask], ids[mask])
-    assert seal.loss(batch).isfinite()

@@ -1,4 +1,4 @@
-"""What each token adds to a score: laws of every system that is no generative one."""
+"""What each token adds to a score: laws of every system."""
 
 import math
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from models.bm25 import BM25
+from tests.models.test_constrained_search import MINDER
 
 # A kind of system and how it is searched.
 SEARCHED = [
@@ -23,8 +24,15 @@ SEARCHED = [
 ]
 
 
-@pytest.fixture(params=[*SEARCHED, "bm25", "splade", "mean", "first"], ids=str)
-def system(request, tools):
+GENERATIVE = ["seal-minder", "semantic-pawa", "titles-np"]
+
+
+@pytest.fixture(params=[*SEARCHED, *GENERATIVE, "bm25", "splade", "mean", "first"], ids=str)
+def system(request, tools, documents):
+    if request.param == "seal-minder":
+        return tools.sharpen(tools.make_seal(**MINDER))
+    if request.param in GENERATIVE:
+        return tools.make_docid(request.param, documents=documents, length_penalty=0.8)
     if request.param == "bm25":
         return BM25()
     if request.param == "splade":
@@ -77,5 +85,5 @@ def test_an_opened_index_is_searched_like_the_one_that_was_made(
 
 def test_an_index_of_other_documents_is_not_opened(system, documents, queries, tmp_path):
     system.index(documents, tmp_path / "index")
-    with pytest.raises(ValueError, match="was made"):
+    with pytest.raises(ValueError, match="was made|must be (of|an index of)"):
         system.open_index(queries, tmp_path / "index")

@@ -1,47 +1,6 @@
-import pytest
 import torch
 
-from gr_mvdr.decoding.beam_search import beam_search
-from gr_mvdr.decoding.evidence import score_documents
 from gr_mvdr.tokenizers import EOS_ID
-
-
-def runs(tokens, length=4):
-    """Every n-gram of a text and its end, up to a length."""
-    text = (*tokens, EOS_ID)
-    return {text[i : i + n] for n in range(1, length + 1) for i in range(len(text) - n + 1)}
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries, tmp_path, seed):
-    seal = tools.make_seal(beam_size=5)
-    torch.manual_seed(seed)
-    for weight in seal.parameters():
-        torch.nn.init.normal_(weight)
-    seal.index(documents, tmp_path)
-    found = seal.search(queries["tokens"])
-    allowed = set().union(*map(runs, documents["tokens"]))
-    for number in range(len(queries)):
-        keys = [tuple(tokens) for tokens, _ in found.candidates.of(number)]
-        assert len(keys) > 10 and set(keys) <= allowed
-        final = [tuple(tokens) for tokens, _ in found.final.of(number)]
-        assert final and all(len(key) == 4 or key[-1] == EOS_ID for key in final)
-
-
-def test_retrieval_adds_up_the_evidence_of_every_key(tools, documents, queries, tmp_path):
-    seal = tools.sharpen(tools.make_seal())
-    index = seal.index(documents, tmp_path)
-    ranking = seal.retrieve(queries, 100)
-    query = torch.tensor([seal.prepare_query(queries[0]["tokens"])])
-    with torch.no_grad():
-        step = seal.decoding_step(query, torch.ones_like(query, dtype=torch.bool))
-        found = beam_search(step, index, 1, 3, 4, EOS_ID)
-    unigrams = found.first_log_probs[0].numpy()
-    scores = score_documents(index, found.candidates.of(0), unigrams, **tools.EVIDENCE)
-    expected = {f"d{number}": score for number, score in scores.items()}
-    assert len(expected) > 1
-    assert ranking.scores("q0") == pytest.approx(expected, abs=1e-3)
-    assert len(seal.retrieve(queries, 1).documents("q0")) == 1
 
 
 @torch.no_grad()

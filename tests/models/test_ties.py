@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from models.bm25 import BM25
-from models.cross_encoder import CrossEncoder
 
 pytest.importorskip("bm25s")
 IDS = ["d2", "d10", "e", "b", "d1", "a", "f", "c"]
@@ -43,10 +42,7 @@ def make(tools, kind, documents):
     if kind == "bm25":
         return BM25()
     if kind == "cross-encoder":
-        backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE)
-        loss = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
-        lengths = dict(query_length=8, document_length=12, depth=4)
-        return zeroed(CrossEncoder(backbone, loss=loss, optimizer=tools.OPTIMIZER, **lengths))
+        return zeroed(tools.make_cross_encoder(depth=4))
     if kind in SEARCHES:
         return zeroed(tools.make_multi_vector(search=SEARCHES[kind]))
     model = tools.make_docid(kind, documents=documents)

@@ -14,7 +14,6 @@ from data_modules.epoch import Example, HardNegatives, collate
 from gr_mvdr.batch import cut
 from gr_mvdr.ranks import gather_batch, rank, world_size
 from gr_mvdr.tokenizers import EOS_ID
-from models.cross_encoder import CrossEncoder
 from tests.two_processes import in_two_processes
 
 DOCUMENTS = [3, 7, 3, 1, 5]
@@ -59,6 +58,7 @@ def cases():
     """name → (system, its examples). Built again for each, of the same seed on every rank."""
     from tests.models.conftest import (
         MULTI_VECTOR,
+        make_cross_encoder,
         make_docid,
         make_multi_vector,
         make_seal,
@@ -76,8 +76,8 @@ def cases():
     yield "cached", make_multi_vector(gradient_cache=2), examples(True)
     yield "expansion", make_multi_vector(template={"expansion": 3}), examples(False)
     assert set(KINDS) <= set(MULTI_VECTOR)
-    yield "cross", make_cross_encoder(), examples(False)
-    yield "cross-hard", make_cross_encoder(gradient_cache=3), examples(True)
+    yield "cross", make_cross_encoder(negatives_per_query=2), examples(False)
+    yield "cross-hard", make_cross_encoder(negatives_per_query=2, gradient_cache=3), examples(True)
     yield "splade", make_splade(gradient_cache=2), examples(True)
     yield "seal", make_seal(label_smoothing=0.1), examples(False, targets=2)
     for kind in DOCIDS:
@@ -93,15 +93,6 @@ def cases():
         ranked = make_docid(kind, ranking=ranking)
         ranked.setup("fit")
         yield name, ranked, examples(kind != "titles")
-
-
-def make_cross_encoder(dropout_rate=0.0, **options):
-    from tests.models.conftest import IN_BATCH, OPTIMIZER, SHAPE, sharpen
-
-    torch.manual_seed(0)
-    backbone = dict(name=None, dropout_rate=dropout_rate, attention="eager", shape=SHAPE)
-    settings = dict(query_length=8, document_length=12, loss=IN_BATCH, optimizer=OPTIMIZER)
-    return sharpen(CrossEncoder(backbone, negatives_per_query=2, **settings, **options)).eval()
 
 
 class Loss(nn.Module):

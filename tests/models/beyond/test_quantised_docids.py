@@ -84,15 +84,6 @@ def test_equal_codes_are_numbered_in_the_documents_order_or_shared(quantiser):
     assert shared.assign(documents(8)).sequences == [docid[:2] for docid in every]
 
 
-def test_the_last_position_has_a_number_for_each_of_the_largest_group():
-    points = np.repeat(CORNERS[:4], [5, 1, 1, 1], axis=0)
-    scheme = fitted(points, books=BOOKS["residual"])
-    assert (scheme.width, scheme.n_tokens) == (5, 15)
-    found = scheme.assign(documents(8)).sequences
-    assert found[:5] == [[100, 105, 110 + number] for number in range(5)]
-    assert found[5:] == [[100, 106, 110], [101, 105, 110], [101, 106, 110]]
-
-
 def test_statistics_worked_out_by_hand():
     """Right or left alone: 3 documents of 5 are right, and each loses its height, 1/10 squared.
 

@@ -1,6 +1,4 @@
-"""The query generator: likelihood, alignment, sampling, its file, and retrieval with it."""
-
-import json
+"""The query generator: likelihood, alignment, sampling, and retrieval with it."""
 
 import pytest
 import torch
@@ -8,7 +6,7 @@ import torch
 from gr_mvdr.batch import pad
 from gr_mvdr.relevance import similarity
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
-from models.beyond.query_generator import PSEUDO_QUERIES, QueryGenerator
+from models.beyond.query_generator import QueryGenerator
 
 
 @pytest.fixture
@@ -17,9 +15,8 @@ def make(tools, tmp_path):
 
     def build(**options):
         torch.manual_seed(0)
-        backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE)
         lengths = dict(document_length=12, query_length=8, n_queries=3, top_k=5)
-        settings = dict(backbone=backbone, tokenizer=tokenizer, optimizer=tools.OPTIMIZER)
+        settings = dict(backbone=tools.BACKBONE, tokenizer=tokenizer, optimizer=tools.OPTIMIZER)
         return tools.sharpen(QueryGenerator(**{**settings, **lengths, **options})).eval()
 
     return build
@@ -99,19 +96,6 @@ def test_with_top_1_the_queries_are_greedy(make, written):
     assert queries[0]
 
 
-def test_the_file_has_one_line_a_document(make, written, tmp_path):
-    generator = make()
-    generator.index(written, tmp_path / "index")
-    lines = (tmp_path / "index" / PSEUDO_QUERIES).read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert [row["document_id"] for row in rows] == written["id"]
-    assert [row["queries"] for row in rows] == list(generator.generate(written))
-    assert all(set(row) == {"document_id", "queries"} for row in rows)
-    assert not list(tmp_path.rglob("*.unfinished"))
-    generator.index(written, tmp_path / "index")
-    assert (tmp_path / "index" / PSEUDO_QUERIES).read_text().splitlines() == lines
-
-
 def test_an_opened_index_gives_the_same_words_and_shares(
     tools, make, written, monkeypatch, tmp_path
 ):
@@ -140,18 +124,3 @@ def test_an_opened_index_gives_the_same_words_and_shares(
     written["tokens"][0] = [7]
     with pytest.raises(ValueError, match="was made from another collection"):
         opened.open_index(written, tmp_path)
-
-
-@torch.no_grad()
-def test_reranking_is_by_query_likelihood(make, written, queries):
-    generator = make()
-    ranking = generator.rerank(queries, written, {"q0": ["d1", "d3"], "q1": ["d0"], "q2": ["d2"]})
-    for query, document in (("q0", 1), ("q0", 3), ("q1", 0), ("q2", 2)):
-        source = torch.tensor([[*written["tokens"][document][:11], EOS_ID]])
-        target = torch.tensor([[*queries["tokens"][int(query[1])][:7], EOS_ID]])
-        loss = generator.backbone(input_ids=source, labels=target).loss.item()
-        assert ranking.scores(query)[f"d{document}"] == pytest.approx(-loss, abs=1e-4)
-
-
-def test_no_queries_leave_bm25(make, documents):
-    assert list(make(n_queries=0).generate(documents)) == [[]] * len(documents)

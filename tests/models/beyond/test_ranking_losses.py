@@ -6,17 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gr_mvdr.batch import PairBatch
 from models.beyond.ranking_losses import (
     ListwiseRanking,
     MarginRanking,
     PreferenceRanking,
     PrefixRanking,
     ScoredTargets,
-    choose_candidates,
-    count_common_tokens,
-    count_ngram_tokens,
-    first_targets,
 )
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -118,37 +113,3 @@ def test_what_is_relevant_moves_nothing_and_nothing_is_a_loss_of_zero(loss):
         assert not usable.any()
         values.where(usable, 0.0).sum().backward()
         assert scores.grad.isfinite().all()
-
-
-def batch_of(index, targets, size=3, **further):
-    ids = torch.arange(1, targets + 1).unsqueeze(1)
-    query = torch.ones(size, 1, dtype=torch.long)
-    return PairBatch(query, query > 0, ids, ids > 0, torch.tensor(index), **further)
-
-
-def test_candidates_are_the_hard_negatives_or_the_next_documents_that_are_none_relevant():
-    relevant = torch.tensor([[0], [8], [0]])  # document 7 is relevant to query 1
-    batch = batch_of([5, 6, 7, 9], 4, negatives=torch.tensor([[3], [2], [0]]), relevant=relevant)
-    rows, negative = choose_candidates(batch, 9)
-    assert rows.tolist() == [[0, 3], [1, 2], [2, 0]]
-    assert negative.tolist() == [[True], [False], [True]]
-    rows, negative = choose_candidates(batch_of([5, 6, 5], 3, relevant=relevant), 2)
-    assert rows.tolist() == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
-    assert negative.tolist() == [[True, False], [True, True], [False, True]]
-    assert choose_candidates(batch_of([5], 1, size=1), 4)[0].tolist() == [[0]]
-
-
-def test_several_targets_a_query_leave_the_first_and_the_negatives_after_them():
-    batch = batch_of([5, 6, 7, 9], 7, negatives=torch.tensor([[3], [2], [0]]))
-    assert first_targets(batch).document_ids.flatten().tolist() == [1, 3, 5, 7]
-    own = batch.without_negatives()
-    assert own.document_ids.flatten().tolist() == [1, 2, 3, 4, 5, 6] and own.negatives is None
-    assert own.document_index.tolist() == [5, 6, 7]
-    assert own.without_negatives() is own
-
-
-def test_common_prefixes_end_at_padding_and_ngrams_anywhere_in_the_text():
-    one, other = torch.tensor([[1, 2, -1], [1, 2, 3]]), torch.tensor([[1, 2, -1, 4], [1, 5, 3, 4]])
-    assert count_common_tokens(one, other).tolist() == [2, 1]
-    ngrams = torch.tensor([[[6, 7, 1], [7, 8, 1], [8, 6, 7], [7, 7, 1]]])
-    assert count_ngram_tokens(ngrams, [[6, 7, 8]], stop=1).tolist() == [[3, 3, 1, 1]]
