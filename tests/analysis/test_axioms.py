@@ -1,21 +1,14 @@
 """Axioms: effects by hand, and BM25, of which most is known beforehand."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import pytest
-from datasets import concatenate_datasets
 
 from analysis.axioms import (
     ORIGINAL,
     compare_axioms,
-    draw_sample,
-    draw_shifts,
     find_effects,
     summarise,
 )
 from analysis.tables.comparison import compare_runs
-from data_modules.limit import limit
 from models.retriever import Retriever
 from tests.runs import TINY, command, undrawn
 
@@ -60,21 +53,6 @@ def test_a_pair_counts_once_whatever_the_number_of_seeds():
     (found,) = (r for r in found if (r["perturbation"], r["measure"]) == ("query: typo", "rank"))
     assert found["pairs"] == 2 and found["value"] == 2.5  # (1 + 3) / 2 and 3
     assert (found["low"], found["high"]) == (2.0, 3.0)
-
-
-def test_one_document_stays_and_a_figure_of_no_shift_is_empty():
-    world = limit(5, 1)
-    collection = replace(world, qrels={"test": concatenate_datasets([*world.qrels.values()])})
-    data = SimpleNamespace(
-        collection=collection,
-        documents=collection.documents,
-        test_queries=lambda split: collection.queries,
-        judgements=lambda split, queries: collection.judgements(split),
-    )
-    pairs = draw_sample(data, "test", 9, others=2).pairs
-    assert len({pair.document["id"] for pair in pairs}) == len(pairs) == 4
-    rows = summarise([[row(ORIGINAL, 0.0, 0.0, 1, deviation=0.0)]])
-    draw_shifts([{"system": "BM25"} | found for found in rows], "no score differs")
 
 
 @pytest.mark.slow

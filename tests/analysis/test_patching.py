@@ -1,6 +1,5 @@
 """Activation patching: its laws for systems and families of backbones, and numbers by hand."""
 
-from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -15,9 +14,6 @@ from analysis.patching import (
     Patching,
     even_out,
     find_sites,
-    patch_texts,
-    patchable,
-    patching_figure,
     patching_table,
     summarise,
 )
@@ -28,7 +24,7 @@ from models.finished_run import restore_run
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
-from tests.analysis.viewer.tiny import BACKBONE, DOCUMENTS, OPTIMIZER, make_docid, make_retriever
+from tests.analysis.viewer.tiny import BACKBONE, OPTIMIZER, make_docid, make_retriever
 from tests.families import ENCODERS, FAMILIES
 from tests.runs import TINY
 
@@ -90,11 +86,6 @@ def docid(_, folder):
     return varied(system)
 
 
-def dpr(family, folder):
-    first = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": 1}
-    return multi_vector(family, folder, "FirstToken", pooling={"query": first, "document": first})
-
-
 def me_bert(family, folder):
     learned = {"_target_": "gr_mvdr.pooling.LearnedTokens", "k": 3}
     return multi_vector(family, folder, pooling={"query": learned, "document": None})
@@ -102,7 +93,6 @@ def me_bert(family, folder):
 
 SYSTEMS = {
     **{f"colbert-{family}": (multi_vector, family) for family in (None, *ENCODERS)},
-    "dpr": (dpr, None),
     "me_bert": (me_bert, None),
     "seal": (seal, None),
     "seal-bart": (seal, "bart"),
@@ -144,17 +134,7 @@ def test_laws(name, tmp_path, monkeypatch):
     assert pair.run(patches[:4]).tolist() == pytest.approx(found[:4].tolist(), **close)
     monkeypatch.undo()
     assert len({round(score, 9) for score in found.tolist()}) > len(patches) / 2
-    # What it read itself changes nothing.
-    fields = {n: v.flip(0) for n, v in vars(pair.pairs).items() if v is not None}
-    turned = PatchedPair(system, PairBatch(**fields), FILLER)
-    own = zip(chain(*pair.sites.values()), chain(*turned.sites.values()), strict=True)
-    pair.seen = {site: turned.seen[other] for site, other in own}
-    every = Patch([*chain(*pair.sites.values())])
-    assert pair.run([every, *patches]).tolist() == pytest.approx(
-        [pair.perturbed] * (1 + len(patches)), **close
-    )
-    hooks = [m._forward_pre_hooks for m in system.modules()]
-    assert not any(hooks)
+    assert not any(module._forward_pre_hooks for module in system.modules())
 
 
 @torch.no_grad()
@@ -162,20 +142,17 @@ def test_a_head_is_its_part_of_the_attention(tmp_path):
     """Where the output map reads nothing of head 0, that restores nothing, and head 1 all."""
     system = multi_vector(None, tmp_path)
     pair = make_pair(system)
-    attention = [site for site in pair.sites["encoder"] if site.part == "self_attention"]
-    assert [site.layer for site in attention] == [0, 1] and attention[0].heads == 2
-    with_both = pair.restored([Patch([attention[0]], head=h) for h in (0, 1)])
-    assert with_both.abs().min() > 1e-4
-    attention[0].module.weight[:, :8] = 0
+    site = pair.sites["encoder"][2]
+    assert (site.part, site.layer, site.heads) == ("self_attention", 0, 2)
+    site.module.weight[:, :8] = 0
     pair = make_pair(system)
     site = pair.sites["encoder"][2]
-    assert (site.part, site.layer) == ("self_attention", 0)
     patches = [Patch([site], head=0), Patch([site], head=1), Patch([site])]
     first, second, both = pair.restored(patches).tolist()
     assert abs(first) < 1e-9 and second == pytest.approx(both, abs=1e-9) and abs(both) > 1e-4
 
 
-@pytest.mark.parametrize("name", ["dsi", "seal", "seal-bart"])
+@pytest.mark.parametrize("name", ["dsi", "seal"])
 @torch.no_grad()
 def test_the_last_tokens_decoder_parts_restore_its_own_share(name, tmp_path):
     """No other token reads the last one: steps of a docid and windows of T5-SEAL count on."""
@@ -191,25 +168,16 @@ def test_the_last_tokens_decoder_parts_restore_its_own_share(name, tmp_path):
 
 
 @torch.no_grad()
-def test_maps_show_the_tokens_that_are_read(tmp_path, monkeypatch):
+def test_maps_show_the_tokens_that_are_read(tmp_path):
     pair = make_pair(me_bert(None, tmp_path))
     assert pair.tokens("encoder") == [None] * 3 + QUERIES[0]
-    assert pair.tokens("encoder", 1) == [None] * 3 + QUERIES[1]
     groups = {"all": [*range(8)], "exchanged": [4], "first": [0], "last": [7]}
     assert pair.groups("encoder") == groups | {"others": [1, 2, 3, 5, 6]}
     tokens, heads = pair.maps("encoder")
-    assert tokens.shape == (6, 8) and heads.shape == (2, 2)
     sites = pair.sites["encoder"]
     assert tokens[0].tolist() == pytest.approx([0.0] * 4 + [1.0] + [0.0] * 3, abs=1e-9)
     (alone,) = pair.restored([Patch([sites[3]], head=1)])
     assert heads[1, 1].item() == pytest.approx(alone.item(), abs=1e-9)
-    monkeypatch.setattr(patching, "_COLUMNS", 3)
-    assert pair.columns("encoder") == [[0, 1, 2], [3, 4, 5], [6, 7]]
-    # ColBERT's query augmentation: what fills a query up is read as well.
-    model = multi_vector(None, tmp_path, expansion_length=8)
-    model.template = model.encoder.template = replace(model.template, expansion=3)
-    model.filled_to = 8
-    assert make_pair(model).tokens("encoder") == [*QUERIES[0], 3, 3, 3]
 
 
 def test_what_cannot_be_patched_is_refused(tmp_path):
@@ -219,9 +187,7 @@ def test_what_cannot_be_patched_is_refused(tmp_path):
     albert = transformers.AlbertConfig(
         vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=2, intermediate_size=4
     )
-    with pytest.raises(
-        ValueError, match="must have layers like those of T5, BART or BERT, got Alb"
-    ):
+    with pytest.raises(ValueError, match="must have layers like those of T5, BART or BERT"):
         find_sites("encoder", transformers.AlbertModel(albert))
     pair = make_pair(system)
     pair.perturbed = pair.clean * 1.00001
@@ -235,11 +201,8 @@ def test_the_shorter_text_is_filled_where_they_differ():
         assert found.query_mask.all()
         return found.query_ids.tolist()
 
-    assert evened([2, 3, 4, 1], [2, 8, 4, 1]) == [[2, 3, 4, 1], [2, 8, 4, 1]]
     assert evened([2, 3, 4, 1], [2, 8, 9, 4, 1]) == [[2, 3, 5, 4, 1], [2, 8, 9, 4, 1]]
-    assert evened([2, 3, 1], [2, 1]) == [[2, 3, 1], [2, 5, 1]]
     assert evened([3, 3, 1], [3, 3, 3, 1]) == [[3, 3, 5, 1], [3, 3, 3, 1]]
-    assert evened([1], [2, 1]) == [[5, 1], [2, 1]]
 
 
 def test_words_are_exchanged_for_words_of_the_collection():
@@ -256,12 +219,10 @@ def test_words_are_exchanged_for_words_of_the_collection():
     )
     old, text = exchange("who was the baker", "Ada Born")
     assert old == "the" and text.split()[:2] == ["who", "was"] and text != "who was the baker"
-    assert exchange("who was the baker", "Ada Born") == (old, text)
     assert exchange("zzz yyy", "Ada Born") is None
-    assert exchange("the", "") is not None
 
 
-def test_shares_are_ratios_of_sums_and_their_figure_is_drawn():
+def test_shares_are_ratios_of_sums():
     keys = [
         ("encoder", "all parts", 0, 0, "all"),
         ("encoder", "residual", 1, 0, "exchanged"),
@@ -274,9 +235,7 @@ def test_shares_are_ratios_of_sums_and_their_figure_is_drawn():
     assert table["restored"].tolist() == pytest.approx([1.0, 0.5, 0.0, 0.2])
     assert table["pairs"].tolist() == [2, 1, 2, 2]
     assert table.loc[2, ["low", "high"]].tolist() == pytest.approx([-1.0, 0.25])
-    metrics = summarise(table)
-    assert metrics["encoder/part"] == 0.0 and metrics["encoder/head"] == pytest.approx(0.2)
-    assert len(patching_figure(table, "fruit").axes) == 4
+    assert summarise(table)["encoder/head"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("model", ["t5_colbert", "dsi_naive"])
@@ -290,24 +249,9 @@ def test_a_finished_run_is_asked(model, finished_run):
     finally:
         torch.set_default_dtype(torch.float64)
     assert len(found.tables["patching_pairs"]) == 10  # all that there are
-    rows = {
-        (r["stack"], r["part"], r["layer"], r["tokens"]): r["restored"]
-        for r in found.tables["patching"]
-        if not r["head"]
-    }
-    assert rows["encoder", "all parts", 0, "all"] == pytest.approx(1, abs=1e-2)
-    assert rows["encoder", "residual", 1, "exchanged"] == pytest.approx(1, abs=1e-2)
+    rows = found.tables["patching"]
     stacks = {"encoder"} if model == "t5_colbert" else {"encoder", "decoder"}
-    assert {stack for stack, *_ in rows} == stacks
+    assert {row["stack"] for row in rows} == stacks
+    everything = [row["restored"] for row in rows if row["part"] == "all parts"]
+    assert everything == pytest.approx([1] * len(stacks), abs=1e-2)
     assert set(found.metrics) >= {f"analysis/patching/{stack}/head_low" for stack in stacks}
-
-
-def test_texts_of_a_person_are_patched(tmp_path):
-    retriever = make_retriever(varied(make_docid()), "DSI", tmp_path / "made")
-    texts = ("apple pie", "apple and pear")
-    name = DOCUMENTS[0]["id"]
-    tokens, restored = patch_texts(
-        retriever, texts, name, lambda pair: (pair.tokens("encoder"), pair.maps("decoder")[0])
-    )
-    assert len(tokens) == 4 and restored.shape[0] == 8
-    assert patchable(retriever.system)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from analysis.perturbations import _wordings, make_pairs, misspell, perturb, remove, shuffle
+from analysis.perturbations import _wordings, make_pairs, misspell, perturb, shuffle
 from data_modules.almanac import almanac, new_world
 from data_modules.almanac.prose import ask, describe
 from gr_mvdr.evaluation.bm25 import split_words
@@ -13,18 +13,8 @@ from gr_mvdr.evaluation.bm25 import split_words
 
 def test_letters_and_words_by_hand():
     assert misspell("an oak", Random(0)) == "an oak"  # no word of four letters
-    assert misspell("book", Random(0)) == "book"  # its inner letters are equal
     assert misspell("to Bern", Random(0)) == "to Bren"
-    text = "The painter of eleven small pictures was born in the town of Velsund"  # 13 words
-    pairs = list(zip(text.split(), misspell(text, Random(3)).split(), strict=True))
-    changed = [(old, new) for old, new in pairs if old != new]
-    assert len(changed) == 2
-    for old, new in changed:
-        assert (old[0], old[-1], sorted(old)) == (new[0], new[-1], sorted(new))
-    assert sorted(shuffle(text, Random(1)).split()) == sorted(text.split())
-    assert remove("It was founded in 1202 by monks.", [(18, 22), (26, 31)]) == (
-        "It was founded in by ."
-    )
+    assert sorted(shuffle("born in the town", Random(1)).split()) == ["born", "in", "the", "town"]
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +30,8 @@ def test_texts_that_are_said_otherwise_say_the_same(pairs):
         words = pattern.sub(lambda match: forms[match[2]][0], text)
         return re.sub(r"\ban?\b ?", "", words)
 
-    found = set()
     for pair in pairs:
         said, written = perturb(pair, "query"), perturb(pair, "document")
-        found |= {*said, *written}
         for text, other in [(pair.query, said), (pair.text, written)]:
             if "synonyms" in other:
                 assert meaning(other["synonyms"]) == meaning(text) and other["synonyms"] != text
@@ -55,9 +43,7 @@ def test_texts_that_are_said_otherwise_say_the_same(pairs):
                 assert pair.text[start:end] in written["paraphrase"], fact
         questions = {q.text: q.plan for q in ask(entry, describe(entry), 20)}
         assert pair.query in questions and said.get("paraphrase") not in questions
-        assert said["paraphrase"] == perturb(pair, "query")["paraphrase"]  # as every time
         assert " but " in said["negation"]
-    assert found == {*said, *written, "synonyms"}
 
 
 def test_added_words_and_removed_ones(pairs):
