@@ -21,10 +21,14 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.finished_run import restore_run
-from models.multi_vector import MultiVector
-from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
-from tests.analysis.viewer.tiny import BACKBONE, OPTIMIZER, make_docid, make_retriever
+from tests.analysis.viewer.tiny import (
+    BACKBONE,
+    make_docid,
+    make_multi_vector,
+    make_retriever,
+    make_seal,
+)
 from tests.families import ENCODERS, FAMILIES
 from tests.runs import TINY
 
@@ -66,18 +70,12 @@ def backbone(family, folder):
     return {"name": str(folder), "dropout_rate": 0.0, "attention": "eager"}
 
 
-def multi_vector(family, folder, alignment="MaxSim", **options):
-    fixed = dict(dimension=8, query_length=12, document_length=12, optimizer=OPTIMIZER)
-    fixed |= dict(search={"mode": "exact"}, loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"})
-    align = {"_target_": f"gr_mvdr.alignment.{alignment}"}
-    return varied(MultiVector(backbone(family, folder), alignment=align, **fixed, **options))
+def multi_vector(family, folder, **options):
+    return varied(make_multi_vector(backbone(family, folder), **options))
 
 
 def seal(family, folder):
-    evidence = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
-    lengths = dict(query_length=12, document_length=12, key_length=4, beam_size=3)
-    made = backbone(family, folder)
-    return varied(T5SEAL(made, evidence=evidence, optimizer=OPTIMIZER, **lengths))
+    return varied(make_seal(backbone(family, folder)))
 
 
 def docid(_, folder):

@@ -36,9 +36,9 @@ def make_bm25() -> System:
     return BM25()
 
 
-def make_multi_vector(**changes: Any) -> System:
+def make_multi_vector(backbone: dict[str, Any] = BACKBONE, **changes: Any) -> System:
     return MultiVector(
-        BACKBONE,
+        backbone,
         dimension=8,
         query_length=8,
         document_length=12,
@@ -50,10 +50,10 @@ def make_multi_vector(**changes: Any) -> System:
     )
 
 
-def make_seal() -> System:
+def make_seal(backbone: dict[str, Any] = BACKBONE) -> System:
     evidence = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
     lengths = dict(query_length=8, document_length=12, key_length=4, beam_size=3)
-    return T5SEAL(BACKBONE, evidence=evidence, optimizer=OPTIMIZER, **lengths)
+    return T5SEAL(backbone, evidence=evidence, optimizer=OPTIMIZER, **lengths)
 
 
 def make_docid() -> System:
