@@ -24,7 +24,7 @@ DEPTH = 100  # ranks in which relevant documents are looked for
 BEST = 5  # documents a query
 SHARES = 12  # the largest of each document, and those in which the documents differ most
 
-# What a share belongs to, and the how-manieth of equal ones it is.
+# The tokens that a share belongs to, and its number among equal ones.
 Part = tuple[tuple[int, ...] | str, int]
 
 
