@@ -103,7 +103,10 @@ class SearchDiagnostics(Analysis):
             better="low",
             headline=True,
         ),
-        Metric("luck@#", "The share of documents ranked here only because the beam dropped documents with higher scores."),
+        Metric(
+            "luck@#",
+            "The share of documents ranked here only because the beam dropped better-scored ones.",
+        ),
         Metric("queries", "How many queries were measured.", unit="count"),
         Metric("invalid", "The share of outputs that name no document; 0 under a constraint."),
         Metric("duplicates", "The share of outputs that occur twice."),
