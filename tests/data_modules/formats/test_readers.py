@@ -22,8 +22,8 @@ def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (gzip.compress(b"a\tb\n" * 99)[:-9], "a.tsv.gz: a damaged archive .*fetch the file again"),
-        (gzip.compress(b"a\n\xe4\n"), "a.tsv.gz:2: expected UTF-8: "),
+        (gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "a.tsv.gz: a damaged archive .*again"),
+        (gzip.compress(b"a\n\xe4\n", mtime=0), "a.tsv.gz:2: expected UTF-8: "),
         (b"PK", "a.tsv.gz: a damaged archive"),
     ],
 )
