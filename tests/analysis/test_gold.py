@@ -180,7 +180,8 @@ def test_a_pair_by_hand():
     """Only the second word reaches 0.9 (the end token, at 0.95, is no candidate)."""
     gold = {("q0", "d0"): GoldTokens(flags(1, size=4), flags(2, size=4))}
     result = measured([cross_attention([0.0, 0.92, 0.0])], gold)
-    (own,) = rows_of(result, alignment="own", selection="threshold", at=0.9)
+    own = dict(alignment="own", direction="document_to_query", selection="threshold", at=0.9)
+    (own,) = rows_of(result, **own)
     assert own["precision"] == own["recall"] == 1
     assert own["aer"] == pytest.approx(0)
     (random,) = rows_of(result, alignment="random", at=1)
