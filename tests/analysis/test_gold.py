@@ -21,8 +21,6 @@ from gr_mvdr.tokenizers import EOS_ID
 from tests.analysis.asking import asked
 from tests.data_modules.tiny import judge
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 WORDS = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 PIECES = WORDS | dict(unit="piece", vocab_size=8000)
 TEXT = "Zirford, a city in Hochmark, lies on the Urkey."
