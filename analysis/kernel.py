@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 LogFeatures = Callable[[Tensor], Tensor]
 
 DEPTH = 10  # documents that MRR@10 looks at
-_SAMPLE = 256  # training queries whose mean normaliser replaces a query's own
+_SAMPLE = 256  # queries whose mean normaliser replaces a query's own
 _PAIRS, _DOCUMENTS = 8, 32  # at once
 _SOFTMAX = Scoring(Softmax("document_to_query"))
 PANELS = {
@@ -389,7 +389,7 @@ class Kernel(Analysis):
         """Feature map, or "exact" → MRR@10 of searching the whole corpus by it."""
         data, split = self.data, self.data.test_splits[0]
         queries = spread(data.test_queries(split), self.queries)
-        sample = spread(data.queries(data.train_split), _SAMPLE)
+        sample = spread(data.planning_queries(), _SAMPLE)
         depth = DEPTH + data.drop_identical
         tables = data.documents, queries, sample, self.features
         rankings = kernel_rankings(self.model, *tables, depth)

@@ -76,7 +76,7 @@ class Indexing:
     ratio: NonNegative
     inputs: Inputs
 
-    def prepare(self, tables: TrainingTables, retrieval: Examples, known: np.ndarray) -> Self:
+    def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """A copy that draws the indexing examples of the documents known in training.
 
         One without an input, or without a target, is left out; says how many have no text.
@@ -85,6 +85,7 @@ class Indexing:
             ValueError: none of them has an input, or the retrieval task has no target for one.
         """
         prepared, inputs = copy(self), self.inputs.prepare(tables, retrieval)
+        known = tables.known_rows
         rows = np.intersect1d(known, inputs.rows)
         rows = rows[retrieval.has_targets[rows]]
         empty = known[tables.document_tokens.lengths[known] == 0]

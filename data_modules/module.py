@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.candidates import index_texts, read_candidates
-from data_modules.collection import Collection, find_relevant_pairs
+from data_modules.collection import Collection, TrainingTables, find_relevant_pairs
 from data_modules.epoch import Epoch, Example, Task, collate
-from data_modules.examples import DocumentExamples, Examples, TrainingTables
+from data_modules.examples import DocumentExamples, Examples
 from data_modules.formats.files import sha256
 from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
@@ -317,7 +317,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         retrieval = self.examples.prepare(tables)
         if self.indexing is None or self.indexing.ratio == 0:
             return [retrieval]
-        return [retrieval, self.indexing.prepare(tables, retrieval, self.known_documents)]
+        return [retrieval, self.indexing.prepare(tables, retrieval)]
 
     @cached_property
     def validation_task(self) -> Task:
@@ -407,7 +407,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
     def planning_queries(self) -> Dataset:
-        """The queries that a search is planned on: training queries, or documents as queries."""
+        """Queries that a search may be adapted to: the training queries, else the documents."""
         return self.queries(self.train_split) if self.train_split else self.documents
 
     def test_queries(self, split: str) -> Dataset:

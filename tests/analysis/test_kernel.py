@@ -200,8 +200,10 @@ def test_with_enough_features_and_the_query_as_sample_the_search_is_exact(tiny_d
 
 
 def test_only_a_multi_vector_system_searches_and_no_large_corpus(tiny_data):
-    searched = asked(Kernel, make_multi_vector(), tiny_data, 6, (4,), 5, most_documents=30)
-    assert {f"analysis/kernel/{n}/mrr@10" for n in ("exact", "elu")} <= set(searched.metrics)
+    for split in ("train", None):  # without training queries documents are the sample
+        tiny_data.train_split = split
+        searched = asked(Kernel, make_multi_vector(), tiny_data, 6, (4,), 5, most_documents=30)
+        assert {f"analysis/kernel/{n}/mrr@10" for n in ("exact", "elu")} <= set(searched.metrics)
     large = asked(Kernel, make_multi_vector(), tiny_data, 6, (4,), 5, most_documents=29)
     generative = asked(Kernel, make_seal(), tiny_data, 6, (4,), retrieval_queries=5)
     for found in (large, generative):
