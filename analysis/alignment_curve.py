@@ -7,18 +7,16 @@ import torch
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from analysis.analysis import Analysis, Findings, Subject
+from analysis.analysis import Findings
 from analysis.exact_match import exact_match
 from analysis.figures import COLOURS, MARKERS, GalleryEntry, page_panels, styled
 from analysis.low_rank import low_rank
-from analysis.tables.rows import read_rows
+from analysis.training_curve import Training, read_steps
 from analysis.viewer.directed_alignment import aligning_side, directed_alignment, own_direction
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.files import reading
 from gr_mvdr.options import Count, part
 from gr_mvdr.relevance import Explanation
 from models.base import System
-from models.training import CURVES
 
 # Columns of the training curves → titles of the panels.
 PANELS = {
@@ -88,23 +86,14 @@ def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, torch.T
 
 
 @part("analysis")
-class Curve(Analysis):
+class Curve(Training):
     """What `AlignmentCurve` measured while the run trained, as a figure."""
 
     name, title = "curve", "The alignment in training"
     reading = "The alignment after every epoch of training."
 
-    @classmethod
-    def applies(cls, subject: Subject) -> bool:
-        return subject.run is not None and (subject.run / CURVES).is_file()
-
-    def __init__(self, subject: Subject):
-        self.run = subject.run
-
     def finish(self) -> Findings:
-        path = self.run / CURVES
-        with reading(f"{path}: must be a table of numbers"):
-            rows = DataFrame(read_rows(path, self.run)).filter([*PANELS, "step"]).astype(float)
+        rows = read_steps(self.run).filter(["step", *PANELS])
         if "alignment/soft" not in rows:
             return Findings()
         entry = GalleryEntry("alignment_curve", "The alignment while it is learned", CAPTION)
@@ -117,6 +106,6 @@ def curve_figure(rows: DataFrame) -> Figure:
     panels = [name for name in PANELS if name in rows]
     figure, drawn = page_panels("", len(panels))
     for axes, name, colour, marker in zip(drawn, panels, COLOURS, MARKERS, strict=False):
-        axes.plot(rows["step"] + 1, rows[name], color=colour, marker=marker)
+        axes.plot(rows["step"], rows[name], color=colour, marker=marker)
         axes.set(title=PANELS[name], xlabel="training step", ylim=(0, None))
     return figure

@@ -45,20 +45,22 @@ class Training(Analysis):
         return Findings(figures=[(training_figure(curve), entry)])
 
 
-def read_curve(run: Path) -> DataFrame:
-    """The logged steps of a run's training: `step` from 1, `PANELS` and `validation_loss`.
-
-    NaN where a step has no such value.
+def read_steps(run: Path) -> DataFrame:
+    """All that a run's training logged: a row for each `step`, from 1; NaN where it lacks a value.
 
     Raises:
         ValueError: a line of the file is not a row of numbers.
     """
-    columns = {f"train/{name}": name for name in PANELS} | {"validation/loss": "validation_loss"}
     with reading(f"{run / CURVES}: must be a table of numbers"):
         table = pandas.read_csv(check_file(run / CURVES, run), dtype=float)
         # A step has several rows: validation's, and one more if a resumed run repeats it.
-        table = table.assign(step=table["step"] + 1).groupby("step", as_index=False).last()
-    return table.rename(columns=columns).reindex(columns=["step", *columns.values()])
+        return table.assign(step=table["step"] + 1).groupby("step", as_index=False).last()
+
+
+def read_curve(run: Path) -> DataFrame:
+    """`step`, `PANELS` and `validation_loss` of `read_steps`."""
+    columns = {f"train/{name}": name for name in PANELS} | {"validation/loss": "validation_loss"}
+    return read_steps(run).rename(columns=columns).reindex(columns=["step", *columns.values()])
 
 
 @styled

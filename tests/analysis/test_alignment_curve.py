@@ -83,11 +83,12 @@ def test_nothing_is_measured_if_nothing_is_asked_or_aligned(make_explanation):
 
 
 def test_the_curve_is_drawn_from_the_training_curves(tmp_path):
-    """Other rows are losses; an older run has none of its columns."""
+    """Other rows are losses; of a step that a resumed run repeats the last row counts."""
     assert not Curve.applies(Subject(run=tmp_path))
     (tmp_path / "training").mkdir()
     names = "alignment/hard,alignment/relative_error,alignment/soft"
-    lines = [f"{names},step,train/loss", ",,,4,6.5", "0.1,0.9,0.2,9,", "0.2,0.8,0.3,19,"]
+    lines = [f"{names},step,train/loss", ",,,4,6.5", "0.1,0.9,0.2,9,", "0.1,0.7,0.2,19,"]
+    lines += [",,,19,6.1", "0.2,0.8,0.3,19,"]
     (tmp_path / "training/metrics.csv").write_text("\n".join(lines))
     subject = Subject(run=tmp_path)
     ((figure, entry),) = Curve(subject).finish().figures
