@@ -64,12 +64,13 @@ def find_gold_tokens(
         For each pair whose answer is among the tokens that are kept: answer (m,) bool, the tokens
         that answer the question, and evidence (m,) bool, those that state what it gives. m counts
         the tokens as in a batch, those around the text included. {} where the collection knows no
-        answers, where documents are read without their text, or where the tokeniser cannot say
-        which characters a token covers (ByT5's).
+        answers, where documents are read without their text or cleaned, which moves the spans, or
+        where the tokeniser cannot say which characters a token covers (ByT5's).
     """
     queries = data.queries(split)
     known = set(COLUMNS) <= set(queries.column_names)
-    if not known or "text" not in data.text_fields or not data.tokenizer.is_fast:
+    is_read = "text" in data.text_fields and not data.cleaning
+    if not (known and is_read and data.tokenizer.is_fast):
         return {}
     columns = (queries[name][:] for name in ("id", *COLUMNS))
     spans = {query: parts for query, *parts in zip(*columns, strict=True)}

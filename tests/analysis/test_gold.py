@@ -83,8 +83,9 @@ def test_spans_are_of_the_own_text_whatever_is_before_it(title, fields, tokenize
     assert len(answer) == len(data.documents[1]["tokens"]) + 1
 
 
-def test_a_document_read_by_its_title_alone_and_a_collection_without_answers_have_no_gold():
-    for data in (module(text_fields=("title",)), module(known=False)):
+def test_without_answers_or_the_text_itself_there_is_no_gold():
+    titles, cleaned = module(text_fields=("title",)), module(cleaning=["punctuation"])
+    for data in (titles, cleaned, module(known=False)):
         assert find_gold_tokens(data, "train", PAIRS) == {}
 
 
