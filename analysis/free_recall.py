@@ -9,18 +9,21 @@ from data_modules.collection import Collection
 def free_recall(
     collection: Collection, dimension: int, k: int, steps: int = 500, seed: int = 0
 ) -> float:
-    """Recall@k of all queries by vectors that are optimised for the judgements; no text is read.
+    """Recall@k of the queries by vectors that are optimised for the judgements; no text is read.
 
-    It bounds every system with one vector a text in this dimension, as far as Adam finds the
-    optimum: a value below 1 shows that the dimension, not the encoder, is too small.
+    Only queries with a relevant document in the collection count. The recall bounds every system
+    with one vector a text in this dimension, as far as Adam finds the optimum: a value below 1
+    shows that the dimension, not the encoder, is too small.
     """
     row = {name: number for number, name in enumerate(collection.documents["id"][:])}
-    grades = [q for split in collection.qrels for q in collection.judgements(split).values()]
-    relevant = torch.zeros(len(grades), len(row))
-    for number, judged in enumerate(grades):
-        relevant[number, [row[name] for name in judged]] = 1
+    judged = [q for split in collection.qrels for q in collection.judgements(split).values()]
+    answers = [[row[d] for d, grade in q.items() if grade > 0 and d in row] for q in judged]
+    answers = [rows for rows in answers if rows]
+    relevant = torch.zeros(len(answers), len(row))
+    for number, rows in enumerate(answers):
+        relevant[number, rows] = 1
     draw = torch.Generator().manual_seed(seed)
-    sizes = len(grades), len(row)
+    sizes = len(answers), len(row)
     sides = [torch.randn(size, dimension, generator=draw).requires_grad_() for size in sizes]
     optimizer = torch.optim.Adam(sides, 0.05)
     for _ in range(steps + 1):

@@ -6,6 +6,7 @@ import pytest
 
 from analysis.free_recall import free_recall
 from data_modules.limit import limit
+from tests.data_modules.tiny import make_collection
 
 
 def test_texts_say_what_the_judgements_say():
@@ -36,3 +37,6 @@ def test_what_a_line_and_a_space_hold():
     world = limit(6, 2)
     assert free_recall(world, 6, 2, steps=200) == 1
     assert free_recall(world, 1, 2, steps=200) <= 2 / 3  # two orders of six documents
+    judged = [("q", "d0"), ("q", "d1", 0), ("q", "elsewhere"), ("p", "elsewhere")]
+    graded = make_collection(["x", "y"], {"q": "a", "p": "b"}, qrels={"test": judged})
+    assert free_recall(graded, 2, 1, steps=50) == 1  # d0 alone is relevant, to q
