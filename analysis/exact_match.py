@@ -18,7 +18,6 @@ from torch import Tensor
 from analysis.alignment_store import StoreDescription
 from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, Texts, named
 from analysis.figures import (
-    ALIGNING,
     PANEL_HEIGHT,
     GalleryEntry,
     draw_boxes,
@@ -31,6 +30,7 @@ from analysis.statistics import long_frame, mean_table, spearman, spread
 from analysis.tables.metric_names import Metric
 from analysis.tokens import BIN_NAMES, idf_bin
 from analysis.viewer.directed_alignment import (
+    ALIGNING,
     DIRECTIONS,
     aligning_side,
     directed_alignment,
@@ -39,7 +39,7 @@ from analysis.viewer.directed_alignment import (
     softmax_of_alignment,
 )
 from gr_mvdr.alignment import other_side, pair_mask
-from gr_mvdr.options import check_choice, part
+from gr_mvdr.options import Count, check_choice, part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 MEASURES = ("hard", "soft")
@@ -288,7 +288,7 @@ class CandidateMatch(Analysis):
 
     name = "exact_match"
 
-    def __init__(self, subject: Subject, queries: int):
+    def __init__(self, subject: Subject, queries: Count):
         self.model, self.data, self.split = subject.model, subject.data, subject.data.test_splits[0]
         self.description, self.texts = subject.store.description, subject.texts
         self.queries = spread(self.data.rerank_queries(self.split), queries)
@@ -300,13 +300,14 @@ class CandidateMatch(Analysis):
 
         parts, special, model = [], self.texts.kinds.special, self.model.eval()
         for group, batch in candidate_batches(model, self.data, self.split, self.queries):
-            found = self.model.align(batch.to(self.model.device))
+            found = model.align(batch.to(model.device))
             found = PairAlignment(**{name: one.cpu() for name, one in vars(found).items()})
             units = torch.tensor([query for query, _ in group])
             parts += find_matches(found, self.description, special, units)
-        if not parts:
+        frame = pd.concat(parts) if parts else DataFrame()
+        if frame.empty:
             return Findings()
-        return summarise_matches(pd.concat(parts), self.description, self.texts, "candidates")
+        return summarise_matches(frame, self.description, self.texts, "candidates")
 
 
 @styled

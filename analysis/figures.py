@@ -1,7 +1,7 @@
 """The style of figures, and the list of a run's figures with their captions.
 
-Colours are Okabe and Ito's, which people with any colour vision can distinguish. Lines and bars
-differ in marker or hatch as well. Sizes are those of the ACM's two-column page.
+Colours are Okabe and Ito's, which people with any colour vision can distinguish. Sizes are those of
+the ACM's two-column page.
 """
 
 import re
@@ -20,7 +20,6 @@ from gr_mvdr.files import check, check_file, new_file, read_json, reading, write
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 
 COLUMN_WIDTH, PAGE_WIDTH = 3.33, 7.0  # inches
 PANEL_HEIGHT = 2.5
@@ -32,16 +31,12 @@ STYLE = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "grid.color": "#dddddd",
-    "hatch.linewidth": 0.4,
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "figure.dpi": 100,
     "pdf.fonttype": 42,  # text stays text in the PDF
 }
 styled = matplotlib.rc_context(STYLE)  # decorates a function that draws
-
-# Direction → the side whose tokens choose their partners.
-ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
 
 LIST = "figures.json"
 _NAME = re.compile(r"[\w-][\w.=+ -]*")

@@ -12,7 +12,9 @@ from gr_mvdr.alignment import Softmax, other_side, pair_mask
 from gr_mvdr.relevance import PairAlignment
 
 TINY = 1e-30  # the least divisor: a column of padding sums to zero
-DIRECTIONS = ("query_to_document", "document_to_query")
+# Direction → the side whose tokens choose their partners.
+ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
+DIRECTIONS = tuple(ALIGNING)
 
 # The direction in which a paradigm aligns of its own accord.
 OWN_DIRECTION = {
@@ -81,7 +83,7 @@ def softmax_of_alignment(pairs: PairAlignment, direction: str) -> Tensor:
 
 def aligning_side(pairs: PairAlignment, direction: str) -> tuple[Tensor, Tensor]:
     """Token ids and mask of the side that aligns: (B, N) of the query or (B, M) of the document."""
-    side = "query" if direction == "query_to_document" else "document"
+    side = ALIGNING[direction]
     return getattr(pairs, f"{side}_ids"), getattr(pairs, f"{side}_mask")
 
 

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from analysis.alignment_store import StoreDescription
-from analysis.analysis import Subject, Texts
+from analysis.analysis import Findings, Subject, Texts
 from analysis.exact_match import (
     DIRECTIONS,
     CandidateMatch,
@@ -269,6 +270,8 @@ def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_d
     assert "analysis/exact_match/candidates/query_to_document/soft_of_a" in found.metrics
     assert found.tables.keys() == {"exact_match_candidates"}
     assert [entry.name[:22] for _, entry in found.figures] == ["exact_match_candidates"] * 2
+    nothing = replace(subject, texts=Texts(texts.idf, TokenKinds(~no, no, no), list))
+    assert CandidateMatch(nothing, queries=3).finish() == Findings()  # special tokens alone
 
 
 def test_every_head_of_every_layer_has_its_own_rates(make_explanation, store_of, measure):
