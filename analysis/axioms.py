@@ -146,8 +146,10 @@ def _replaced(
         retriever.add(rows)
 
     exchange(changed)
-    yield
-    exchange(originals)
+    try:
+        yield
+    finally:
+        exchange(originals)
 
 
 def find_effects(rows: Iterable[Row]) -> list[Row]:
