@@ -179,7 +179,7 @@ class TripleNegatives(Negatives):
     Args:
         path: lines `query positive negative …` of ids, or a teacher's margins,
             `positive_score negative_score query positive negative`, or lists
-            `query negative,negative,…`, or JSON (see `json_pairs`).
+            `query negative,negative,…`, or JSON (see `read_pairs`).
         teacher: see `Negatives`; None = the scores of the triples, if they have any.
     """
 

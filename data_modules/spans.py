@@ -88,9 +88,8 @@ def cut_spans(document: dict, starts: Sequence[int], length: int) -> list[list[i
 class SampledSpans:
     """Spans drawn by similarity to the query, as in training: the paper's rerank setting.
 
-    A document without text has none, nor has a span of words without a token.
-
-    Lexical overlap leaks into the score this way (facts: reranking by a generative model).
+    So the words that query and document share raise the score. A document without text has no
+    spans; spans without a token are left out.
     """
 
     def __init__(

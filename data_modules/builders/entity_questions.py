@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from data_modules.formats.dpr import PASSAGES
 from data_modules.formats.files import find_all, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.readers import array_items, string
 from data_modules.formats.rows import DPR, table_documents
 
 SPLITS = ("train", "dev", "test")
-PASSAGES = "psgs_w100.tsv"
 _WORD = re.compile(r"[\w\u0300-\u036f]+|[^\w\s]")  # letters with their accents, or one sign
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # of a title: "Mercury (planet)"
 

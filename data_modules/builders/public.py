@@ -51,7 +51,7 @@ def public(name: str, path: str | None = None) -> Layout:
         if folder is None or not rest:
             raise ValueError(
                 f"data.name={name}: must be such as dpr/nq, and data.path=FOLDER one with "
-                f"{entity_questions.PASSAGES} and …nq-dev.json"
+                f"{dpr.PASSAGES} and …nq-dev.json"
             )
         return dpr.read(folder, rest)
     if family == "beir":

@@ -33,13 +33,13 @@ from data_modules.formats.rows import DPR, table_documents
 
 POSITIVE = "positive_ctxs"
 NEGATIVE_KINDS = ("negative_ctxs", "hard_negative_ctxs")
-_PASSAGES = "psgs_w100.tsv"
+PASSAGES = "psgs_w100.tsv"
 _SPLIT = re.compile(r"(?:^|[-_.])(train|dev|test)(?=$|[-_.])")
 _START = 1 << 16  # bytes that show what a JSON file holds
 
 
 def recognises(path: Path) -> bool:
-    return bool(find_all(path, _PASSAGES)) or any(map(_has_contexts, find_all(path, "*.json")))
+    return bool(find_all(path, PASSAGES)) or any(map(_has_contexts, find_all(path, "*.json")))
 
 
 def read(path: Path, dataset: str = "") -> Layout:
@@ -50,10 +50,8 @@ def read(path: Path, dataset: str = "") -> Layout:
         found = [file for file in found if dataset in re.split("[-_.]", plain_name(file))]
     if not found:
         raise missing(path, f'…{dataset}-train.json with [{{"question", "{POSITIVE}"}}, …]')
-    splits, table = (
-        group_by_split({file: split_of(file) for file in found}),
-        find_all(path, _PASSAGES),
-    )
+    splits = group_by_split({file: split_of(file) for file in found})
+    table = find_all(path, PASSAGES)
     files = tuple(splits.values())
     train = [splits["train"]] if "train" in splits else []
     return asked_layout(
@@ -79,10 +77,10 @@ def split_of(file: Path) -> str:
 
 
 def items(file: Path) -> Iterator[tuple[str, str, dict]]:
-    """(``file:line``, id, record) of each question; the first of the train file is train-0.
+    """(``file: item``, id, record) of each question; the first of the train file is train-0.
 
     Raises:
-        ValueError: an item is not a question with contexts; names ``file:line``.
+        ValueError: an item is not a question with contexts; names the file and the item.
     """
     split = split_of(file)
     for number, (where, record) in enumerate(array_items(file)):
