@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 
 from data_modules.collection import PairSet
+from tests.data_modules.tiny import make_collection
 
 
 def test_a_set_of_pairs_is_a_set_of_tuples():
@@ -19,3 +21,14 @@ def test_a_set_of_pairs_is_a_set_of_tuples():
         assert (places >= 0).tolist() == held
         assert found.documents[places[held]].tolist() == np.flatnonzero(held).tolist()
     assert [(queries[i], documents[i]) for i in found.first] == pairs
+
+
+def test_without_a_name_the_split_test_is_measured_or_dev_or_the_only_other():
+    def chosen(*splits):
+        collection = make_collection(["x"], {"q": "x"}, qrels={s: [("q", "d0")] for s in splits})
+        return collection.default_test_split("train")
+
+    assert chosen("train", "dev", "test") == "test" and chosen("train", "dev", "old") == "dev"
+    assert chosen("train", "2019") == "2019"
+    with pytest.raises(ValueError, match="data.test_split=null: must be one of 2019, 2020, the sp"):
+        chosen("train", "2019", "2020")

@@ -1,4 +1,6 @@
 from dataclasses import replace
+from itertools import chain
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,3 +98,13 @@ def test_separate_spans_are_examples_of_their_own(tables):
     assert sorted(parts.numbers) == sorted([*range(pairs)] * 3)
     assert {len(parts[place].targets) for place in range(len(parts))} == {1}
     assert len(parts.batches(pairs, shuffle=True)) == 3 * len(whole.batches(pairs, shuffle=True))
+
+
+def test_every_process_has_its_part_of_every_batch_and_no_example_is_lost():
+    task = SimpleNamespace(lengths=np.arange(23) % 5, numbers=lambda rng: np.arange(23))
+    epoch = Epoch([task], seed=0, epoch=0)
+    for size, processes in ((4, 1), (4, 2), (5, 3), (11, 2)):  # 2 × 11 leaves one example for two
+        parts = [epoch.batches(size, True, rank, processes) for rank in range(processes)]
+        batches = [list(chain(*batch)) for batch in zip(*parts, strict=True)]
+        assert sorted(chain(*batches)) == list(range(23))
+        assert all(part for own in parts for part in own), "no process waits for another"

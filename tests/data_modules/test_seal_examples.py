@@ -104,3 +104,14 @@ def test_a_pair_asks_for_a_text_of_every_view_that_its_document_has(tables):
     for number in range(7):
         both = (t.draw(number, np.random.default_rng(number)) for t in (task, plain))
         assert next(both) == next(both)
+
+
+def test_what_a_view_lacks_is_named(tables):
+    without_end = {name: ids for name, ids in SPECIAL_TOKENS.items() if name != "title_end"}
+    further = SPECIAL_TOKENS | {"query": [901, 905], "query_end": [906]}
+    for special_tokens, message in (
+        (without_end, "tokenizer.special_tokens: title_end missing"),
+        (further, "data.views.query=null: must be a file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SealExamples().prepare(replace(tables, special_tokens=special_tokens))

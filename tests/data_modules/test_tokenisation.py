@@ -61,6 +61,14 @@ def choose(**options):
     return choose_tokenizer(documents, queries, **{**defaults, **options})
 
 
+def test_a_given_vocabulary_fits_into_the_embedding_table(tmp_path):
+    path, size = tmp_path / "tokenizer.json", len(choose())
+    choose().backend_tokenizer.save(str(path))
+    assert len(choose(path=str(path), vocab_size=size)) == size
+    with pytest.raises(ValueError, match=rf"vocab_size={size - 1}: must be ≥ {size}, the"):
+        choose(path=str(path), vocab_size=size - 1)
+
+
 SPECIAL_TOKENS = {"body": "|| body", "title": "|| title", "title_end": "@@"}
 
 
