@@ -36,12 +36,16 @@ export class Panel {
     this.element = make("section", attributes, this.status, this.body);
   }
 
+  /** Whether `key` is the question that was asked last. */
+  answers(key) {
+    return JSON.stringify(key) === this.asked;
+  }
+
   /** Asks unless `key`, the question, is the one that was asked last, then draws; a later call makes an earlier one void. */
   async fill(busy, key, question, draw) {
-    const asked = JSON.stringify(key);
-    if (asked === this.asked) return;
+    if (this.answers(key)) return;
     this.clear();
-    this.asked = asked;
+    this.asked = JSON.stringify(key);
     const { signal } = (this.controller = new AbortController());
     this.status.textContent = busy;
     this.element.setAttribute("aria-busy", "true");
@@ -52,9 +56,8 @@ export class Panel {
       if (!signal.aborted) this.end();
     } catch (error) {
       if (signal.aborted) return;
-      this.clear(error.message);
+      this.clear(error.message); // what was drawn belongs to another question
       this.status.classList.add("error");
-      this.body.replaceChildren(); // it belongs to another question
     }
   }
 

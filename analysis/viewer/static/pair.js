@@ -54,7 +54,7 @@ export class PairView {
   }
 
   show(state) {
-    this.original = null; // the score before edits
+    if (!this.aligned.answers(this.question(state))) this.original = null; // the score before edits
     this.update(state);
     this.explain(state);
   }
@@ -83,13 +83,18 @@ export class PairView {
     this.align(state, system);
   }
 
+  /** What the server is asked about the pair of a state. */
+  question(state) {
+    return { system: systemOf(this.systems, state).number, query: state.q, document: documentOf(state) };
+  }
+
   align(state, system) {
     if (!complete(state)) {
       this.score.replaceChildren();
       this.aligned.clear(HINT);
       return;
     }
-    const asked = { system: system.number, query: state.q, document: documentOf(state) };
+    const asked = this.question(state);
     this.aligned.fill("Aligning …", asked, (signal) => {
       this.nearest.hide();
       return ask("align", asked, signal).catch((error) => {
@@ -121,9 +126,8 @@ export class PairView {
   }
 
   async save(format) {
-    const state = read(), { shown: matrix, layer, head } = this.alignment.choices;
-    const asked = { system: systemOf(this.systems, state).number, query: state.q, document: documentOf(state),
-      matrix, layer: Number(layer), head: head === "" ? null : Number(head), format };
+    const { shown: matrix, layer, head } = this.alignment.choices;
+    const asked = { ...this.question(read()), matrix, layer: Number(layer), head: head === "" ? null : Number(head), format };
     this.saved.textContent = "Drawing …";
     this.saved.textContent = await download("figure", asked).then(() => "Saved.", (error) => error.message);
   }

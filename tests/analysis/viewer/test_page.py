@@ -274,6 +274,8 @@ def shown(value):
 def test_edits_change_score_and_alignment(page):
     open_known(page, "what is an apple?")
     open_hit(page, "T5-ColBERT")
+    for tab in ("Why this rank", "Alignment and shares"):  # the score before edits is kept
+        page.get_by_role("button", name=tab, exact=True).click()
     field(page, "Query").fill("what is an apple or a pear?")
     expect(visible(page, ".score")).to_contain_text("by your edits")
     text = field(page, "Document").input_value()
