@@ -32,7 +32,7 @@ from gr_mvdr.options import make_printable, show
 from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 from models.multi_vector import MultiVector
-from models.results import AlignedPair, Hit, find_snippet
+from models.results import AlignedPair, Hit
 from models.retriever import Retriever
 
 HITS, LISTED = 1_000, 100  # the most documents of a search, and queries of a list
@@ -127,7 +127,7 @@ class Session:
                     "paradigm": model.paradigm.replace("_", "-"),
                     "run": str(system.run.path),
                     "patchable": patchable(model),
-                    "generative": model.paradigm == "generative",
+                    "generates": getattr(model, "generates", None) == "document",
                     "shares_of": model.share_of,
                 }
                 for number, system in enumerate(self.systems)
@@ -182,11 +182,7 @@ class Session:
         for system, places in zip(lists, known.places, strict=True):
             here = [hit["rank"] for hit in system["hits"] if hit["id"] == name]
             ranks.append(here[0] if here else places.get(name))
-        title, text = self._reader.read(name)
-        return {
-            **{"id": name, "title": title, "ranks": ranks},
-            "snippet": find_snippet(known.text, text),
-        }
+        return {"id": name, "title": self._reader.read(name)[0], "ranks": ranks}
 
     # One pair -------------------------------------------------------------------------------------
 

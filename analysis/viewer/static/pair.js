@@ -9,7 +9,7 @@ import { Alignment, bars, button, make, shown, signed, term, words } from "./vie
 import { WhyView, compareWith } from "./why.js";
 
 const TABS = { alignment: "Alignment and shares", why: "Why this rank", patching: "Patching", continuations: "Continuations" };
-const NEEDS = { patching: "patchable", continuations: "generative" }; // of a system
+const NEEDS = { patching: "patchable", continuations: "generates" }; // of a system
 const HINT = "Type a query and a document: their tokens are aligned as you type.";
 const NO_RANK = "A rank is explained for a document of the collection: choose one of the results.";
 const NEAR = " A click on one of the query's shows its nearest tokens in the whole collection.";

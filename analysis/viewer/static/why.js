@@ -16,7 +16,7 @@ export class WhyView {
 
   show(system, query, known, document) {
     const asked = { system: system.number, query, known, document };
-    const busy = `Searching again, to ${system.generative ? "watch the beam" : "explain the rank"} …`;
+    const busy = `Searching again, to ${system.generates ? "watch the beam" : "explain the rank"} …`;
     this.reason.fill(busy, asked, (signal) => {
       this.element.replaceChildren();
       return ask("explain", asked, signal);
@@ -40,7 +40,7 @@ export class WhyView {
       hit && other ? make("section", { "aria-label": "Against the first document" }, make("h3", {}, "How it differs from the first document"),
         differenceTable({ name: "this", ...hit }, { name: "first", ...other }, system.shares_of)) : null,
       steps?.length ? beamSteps(steps, lost, replaced) : null,
-      system.generative && hit ? make("section", {}, make("h3", {}, "Shares of the ", term("score in the search")), bars(hit.shares, hit.score)) : null,
+      system.paradigm === "generative" && hit ? make("section", {}, make("h3", {}, "Shares of the ", term("score in the search")), bars(hit.shares, hit.score)) : null,
       generated ? generatedList(system, query, generated) : null,
     ];
     this.element.replaceChildren(...parts.filter(Boolean));

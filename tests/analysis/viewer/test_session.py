@@ -60,7 +60,7 @@ def alone(system, label):
 def test_the_page_is_told_what_each_system_can_do(browser):
     about = post(browser, "about")
     assert (about["collection"], about["documents"]) == ("fruits (test)", 4)
-    keys = ("label", "paradigm", "generative", "shares_of", "patchable")
+    keys = ("label", "paradigm", "generates", "shares_of", "patchable")
     assert [tuple(system[key] for key in keys) for system in about["systems"]] == [
         ("BM25", "lexical", False, "word", False),
         ("ColBERT", "multi-vector", False, "query token", True),
@@ -81,6 +81,16 @@ def test_a_search_over_http_is_the_retrievers(browser, session, query):
             assert [getattr(hit, key) for key in keys] == [shown[key] for key in keys]
             shares = sum(share["value"] for share in shown["shares"])
             assert shown["score"] == close(hit.score) == pytest.approx(shares, rel=1e-4, abs=1e-4)
+
+
+def test_a_system_that_cannot_search_leaves_the_others_alone(browser, session, monkeypatch):
+    def search(*_):
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(session.systems[1].retriever, "search", search)
+    told = post(browser, "search", query="apple")["systems"]
+    assert told[1]["error"] == "two lines" and told[1]["hits"] == []
+    assert told[0]["error"] is None and told[0]["hits"]
 
 
 def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
@@ -175,6 +185,7 @@ def test_a_query_generator_aligns_the_other_way_round():
     lengths = dict(query_length=8, document_length=12, n_queries=0, top_k=1, seed=0)
     model = QueryGenerator(BACKBONE, tokenizer="none", optimizer=OPTIMIZER, **lengths)
     session = alone(model, "doc2query")
+    assert session.about()["systems"][0]["generates"] is False  # no path leads to a document
     pair = post(client(session), "align", system=0, **PAIR)
     columns = matrices(pair, "alignment").sum(2)
     assert torch.allclose(columns, torch.ones_like(columns), atol=1e-3)
