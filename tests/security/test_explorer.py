@@ -5,6 +5,7 @@ import socket
 
 import anyio
 import pytest
+from starlette.testclient import TestClient
 
 from analysis.viewer.server import BODY, HEADERS, open_port
 from tests.analysis.viewer import tiny
@@ -150,6 +151,8 @@ def test_a_fault_of_the_code_is_a_line(browser, session, monkeypatch):
     reply = browser.post("/api/search", json=SEARCH)
     assert HEADERS.items() <= dict(reply.headers).items()
     assert reply.status_code == 500 and "the terminal shows where" in reply.json()["error"]
+    with pytest.raises(TypeError):  # it goes on to uvicorn, which prints it
+        TestClient(browser.app, browser.base_url).post("/api/search", json=SEARCH)
 
 
 def test_it_listens_on_this_machine_only_and_says_when_a_port_is_taken():
