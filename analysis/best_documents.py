@@ -103,7 +103,7 @@ def read_best_documents(run: Path) -> dict[str, dict[str, Any]]:
     """What `BestDocuments` kept of a run; nothing where it was not asked.
 
     Returns:
-        Query id → {text, documents: [{id, title, snippet, rank, score, gold, shares}]}.
+        Query id → {text, documents: [{id, title, snippet, rank, score, gold, shares, comparable}]}.
 
     Raises:
         ValueError: the file is broken.

@@ -48,10 +48,12 @@ def describe_pair(
         matrices["similarity"] = [_with_mean(layer.similarity[0]) for layer in layers]
     sides = {
         side: {
-            **dict(zip(("tokens", "special"), map(list, texts[side]), strict=True)),
+            "tokens": list(tokens),
+            "special": list(special),
             "adds": [heads[0].sum(axis).tolist() for heads in products],
         }
         for axis, side in enumerate(("query", "document"))
+        for tokens, special in [texts[side]]
     }
     return {
         **sides,

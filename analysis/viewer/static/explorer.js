@@ -43,12 +43,10 @@ async function start() {
 
 /** Another view, with the texts at hand; the same one begins again with the query alone. */
 function turnTo(view) {
-  const { system, q, known, ...rest } = read();
-  const state = view === shownView ? { system, q, known } : { system, q, known, ...rest };
-  const kept = Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
-  const { q2 = q, known2 = known, doc2 } = state;
+  const state = read(), { system, q, known } = state;
+  const kept = view === shownView ? { system, q, known } : Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
   if (view === "search") open({ view, q, known });
-  else open({ view, ...kept, ...(view === "compare" ? { q2, known2, doc2 } : {}) });
+  else open({ view, ...kept, ...(view === "compare" ? { q2: q, known2: known } : {}) });
 }
 
 /** Copies the address of what is shown; where the browser forbids it, the address is there to be copied. */
