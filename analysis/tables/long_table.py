@@ -57,10 +57,11 @@ def tabulate_chapters(table: DataFrame) -> dict[str, list[Table]]:
     units = [metric.unit for metric in table["metric"]]
     kinds = [unit * (not whole) for unit, whole in zip(units, table["whole"], strict=True)]
     for (chapter, *_), part in table.groupby(["chapter", "whole", kinds], sort=False):
-        rows = part["section"]
+        rows, corner = part["section"], ""
         if table["system"].nunique() > 1:
             rows = part["system"] if rows.nunique() == 1 else rows + ", " + part["system"]
-        found = select(part, rows, "label", heading=chapter)
+            corner = "system"
+        found = select(part, rows, "label", heading=chapter, corner=corner)
         wide = len(found.columns) > max(MANY_COLUMNS, len(found.rows))
         chapters[chapter].append(found.turned() if wide else found)
     return chapters
