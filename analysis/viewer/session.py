@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from analysis.figures import DOTS
 from analysis.patching import Exchange, PatchedPair, patch_texts, patchable
@@ -28,15 +28,16 @@ from analysis.viewer.known_queries import (
 from analysis.viewer.pair import describe_pair
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.files import describe_error
-from gr_mvdr.options import make_printable, show
+from gr_mvdr.options import Rule, make_printable, show
 from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 from models.multi_vector import MultiVector
 from models.results import AlignedPair, Hit
 from models.retriever import Retriever
 
-HITS, LISTED = 1_000, 100  # the most documents of a search, and queries of a list
-TOKENS = 2**31  # more than any vocabulary
+LISTED = 100  # the most queries of a list
+Length = Annotated[int, Rule("≥ 1 and ≤ 1,000", lambda k: 1 <= k <= 1_000)]
+TokenId = Annotated[int, Rule("≥ 0 and < 2**31", lambda token: 0 <= token < 2**31)]
 MatrixName = Literal["similarity", "alignment", "product", "query_to_document", "document_to_query"]
 _drawing = Lock()  # matplotlib's fonts are shared by all threads
 
@@ -148,13 +149,12 @@ class Session:
 
     # Search ---------------------------------------------------------------------------------------
 
-    def search(self, query: str, k: int = 10, known: str = "") -> dict[str, Any]:
+    def search(self, query: str, k: Length = 10, known: str = "") -> dict[str, Any]:
         """The k best documents of every system, and the ranks of a known query's relevant ones.
 
         Args:
             known: which known query it is (`find_query`).
         """
-        _check_range("k", k)
         one = find_query(self.known_queries, query, known)
         gold = one.gold if one else ()
         lists = [self._search(number, query, k, gold) for number in range(len(self.systems))]
@@ -304,24 +304,19 @@ class Session:
 
     # The whole collection -------------------------------------------------------------------------
 
-    def nearest(self, system: int, query: str, token: int, k: int = 20) -> list[dict[str, Any]]:
+    def nearest(self, system: int, query: str, token: int, k: Length = 20) -> list[dict[str, Any]]:
         """The document tokens that are most similar to a query token, in their context."""
-        _check_range("k", k)
         retriever = self._system(system, "multi_vector").retriever
         return retriever.nearest_tokens(query, token, k).to_dict("records")
 
     def continuations(
-        self, system: int, query: str, prefix: list = (), k: int = 20
+        self, system: int, query: str, prefix: Sequence[TokenId] = (), k: Length = 20
     ) -> dict[str, Any]:
         """The most probable next tokens after a prefix of an identifier, and where they lead.
 
         Returns:
             "path": the texts of the prefix's tokens. "next": tokens, the most probable first.
         """
-        _check_range("k", k)
-        for token in prefix:
-            if type(token) is not int or not 0 <= token < TOKENS:
-                raise ValueError(f"prefix={show(list(prefix))}: must be a list of token numbers")
         retriever = self._system(system, "generative").retriever
         following = retriever.continuations(query, list(prefix), k)
         return {
@@ -373,11 +368,6 @@ class Session:
 
 def _name(query: KnownQuery) -> dict[str, str]:
     return {"known": query.known, "id": query.id, "text": query.text}
-
-
-def _check_range(name: str, value: int) -> None:
-    if not 1 <= value <= HITS:
-        raise ValueError(f"{name}={value}: must be ≥ 1 and ≤ {HITS:,}")
 
 
 def _describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:

@@ -351,4 +351,4 @@ def test_continuations_lead_from_token_to_token_to_a_document(browser, session):
     assert tuple(prefix) in system.names.gold_prefixes(number)
     for wrong in ([59, 58], [10**30], [-1], ["a"]):
         reply = browser.post("/api/continuations", json=dict(system=2, query="pear", prefix=wrong))
-        assert reply.status_code == 400 and reply.json()["error"].startswith("prefix=")
+        assert reply.status_code == 400 and "prefix=" in reply.json()["error"]
