@@ -9,6 +9,7 @@ import torch
 from analysis.analyse import write_findings
 from analysis.search_diagnostics import (
     SearchDiagnostics,
+    follow_gold,
     outcome,
     places_of,
     search_errors,
@@ -208,6 +209,15 @@ def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
     assert metrics["analysis/search/gold_alive/step_1"] == pytest.approx(1 / 3)
     # Not even the constraint offered a way to it: there is no rank.
     assert not any("lost_rank" in name for name in metrics)
+
+
+def test_a_search_that_ended_earlier_keeps_what_it_had():
+    alive, lost = SimpleNamespace(alive=True, rank=1), SimpleNamespace(alive=False, rank=3)
+    short = SimpleNamespace(steps=[alive], lost=None, lost_step=None)
+    long = SimpleNamespace(steps=[alive, lost], lost=2, lost_step=lost)
+    found = {"gold_alive/step_1": 1, "gold_alive/step_2": 0.5}
+    found |= {"lost_rank/step_2": 3, "lost_rank/any_step": 3}
+    assert follow_gold([short, long]) == found
 
 
 def test_scores_that_differ_are_said_aloud(tmp_path):

@@ -83,6 +83,12 @@ def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path):
     assert [row["lexical"] for row in rows] == pytest.approx([2 * third, 2 * third, 0])
     for name in ("gold", "lexical"):
         assert found.metrics[f"analysis/token_retrieval/{name}@1"] == pytest.approx(2 / 3)
+    densities = found.tables["token_similarity"]
+    width = densities[1]["similarity"] - densities[0]["similarity"]
+    for kind in ("gold", "other"):
+        assert sum(row[kind] for row in densities) * width == pytest.approx(1, abs=1e-4)
+    # b10 is near q0's 10 and far from q1's words, to which it is not relevant.
+    assert densities[-1]["gold"] > 0 and densities[0]["gold"] == 0 < densities[0]["other"]
 
 
 def test_other_systems_and_queries_without_words_say_nothing(tmp_path):
