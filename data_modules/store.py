@@ -56,7 +56,6 @@ def collect(
                 "options": options,
                 "splits": [split for split in layout.judgements if split in counts],
                 "counts": counts,
-                "text_fields": ["title", "text"],
                 "files": {
                     str(file.relative_to(partial)): checksum(file)
                     for file in sorted(partial.rglob("*"))

@@ -45,7 +45,6 @@ def test_a_layout_becomes_tables_and_a_manifest(layout, tmp_path):
     assert manifest["counts"] == {"documents": 3, "queries": 2, "train": 3}
     assert manifest["options"] == {"reader": "test/1", "empty_documents": "refuse"}
     assert manifest["sources"] == found.sources and len(*found.sources.values()) == 64
-    assert manifest["text_fields"] == ["title", "text"]
 
 
 def test_another_option_or_another_content_is_another_collection(layout, tmp_path):
