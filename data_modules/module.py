@@ -271,7 +271,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     def count_cut_texts(self) -> dict[str, int]:
         """The number of queries and documents that are cut to their maximum length."""
-        splits = [split for split in (self.train_split, *self.test_splits) if split]
+        splits = dict.fromkeys(filter(None, (self.train_split, *self.test_splits)))
         around = self.template.read_query((), 0), self.template.read_document((), 0)
         sides = {
             "queries": (map(self.queries, splits), self.query_length - len(around[0])),

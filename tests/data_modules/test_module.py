@@ -242,3 +242,11 @@ def test_texts_and_queries_are_cleaned():
         collection(), documents=collection().documents.map(lambda row: {"text": row["text"] + "!?"})
     )
     assert data.documents["tokens"][:] == tiny().documents["tokens"][:]
+
+
+def test_cut_texts_are_counted_once_where_a_split_trains_and_tests():
+    data = tiny(test_split=["test", "train"], query_length=4, document_length=9)
+    queries = [*data.queries("train")["tokens"], *data.queries("test")["tokens"]]
+    cut = {"queries": sum(len(q) > 3 for q in queries)}  # the end token takes a place
+    cut["documents"] = sum(len(tokens) > 8 for tokens in data.documents["tokens"])
+    assert data.count_cut_texts() == cut and 0 < cut["queries"] < len(queries)
