@@ -117,9 +117,10 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
     system.search = replace(system.search, mode="exact", keep_query=1.0, keep_document=1.0)
     place = temporary_folder("vectors")
     finished.open_index(system, data.documents, place)
-    queries = {"queries": system.encoded_queries(data.test_queries(data.test_splits[0]))}
-    for split in data.test_splits[1:]:
-        queries[f"queries-{split}"] = system.encoded_queries(data.test_queries(split))
+    queries = {}
+    for split in data.test_splits:  # none without judgements
+        name = f"queries-{split}" if queries else "queries"
+        queries[name] = system.encoded_queries(data.test_queries(split))
     with _new_folder(folder, read.path) as partial:
         manifest = write_token_arrays(system, queries, partial)
     if not manifest["maxsim"]:
@@ -233,10 +234,13 @@ def check_library(folder: Path, system: System, data: RetrievalDataModule) -> fl
     Returns: the largest difference.
 
     Raises:
-        ValueError: the library cannot read such a system, or differs by more than `TOLERANCE`.
+        ValueError: there is no test query, or the library cannot read such a system or differs by
+            more than `TOLERANCE`.
     """
     if not (folder / "modules.json").is_file():
         raise ValueError("check=true: sentence-transformers cannot read this system, use false")
+    if not data.test_splits:
+        raise ValueError("check=true: must be false, the run has no test queries")
     split = data.test_splits[0]
     names, batches = data.test_pairs(split, PAIRS)
     table = data.test_queries(split)

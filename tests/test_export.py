@@ -169,6 +169,18 @@ def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeyp
         assert dict(zip(documents, theirs, strict=True)) == pytest.approx(best, abs=1e-4)
 
 
+def test_documents_without_judgements_have_arrays(runs, tmp_path):
+    (tmp_path / "fruit.tsv").write_text("pear\tA fruit.\n")
+    chosen = ["model=t5_colbert", "data=files", f"data.path={tmp_path}/fruit.tsv", "logger=none"]
+    run = train([*chosen, *TINY, f"weights={runs('t5_colbert')}", f"output={tmp_path}"]).path
+    folder = export_vectors(run)
+    assert folder == run / "vectors" and list(read_arrays(folder, "documents")) == ["pear"]
+    assert not list(folder.glob("queries*"))
+    pytest.importorskip("sentence_transformers")
+    with pytest.raises(ValueError, match="check=true: must be false, the run has no test queries"):
+        export_run(run, check=True)
+
+
 def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):
     system, _ = restore_run(runs("t5_colbert"))
     vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
