@@ -213,7 +213,9 @@ def read_parts(paths: Sequence[Path | str], qrels: Path | str | None = None) -> 
     judged = {MAIN: read_qrels(qrels)} if qrels else {}
     for part in reversed(parts):
         for split, found in part.qrels.items():
-            if not qrels and judged.setdefault(split, found) != found:
+            if qrels and split == MAIN:
+                continue
+            if judged.setdefault(split, found) != found:
                 raise ValueError(f"runs={part.path}: was judged on other queries than the others")
     names = [part.name for part in parts]
     own = [str(p.path) if names.count(p.name) > 1 else p.name for p in parts]

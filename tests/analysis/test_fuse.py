@@ -9,7 +9,7 @@ import pytest
 from analysis.compare import compare
 from analysis.fuse import MAIN, Fusion, fuse, read_parts, uncompiled_ranx
 from analysis.runs.run_folder import read_run
-from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from gr_mvdr.evaluation.ranking import Ranking, read_qrels, write_qrels
 from tests.analysis.test_compare import write_run
 from tests.runs import NO_ANALYSIS, small
 from train import train
@@ -67,6 +67,10 @@ def test_runs_are_fused_split_by_split_into_a_folder_that_compare_reads(runs, tm
     compare([*runs, folder], tmp_path / "compared")
     rows = csv.DictReader((tmp_path / "compared/comparison.csv").open())
     assert [row["system"] for row in rows] == ["one", "two", run.system]
+    # Judgements of the main split replace the runs'; dev keeps its own.
+    write_qrels({"q": {"b": 1}}, tmp_path / "own.qrels")
+    parts = read_parts([*runs], tmp_path / "own.qrels")
+    assert parts[0].qrels == {MAIN: {"q": {"b": 1}}, "dev": read_qrels(runs[0] / "retrieve.qrels")}
 
 
 def test_two_shards_searched_apart_and_merged_are_one_index(finished_run, tmp_path):
@@ -91,7 +95,11 @@ def test_two_shards_searched_apart_and_merged_are_one_index(finished_run, tmp_pa
 
 def test_what_cannot_be_fused_is_named(runs, tmp_path):
     trec = runs[0] / "retrieve.trec"
-    other = write_run(tmp_path / "other", "x", 1, {"retrieve/mrr@10": 1}, splits=["test"])
+    other, wtq = (
+        write_run(tmp_path / name, "x", 1, {"retrieve/mrr@10": 1}, splits=["test"], collection=name)
+        for name in ("almanac", "wtq")
+    )
+    ONE.write(wtq / "retrieve.trec", "x")
     for asked, fusion, options, said in (
         ([runs[0], tmp_path / "no"], Fusion(), {}, "runs=.*no: no such folder or file"),
         (runs, Fusion("weighted", weights=[1.0]), {}, r"part_weights=\[1.0\]: must be 2 numbers"),
@@ -100,6 +108,7 @@ def test_what_cannot_be_fused_is_named(runs, tmp_path):
         ([trec, trec], Fusion("merge"), {}, "is in two runs, must be in one shard"),
         (runs, Fusion(), {"output": tmp_path}, "exists, must be a new folder"),
         ([runs[0], other], Fusion(), {}, "retrieve.trec"),
+        ([runs[0], wtq], Fusion(), {}, r"cannot be fused: almanac \(test, dev\); wtq \(test\)"),
     ):
         with pytest.raises((ValueError, OSError), match=said):
             fuse(asked, fusion, **options)
