@@ -5,8 +5,9 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 
     from conf.command import run_command
 
-    # A bare folder is one of runs=[…].
-    folders = [word for word in sys.argv[1:] if "=" not in word and word[0] != "-"]
+    # A bare folder is one of runs=[…]; what follows an option is its value ("--cfg job").
+    pairs = zip(sys.argv, sys.argv[1:], strict=False)
+    folders = [w for before, w in pairs if "=" not in w and "-" not in (w[:1], before[:1])]
     if folders:
         quoted = ("'" + folder.replace("'", r"\'") + "'" for folder in folders)
         sys.argv[1:] = [word for word in sys.argv[1:] if word not in folders]

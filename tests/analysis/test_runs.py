@@ -51,3 +51,8 @@ def test_a_folder_without_runs_and_none_are_one_line(tmp_path):
     assert command("-m", "analysis.runs", "nowhere") == "error: runs=nowhere: no such folder"
     said = command("-m", "analysis.runs", f"runs={tmp_path}")
     assert said == f"error: runs=[{tmp_path}]: there is no run"
+
+
+def test_the_value_of_an_option_is_no_folder(tmp_path, capsys):
+    assert command("-m", "analysis.runs", "--cfg", "job", str(tmp_path)) == 0
+    assert capsys.readouterr().out.split() == ["runs:", "-", str(tmp_path)]
