@@ -143,8 +143,7 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Estimate
         raise Missing("its sides were measured on different queries")
     columns = [np.array([side[query] for query in sorted(side)]) for side in sides]
     differences = columns[0] - (columns[1] if len(columns) > 1 else 0)
-    found = torch.from_numpy(differences)[:, None]
-    low, high = map(float, interval(found, torch.ones_like(found)))
+    low, high = map(float, interval(torch.from_numpy(differences)[:, None]))
     p = randomisation_test(differences, np.full_like(differences, claim.bound))
     return Estimate(float(differences.mean()), low, high, p, len(differences))
 

@@ -167,7 +167,8 @@ def run_small(experiment: Experiment, folder: Path, *overrides: str) -> str | No
     command = [sys.executable, "train.py", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        return (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+        said = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+        return said.splitlines()[-1]
     wanted = ["comparison.csv", "comparison.html"]
     wanted += ["paper_table.md"] if experiment.numbers else []
     runs = find_runs(folder / experiment.folder) or [folder / experiment.folder]

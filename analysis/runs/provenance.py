@@ -45,9 +45,9 @@ def record_provenance(
         "train_split": data.train_split,
         "splits": data.test_splits,
         "cut_texts": data.count_cut_texts(),
-        "unjudged_queries": data.collection.unjudged(data.test_splits),
+        "unjudged_queries": collection.unjudged(data.test_splits),
         "query_groups": {
-            split: len(set(data.collection.group_queries(split, data.groups).values()))
+            split: len(set(collection.group_queries(split, data.groups).values()))
             for split in data.test_splits
         },
         "candidates": data.candidates_from,

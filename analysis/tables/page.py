@@ -184,9 +184,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     table, gallery = DataFrame(rows, columns=["system", "key", "value"]), Gallery(directory)
     bars = table[table["key"].str.fullmatch(r"(retrieve|rerank)/(.*/)?mrr@10")]
     systems = bars.groupby("key")["system"].transform("nunique")
-    bars = bars[
-        systems >= min(2, len(section.groups))
-    ]  # what one system alone has, compares nothing
+    bars = bars[systems >= min(2, len(section.groups))]  # of one alone it compares nothing
     if len(bars):
         caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
