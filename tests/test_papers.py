@@ -8,12 +8,11 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
+from analysis import reproduce
 from analysis.papers.paper import PAPERS, read_paper
 from analysis.reproduce import compose_experiment, makers, read_experiments, run_small
 from analysis.runs.run_folder import find_runs
-from analysis.studies.study import (
-    read_curves,
-)
+from analysis.studies.study import read_curves
 from analysis.studies.sweep import CompareRuns
 from conf.checks import check_values
 from conf.composition import read_experiments as read_files
@@ -149,6 +148,20 @@ def test_aligners_grids_have_the_papers_averages(number, averages):
         columns.setdefault(strategy, []).append(row.values["ndcg@10"])
     means = [fmean(v for v in values if v is not None) for values in columns.values()]
     assert means == pytest.approx(averages, abs=0.07)
+
+
+def test_smoke_tests_run_what_an_experiment_reads_before_it(tmp_path, monkeypatch):
+    asked = []
+
+    def run(one, folder):
+        asked.append(one.name)
+        return "broken" if one.name == "xtr_table3" else None
+
+    monkeypatch.setattr(reproduce, "read_experiments", lambda: list(experiments().values()))
+    monkeypatch.setattr(reproduce, "run_small", run)
+    assert reproduce.smoke_test(["xtr_table3", "table5_nq320k"], tmp_path) == ["xtr_table3"]
+    assert asked == ["table5_nq320k", "xtr_table2_msmarco", "xtr_table3"]
+    assert '"fault": "broken"' in (tmp_path / "smoke.json").read_text()
 
 
 # One experiment of each paper, the smallest; what narrows its sweep.

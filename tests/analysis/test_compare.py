@@ -110,9 +110,11 @@ def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(s
     (sweep / "10/metrics.json").write_text(json.dumps(metrics))
     assert compare([sweep / "10", sweep / "0"]).folder == first  # the same runs
     assert "0.875" in (first / "comparison.html").read_text()
+    moved = sweep.rename(sweep.with_name("moved"))  # with its runs
+    assert compare([moved / "0", moved / "10"]).folder == moved / first.name
 
 
-def test_a_comparison_of_other_runs_is_refused_(sweep, tmp_path):
+def test_a_comparison_of_other_runs_is_refused(sweep, tmp_path):
     out = tmp_path / "out"
     compare([sweep / "0", sweep / "10"], out)
     made = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}

@@ -4,8 +4,12 @@ from math import nan
 import pytest
 
 from analysis.tables.rows import (
+    Cell,
+    Table,
     escape_latex,
     escape_markdown,
+    format_latex,
+    format_markdown,
     read_rows,
     write_rows,
 )
@@ -28,6 +32,16 @@ def test_foreign_texts_are_mere_text_in_markdown(text, escaped):
 def test_foreign_texts_are_mere_text_in_latex():
     escaped = escape_latex("_&%#${}\\input~^")
     assert escaped == (r"\_\&\%\#\$\{\}\textbackslash{}input\textasciitilde{}\textasciicircum{}")
+
+
+def test_a_table_escapes_its_texts_and_the_best_are_bold():
+    table = Table("50%|", ["x_", "y"], [("a|_", [Cell("1", True), Cell("<b>")])])
+    assert [line for line in format_markdown(table) if line] == [
+        *(r"## 50%\|", r"| system | x_ | y |", "|---|---:|---:|", r"| a\|_ | **1** | \<b> |")
+    ]
+    latex = format_latex(table)
+    assert r"\caption{50\%$|$}" in latex and r"system & x\_ & y \\" in latex
+    assert r"a$|$\_ & \textbf{1} & $<$b$>$ \\" in latex
 
 
 def test_no_text_of_a_csv_is_a_formula_and_numbers_stay(tmp_path):
