@@ -22,7 +22,7 @@ from analysis.tables.metric_names import (
     find_splits,
     join_intervals,
 )
-from analysis.tables.rows import format_text
+from analysis.tables.rows import Table, format_text
 from analysis.token_retrieval import read_token_contexts
 from analysis.viewer.cases import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text
@@ -104,7 +104,7 @@ def _read_peer(run: Run, path: Path) -> Run:
     return peer
 
 
-def tabulate_rankings(table: DataFrame) -> Any:
+def tabulate_rankings(table: DataFrame) -> Table | None:
     """What searching and reranking gave, a row for each split and form; None without rankings."""
     ranked = table[table["group"].isin(RANKED)]
     return select(ranked, "section", "label", corner="") if len(ranked) else None
