@@ -154,3 +154,9 @@ class WordBM25(BM25):
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
         """The words of each text."""
         return map(split_words, table["text"])
+
+    def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
+        """See `BM25.open_index`; ValueError for an index of a tokeniser's ids."""
+        if any(not isinstance(t, str) for t in super().open_index(documents, directory).vocabulary):
+            raise ValueError(f"{directory}: must be an index of words, not of token ids")
+        return self.searcher

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch, pad
-from models.bm25 import BM25
+from models.bm25 import BM25, WordBM25
 
 pytest.importorskip("bm25s")
 
@@ -54,3 +54,11 @@ def test_equal_terms_align_and_the_sum_is_bm25s_score(indexed, documents, overla
     equal = batch.document_ids[:, :, None] == batch.query_ids[:, None]
     terms = (batch.document_ids > 2)[:, :, None] & (batch.query_ids > 2)[:, None]
     assert torch.equal(pairs.alignment[:, 0] > 0, equal & terms)
+
+
+def test_words_are_not_searched_in_an_index_of_token_ids(tools, tmp_path):
+    """A stage of a pipeline that reads words too: none of the query's words would be found."""
+    documents = tools.Texts([[7, 8], [9]], "d")
+    BM25().index(documents, tmp_path)
+    with pytest.raises(ValueError, match="must be an index of words, not of token ids"):
+        WordBM25().open_index(documents, tmp_path)
