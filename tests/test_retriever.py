@@ -3,7 +3,11 @@
 import gc
 import math
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import matplotlib
 import pytest
@@ -115,6 +119,24 @@ def test_documents_are_added_and_removed(run):
 
 
 # Laws of single systems --------------------------------------------------------------------------
+
+
+def test_eight_threads_take_turns_and_find_what_one_finds(colbert, monkeypatch):
+    """The modules of a model hold states of a call, which a second call at once would read."""
+    texts = [f"Which city has number {number}?" for number in range(12)]
+    alone = [colbert.search(text, 3) for text in texts]
+    retrieve, turn = colbert.system.retrieve, Lock()
+
+    def retrieve_slowly(*arguments, **options):
+        assert turn.acquire(blocking=False), "two calls at once"
+        time.sleep(0.01)  # the other threads arrive
+        ranking = retrieve(*arguments, **options)
+        turn.release()
+        return ranking
+
+    monkeypatch.setattr(colbert.system, "retrieve", retrieve_slowly)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(partial(colbert.search, k=3), texts)) == alone
 
 
 def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, monkeypatch):

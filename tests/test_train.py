@@ -1,5 +1,7 @@
 """The whole run: configurations, what a run leaves behind, bad input, resuming."""
 
+import signal
+
 import datasets
 import pytest
 import pytorch_lightning as pl
@@ -14,7 +16,7 @@ from analysis.training_curve import read_curve
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.retriever import Retriever
-from tests.runs import NO_ANALYSIS, SMALL, TINY, command, compose_config, small
+from tests.runs import NO_ANALYSIS, SMALL, TINY, beir, command, compose_config, small
 from train import train
 
 # Those of the papers' that differ from a model's defaults in what they run (tests/test_papers.py).
@@ -123,6 +125,25 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(
         if not key.startswith("cost"):
             assert resumed[key] == pytest.approx(value, abs=1e-6), key
     assert_frame_equal(part_curve, whole_curve, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        ("conf.command.import_module", signal.SIGINT),
+        ("models.bm25.BM25.index", signal.SIGTERM),
+        ("analysis.compare.compare", signal.SIGINT),
+    ],
+)
+def test_a_signal_outside_training_ends_a_sweep_with_one_line(stage, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    keys = ["train.py", "model=bm25", "data=beir", f"data.path={beir(tmp_path / 'fruit')}"]
+    keys += ["hydra.mode=MULTIRUN", "seed=1,2", "logger=none", f"output={tmp_path}/runs"]
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, lambda *_, **__: signal.raise_signal(kind))
+        line = "interrupted: the same command with resume=true goes on"
+        assert command(*keys, *NO_ANALYSIS) == line
+    assert command(*keys, *NO_ANALYSIS, "resume=true") == 0
 
 
 def test_a_sweep_over_seeds_runs_bm25_once(tmp_path, capsys):

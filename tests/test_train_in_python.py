@@ -4,10 +4,16 @@ import os
 import signal
 from pathlib import Path
 
+import hydra
 import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.version import VersionBase
 
 import train as train_module
 from analysis.runs.run_folder import Run, read_run
+from conf.command import compose_command
 from tests.runs import NO_ANALYSIS, beir, command
 from train import train
 
@@ -38,6 +44,23 @@ def test_the_command_line_finds_the_run_that_python_made(fruit, capsys):
     capsys.readouterr()
     assert command("train.py", *fruit, "resume=true") == 0
     assert capsys.readouterr().out == f"{run.path}: finished before, kept\n"
+
+
+@pytest.mark.filterwarnings("ignore:")
+def test_a_run_within_another_hydra_program_leaves_its_state(fruit, tmp_path):
+    compose_command("train", fruit)
+    assert not GlobalHydra().is_initialized() and not HydraConfig.initialized()
+    (tmp_path / "own.yaml").write_text("key: 1\n")
+    with hydra.initialize_config_dir(str(tmp_path), version_base="1.1"):
+        mine = hydra.compose("own", return_hydra_config=True)
+        HydraConfig.instance().set_config(mine)
+        try:
+            first, second = (compose_command("train", [*fruit, f"seed={n}"]) for n in (1, 2))
+            assert HydraConfig.get() == mine.hydra and hydra.compose("own") == {"key": 1}
+            assert str(VersionBase.instance().getbase()) == "1.1"
+        finally:
+            Singleton._instances.pop(HydraConfig)
+    assert first.name != second.name and "hydra" not in first
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,16 @@ def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, monkeypatch,
     assert set(rows.flatten().tolist()) == set(kept)
 
 
+@pytest.mark.parametrize("probes", [None, 3])
+def test_one_nan_in_a_query_is_refused(tmp_path, queries, probes):
+    """Among integers of bits a NaN would be the largest similarity, in faiss the smallest."""
+    neighbours = NearestTokens(create(tmp_path / "index", random_tokens(MANY)))
+    neighbours.build_lists(3, 0)
+    queries[4, 2] = torch.nan
+    with pytest.raises(ValueError, match="a query's vectors are not finite"):
+        neighbours.search(queries, 3, probes)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "residual"])
 def test_a_flipped_bit_anywhere_in_an_index_is_detected(dtype, tmp_path):
     store = append(create(tmp_path / "i", random_tokens(MANY), dtype), ["x"], random_tokens([3]))
