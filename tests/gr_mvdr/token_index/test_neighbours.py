@@ -76,6 +76,20 @@ def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, monkeypatch,
     assert set(rows.flatten().tolist()) == set(kept)
 
 
+def test_saved_lists_are_opened_unless_something_changed(tmp_path, monkeypatch):
+    store, train = create(tmp_path, random_tokens(MANY, salience=True)), NearestTokens._train_lists
+    trained = []
+    monkeypatch.setattr(
+        NearestTokens, "_train_lists", lambda *asked: trained.append(asked) or train(*asked)
+    )
+    for asked in [(1.0, 3, 0), (1.0, 3, 0), (1.0, 2, 0), (1.0, 2, 1), (0.5, 2, 1), (0.5, 2, 1)]:
+        NearestTokens(store, asked[0]).build_lists(*asked[1:])
+    assert len(trained) == 4
+    token_store.delete(store, ["d3"])
+    NearestTokens(TokenStore(tmp_path), 0.5).build_lists(2, 1)
+    assert len(trained) == 5
+
+
 @pytest.mark.parametrize("probes", [None, 3])
 def test_one_nan_in_a_query_is_refused(tmp_path, queries, probes):
     """Among integers of bits a NaN would be the largest similarity, in faiss the smallest."""

@@ -68,6 +68,14 @@ def test_the_recall_is_reached(index, clustered):
     assert fewer == options or recall(index, clustered[1], fewer, DEPTH) < 0.95
 
 
+def test_the_exact_search_takes_over_where_it_is_cheaper(index, monkeypatch, capsys):
+    monkeypatch.setattr(token_index, "_DOCUMENT", 4)  # 200 documents cost more than all 600
+    assert index.planned(SearchOptions("gather", recall=1.0), COLBERT, DEPTH).mode == "exact"
+    assert "mode=exact" in capsys.readouterr().out
+    monkeypatch.undo()  # a small collection
+    assert index.planned(SearchOptions("gather", recall=0.9), COLBERT, DEPTH).mode == "exact"
+
+
 def test_a_file_of_plans_cannot_name_a_part(index, clustered):
     """A folder from elsewhere knows the key of a plan, and a search builds its proposer."""
     asked = SearchOptions("gather", recall=0.8)
