@@ -160,3 +160,6 @@ class WordBM25(BM25):
         if any(not isinstance(t, str) for t in super().open_index(documents, directory).vocabulary):
             raise ValueError(f"{directory}: must be an index of words, not of token ids")
         return self.searcher
+
+    def align(self, batch: PairBatch) -> PairAlignment:
+        raise NotImplementedError("BM25 of words: has no alignment of a batch of token ids")

@@ -89,8 +89,7 @@ class Docid(GenerativeSystem):
             backbone: arguments of `load_backbone`; its tables grow by the new tokens.
             identifiers: the scheme, `_target_` and options.
             query_length: tokens kept of a query, special tokens included.
-            document_length: tokens kept of a document where it is encoded (the model's own
-                encoder as source of docids, the contextual table of NP decoding).
+            document_length: tokens kept of a document where it is encoded (NP decoding's table).
             beam_size: hypotheses a query.
             optimizer, head, ranking: see `GenerativeSystem`.
             trained_rows: of the embedding table: "all", or "new", the docid tokens' alone.

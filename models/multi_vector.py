@@ -319,7 +319,7 @@ class MultiVector(System):
             among: these documents are all scored with all their tokens, in every mode.
             search: options of `SearchOptions` in place of the system's own.
         """
-        encoded, options = self.encoded_queries(queries), None
+        encoded, index, options = self.encoded_queries(queries), self.searcher, None
         candidates = None if among is None else dict.fromkeys(queries["id"][:], among)
         if isinstance(self.searcher, EncodedDocuments) and not search:
             candidates = self.searcher.propose(queries, among)
@@ -327,9 +327,13 @@ class MultiVector(System):
             ranking = self._rerank(encoded, candidates, self.scoring).top(k)
         else:
             ranking = self.retrieve_encoded(encoded, k, **search)
-            options = self._searched(k, search)[1] if with_shares else None
+            if with_shares:
+                index, options = self._searched(k, search)
         if with_shares:
-            ranking.shares = {q: self._shares(v, ranking.documents(q), options) for q, v in encoded}
+            ranking.shares = {
+                q: self._shares(index, vectors, ranking.documents(q), options)
+                for q, vectors in encoded
+            }
         return ranking
 
     @torch.inference_mode()
@@ -403,21 +407,25 @@ class MultiVector(System):
 
     @torch.inference_mode()
     def _shares(
-        self, query: TokenVectors, documents: list[str], options: SearchOptions | None
+        self,
+        index: "TokenIndex | EncodedDocuments",
+        query: TokenVectors,
+        documents: list[str],
+        options: SearchOptions | None,
     ) -> dict[str, list[Share]]:
         """Each query token's share of the scores of documents.
 
         Args:
-            options: of the search that scored them; None = from all their tokens.
+            index, options: of the search that scored them; None = from all their tokens.
         """
         if not documents:
             return {}
-        numbers = self.searcher.numbers(documents)
+        numbers = index.numbers(documents)
         if options is None or not options.scores_are_estimates:
             repeated = query[None][torch.zeros_like(numbers)]
-            pairs = self.scoring.align(self.searcher.vectors(numbers), repeated)
+            pairs = self.scoring.align(index.vectors(numbers), repeated)
             return dict(zip(documents, query_shares(pairs), strict=True))
-        proposed, terms, z = self.searcher.proposer(options).terms(query, options)
+        proposed, terms, z = index.proposer(options).terms(query, options)
         places = torch.searchsorted(proposed, numbers)
         tokens = keep_salient(query, options.keep_query).ids.tolist()
         rows = divide(terms[places], z[places, None]).tolist()

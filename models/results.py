@@ -73,7 +73,7 @@ class Hits(Tabular, list[Hit]):
         return f"{heading}\n{shown}"
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A row for each document: rank, id, title, snippet, score, shares (text → value)."""
+        """A row for each document, with the attributes of `Hit` as columns."""
         import pandas
 
         return pandas.DataFrame(self, columns=Hit._fields)

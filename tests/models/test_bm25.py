@@ -56,9 +56,11 @@ def test_equal_terms_align_and_the_sum_is_bm25s_score(indexed, documents, overla
     assert torch.equal(pairs.alignment[:, 0] > 0, equal & terms)
 
 
-def test_words_are_not_searched_in_an_index_of_token_ids(tools, tmp_path):
+def test_words_are_not_compared_with_token_ids(tools, tmp_path):
     """A stage of a pipeline that reads words too: none of the query's words would be found."""
     documents = tools.Texts([[7, 8], [9]], "d")
     BM25().index(documents, tmp_path)
     with pytest.raises(ValueError, match="must be an index of words, not of token ids"):
         WordBM25().open_index(documents, tmp_path)
+    with pytest.raises(NotImplementedError, match="batch of token ids"):
+        WordBM25().score(pairs_of(documents, documents))
