@@ -91,3 +91,27 @@ def test_tokens_that_came_later_get_the_shared_embedding(backbone):
 
 
 # Schedule and checkpoints
+
+
+# The table's life
+
+
+def test_the_table_is_rebuilt_before_the_epochs_of_each_form(backbone, monkeypatch):
+    rebuilt = []
+    monkeypatch.setattr(NonParametricHead, "renew_table", lambda head: rebuilt.append(epoch))
+    due = []
+    for options in ({}, {"form": "async", "rebuild_every": 3}, {"form": "contrastive"}):
+        head = NonParametricHead(backbone, contrastive_epochs=2, **options)
+        rebuilt.clear()
+        for epoch in range(7):
+            head.begin_epoch(epoch)
+        due.append((rebuilt[:], [epoch for epoch in range(7) if head.is_contrastive(epoch)]))
+    assert due == [([], []), ([3, 6], []), ([2], [0, 1])]
+
+
+def test_a_table_of_another_collection_is_refused(backbone):
+    state, other = built(backbone).table_state(), NonParametricHead(backbone)
+    other._source = [], {"id": ["x"]}, 9
+    with pytest.raises(ValueError, match="from the collection abc, the documents given are"):
+        other.renew_table(state)
+    assert other.row_tokens is None

@@ -97,3 +97,13 @@ def test_tokens_that_came_after_training_have_the_mean_row(backbone):
     result = (head.vectors(rows, states(1, 4)) * states(1, 4)).sum(-1)
     assert torch.allclose(result, logits.gather(1, rows.T).T, atol=1e-5)
     assert head.by_token(logits)[:, [7, 8]].isfinite().all()
+
+
+def test_parameters_of_other_tokens_are_refused(backbone):
+    """As many rows would otherwise load into each other unnoticed."""
+    head = make(backbone)
+    head.extend([7])  # rows that came after training are not in the checkpoint
+    make(backbone).load_state_dict(head.state_dict())
+    other = make(backbone, Vocabulary(torch.tensor([1, 5, 9, 21])))
+    with pytest.raises(ValueError, match="checkpoint: its PAWA head was trained for 4 tokens"):
+        other.load_state_dict(head.state_dict())
