@@ -330,14 +330,16 @@ def gold_figure(table: DataFrame, title: str) -> Figure:
     figure, top = page_figure(title, 2 * PANEL_HEIGHT), table[table["selection"] == "top"]
     layers = sorted(set(top["layer"]) - {0})  # the first layer, the last, and some between them
     shown = [layers[number] for number in spread_numbers(len(layers), MAXIMUM_LAYERS)]
+    curves = top[top["layer"].isin(shown)]
+    kinds = curves[["alignment", "layer"]].drop_duplicates().itertuples(index=False, name=None)
+    looks = dict(zip(kinds, zip(COLOURS, MARKERS, strict=True), strict=False))
     for line, (gold, (x, y)) in zip(
         figure.subplots(2, 2, sharey="row"), GOLDS.items(), strict=True
     ):
         for axes, direction in zip(line, DIRECTIONS, strict=True):
-            curves = top[(top["direction"] == direction) & top["layer"].isin(shown)]
-            for ((alignment, layer), curve), colour, marker in zip(
-                curves.groupby(["alignment", "layer"], sort=False), COLOURS, MARKERS, strict=False
-            ):
+            panel = curves[curves["direction"] == direction]
+            for (alignment, layer), curve in panel.groupby(["alignment", "layer"], sort=False):
+                colour, marker = looks[alignment, layer]
                 label = f"layer {layer}" if len(shown) > 1 else LABELS[alignment]
                 axes.plot(curve[x], curve[y], color=colour, marker=marker, label=label)
             chance = top[top["alignment"] == "random"][y].iloc[0]
