@@ -416,7 +416,8 @@ def kernel_curves(rows: dict[str, dict[str, float]]) -> Figure:
                 axes.axhline(table[measure][name], color=colour, linestyle=style, label=label)
         axes.set_xscale("log", base=2)
         axes.set_xlabel("random features")
-        axes.set_ylim(min(0, axes.get_ylim()[0]))
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(0, low), high + 0.05 * (high - min(0, low)))  # marks at the top are whole
         axes.grid()
     legend_below(figure, 4)
     return figure

@@ -12,7 +12,7 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
+from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
 from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread
 from analysis.tables.metric_names import Metric
@@ -252,5 +252,5 @@ def retrieval_figure(curves: list[Row], densities: list[Row], title: str) -> Fig
     right.set(xlabel="similarity to the query token", ylabel="density", ylim=(0, None))
     for axes in (left, right):
         axes.grid()
-        axes.legend(frameon=False)
+    legend_below(figure, 3)
     return figure
