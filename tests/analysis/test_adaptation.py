@@ -99,6 +99,12 @@ def test_every_fold_chooses_for_the_others(made, studied_system):
     assert [float(row["ndcg@10"]) for row in folds] == pytest.approx(rest, rel=1e-5)
 
 
+def test_of_equally_good_strategies_the_first_is_chosen(made, studied_system):
+    with_ranks(studied_system, {1: [1] * 6, 2: [1] * 6})
+    _, _, folds = made(p=[])
+    assert {row["chosen"] for row in folds} == {"top-k=1"}
+
+
 def test_a_study_of_pruned_searches_adapts_each(made, studied_system):
     """aligner Figure 7: all rows name the search, also those of the folds."""
     settings = {"keep_document": [0.25, 1.0], "mode": ["gather"]}

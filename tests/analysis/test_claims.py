@@ -95,6 +95,19 @@ def test_every_split_is_judged_and_both_collections_apart(tmp_path):
     assert found["almanac dev"].corrected == pytest.approx(2 / 10_001)
 
 
+def test_systems_of_one_name_are_judged_one_by_one(tmp_path):
+    for name, alignment, rank in (("a", "top_k", 1), ("b", "softmax", 5)):
+        folder = made(tmp_path / name, "T5-ColBERT", retrieve=rank)
+        (folder / "config.yaml").write_text(f"{{seed: 1, alignment: {alignment}}}")
+    made(tmp_path / "c", "BM25", retrieve=2)
+    findings = judge_claims(compare_runs([tmp_path]))
+    own = [f for f in findings if f.claim.name == "MVDR finds more than BM25"]
+    assert [(f.systems, f.verdict) for f in own] == [
+        ("T5-ColBERT (alignment=top_k) − BM25", "confirmed"),
+        ("T5-ColBERT (alignment=softmax) − BM25", "contradicted"),
+    ]
+
+
 def test_what_is_missing_is_named(tmp_path):
     made(tmp_path / "a", "T5-ColBERT", retrieve=1, rerank=1)
     made(tmp_path / "b", "BM25", queries=QUERIES[:30], retrieve=2)

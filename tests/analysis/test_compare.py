@@ -133,6 +133,13 @@ def test_systems_are_called_as_the_user_says(sweep):
         compare([sweep], labels=["a"])
 
 
+def test_systems_of_one_paradigm_stand_together(tmp_path):
+    kinds = dict(a="generative", b="lexical", c="cross_encoder", d="multi_vector", e="generative")
+    for name, paradigm in kinds.items():
+        write_run(tmp_path / name, name, 1, {"retrieve/mrr@10": 0.5}, paradigm=paradigm)
+    assert [group.label for group in compare_runs([tmp_path]).groups] == list("bdaec")
+
+
 def test_every_choice_but_the_seed_makes_a_group(tmp_path):
     def config(rate, sampling_seed):
         run = f"outputs/run-{rate}-{sampling_seed}"
