@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from types import SimpleNamespace
 
@@ -7,9 +8,11 @@ import pytest
 from datasets import Dataset
 
 from data_modules.collection import TrainingTables
+from data_modules.corruption import SpanCorruption, TextExamples
 from data_modules.epoch import Epoch
 from data_modules.examples import DocumentExamples, IdentifierExamples, QueryExamples
-from data_modules.seal_examples import SpanExamples
+from data_modules.negatives import Bm25Negatives
+from data_modules.seal_examples import SealExamples, SpanExamples
 from data_modules.spans import span_weights
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
@@ -108,3 +111,10 @@ def test_every_process_has_its_part_of_every_batch_and_no_example_is_lost():
         batches = [list(chain(*batch)) for batch in zip(*parts, strict=True)]
         assert sorted(chain(*batches)) == list(range(23))
         assert all(part for own in parts for part in own), "no process waits for another"
+
+
+def test_hard_negatives_are_refused_where_documents_are_no_targets(tables):
+    texts = partial(TextExamples, inputs=SpanCorruption())
+    for make in (QueryExamples, texts, lambda negatives: SealExamples(negatives).prepare(tables)):
+        with pytest.raises(ValueError, match=r"^data.examples.negatives: must be null"):
+            make(Bm25Negatives(n=1))

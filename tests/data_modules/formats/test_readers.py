@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zipfile
 
 import pytest
 
@@ -31,6 +32,20 @@ def test_a_damaged_archive_and_another_encoding_are_named(content, message, tmp_
     file = tmp_path / "a.tsv.gz"
     file.write_bytes(content)
     with pytest.raises(ValueError, match=message):
+        list(numbered_lines(file))
+
+
+def test_a_zip_holds_one_file(tmp_path):
+    file = tmp_path / "a.tsv.zip"
+    for name, content in (("a.tsv", "x\ty\n"), ("b.tsv", "z\n")):
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.writestr(name, content)
+        if name == "a.tsv":
+            assert list(numbered_lines(file)) == [(f"{file}:1", "x\ty")]
+    with pytest.raises(ValueError, match="a.tsv.zip: must be an archive of one file, has 2"):
+        list(numbered_lines(file))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="a.tsv.zip: a damaged archive"):
         list(numbered_lines(file))
 
 
