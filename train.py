@@ -108,7 +108,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         take_settings(config, taken.settings(config), typed)
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
-    instantiate(config.trainer, logger=False)  # refuses its keys before hours of work
+    trainer = instantiate(config.trainer, logger=False)  # checks its keys before anything is read
     untrained = not get_class(config.model._target_).trainable
     if untrained and is_in_sweep() and (same := find_other_seed(config)):
         print(f"{config.system} is not trained, no seed changes it: {same} stands for {config.run}")
@@ -132,14 +132,14 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         peaks.end("load")
         metrics: dict[str, float] = {}
         if is_trained(config):
-            model, metrics["cost/train_seconds"] = train_model(config, folder, model, data, logger)
+            model, metrics["cost/train_seconds"] = train_model(trainer, folder, model, data, logger)
             peaks.end("train")
         elif taken is not None:
             # The weights of another run are not copied, unless nothing is measured: then this run
             # exists only to be opened again.
             if is_first and not (taken.is_run and data.test_splits):
                 save_weights(model, data.tokenizer, folder)
-            model.eval().to(instantiate(config.trainer, logger=False).strategy.root_device)
+            model.eval().to(trainer.strategy.root_device)
         start = time.perf_counter()
         if is_first or model.indexes_in_shards:
             model.index(data.documents, folder / "index")
@@ -203,11 +203,10 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
 
 
 def train_model(
-    config: DictConfig, run: Path, model: System, data: RetrievalDataModule, logger: Any
+    trainer: pl.Trainer, run: Path, model: System, data: RetrievalDataModule, logger: Any
 ) -> tuple[System, float]:
     """The trained model on its device, and the seconds of its training."""
-    loggers = [CurveLogger(run), *([logger] if logger else [])]
-    trainer = instantiate(config.trainer, logger=loggers)
+    trainer.loggers = [CurveLogger(run), *([logger] if logger else [])]
     seconds = fit(model, data, trainer, run)
     if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole
         trained = FinishedRun("run", run, read_config(run), {}, trust=True)

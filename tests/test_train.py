@@ -186,6 +186,12 @@ def test_a_training_that_ends_before_its_first_step_is_no_run(tmp_path):
         train(small(tmp_path, *keys))
 
 
+def test_lightning_refuses_its_keys_before_a_folder_is_made(tmp_path):
+    keys = ["model=bm25", f"output={tmp_path}", "logger=none", "+trainer.limit_train_batches=-3"]
+    assert "invalid value -3 for limit_train_batches" in command("train.py", *keys)
+    assert not any(tmp_path.iterdir())
+
+
 def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
     keys = ["model=bm25", *NO_ANALYSIS]
     train(small(tmp_path, *keys))
