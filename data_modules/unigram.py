@@ -14,7 +14,7 @@ from gr_mvdr.tokenizers import SPECIAL_TOKENS, UNK_ID, wrap_tokenizer
 _MARK = "\ue000"
 _WORD = re.compile(r"\w+")
 # Training sees this many letters of a word. A single sequence of 300,000 letters (DNA, base64) has
-# so many different substrings that training takes minutes or does not end.
+# such a number of different substrings that training takes minutes or does not end.
 _LONGEST_WORD = 256
 _LONG_WORD = re.compile(rf"\b(\w{{{_LONGEST_WORD}}})(\w+)")
 

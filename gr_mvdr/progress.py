@@ -33,6 +33,7 @@ def track(
         leave=None,
         delay=DELAY,
         mininterval=0.1 if is_watched else _LOG_INTERVAL,
+        maxinterval=10 if is_watched else _LOG_INTERVAL,
         disable=os.environ.get("LOCAL_RANK", "0") != "0",
     )
 

@@ -245,7 +245,7 @@ class GenerativeSystem(System):
             options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
 
         Raises:
-            ValueError: no documents are indexed, or an id of `among` is not one of theirs.
+            ValueError: no documents are indexed, or an id of `among` is not among them.
         """
         results: dict[str, dict[str, float]] = {query: {} for query in queries["id"][:]}
         shares: dict[str, dict[str, list[Share]]] = {query: {} for query in results}

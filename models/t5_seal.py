@@ -167,7 +167,7 @@ class T5SEAL(GenerativeSystem):
         segments: Callable[[str, dict], list[list[int]]] | None = None,
         pool: Literal["sum", "mean", "max"] = "mean",
     ) -> Ranking:
-        """Pools log p(segment | query) over segments of each candidate (facts: reranking by GR).
+        """Pools log p(segment | query) over segments of each candidate.
 
         A candidate without segments, a document without text, is left out.
 

@@ -4,7 +4,7 @@ A view is a name: the special token NAME asks for it in a source, NAME_end ends 
 and a table of documents holds them as `NAME_tokens`. The body is the text, any n-gram of which
 names the document (`models.t5_seal`); a text of another view names it as a whole. All views lie in
 one index, and the evidence of all is added up as if one search had generated it (Bevilacqua et al.
-2022; Li et al. 2023; facts: Full SEAL).
+2022; Li et al. 2023).
 """
 
 from collections.abc import Iterator, Sequence
