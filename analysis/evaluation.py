@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from pandas import DataFrame
 
+from analysis.runs.run_folder import ranking_file
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
 from gr_mvdr.evaluation.metrics import MACRO
@@ -91,9 +92,9 @@ def _record(
     """Writes a ranking and its judgements; returns its means over queries and their groups."""
     further = "" if split == data.test_splits[0] else split
     place = [part for part in (stage, form, further) if part]
-    ranking.write(run / f"{'-'.join(place)}.trec", type(model).__name__)
-    file = f"{stage}-{further}.qrels" if further else f"{stage}.qrels"
-    write_qrels(data.judgements(split, queries), run / file)
+    ranking.write(run / ranking_file(*place), type(model).__name__)
+    judged = ranking_file(stage, further, ending="qrels")
+    write_qrels(data.judgements(split, queries), run / judged)
     values = DataFrame.from_dict(judge(ranking, data, split, queries), orient="index")
     means = values.mean().to_dict()
     if groups := data.collection.group_queries(split, data.groups):  # xtr Table 3

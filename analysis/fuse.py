@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 from omegaconf import DictConfig
 
-from analysis.runs.run_folder import Run, named_folders, read_run
+from analysis.runs.run_folder import Run, named_folders, ranking_file, read_run
 from analysis.tables import metric_names
 from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate, read_qrels, write_qrels
@@ -191,7 +191,7 @@ def fuse(
     write_fusion(fused, parts, fusion, measured[fused.name], replaced=output is None)
     if judged:
         print(pd.DataFrame(measured).to_string(float_format="{:.3f}".format))
-    print(f"{folder}: fused, {', '.join(_file(split, 'trec') for split in splits)}")
+    print(f"{folder}: fused, {', '.join(ranking_file('retrieve', split) for split in splits)}")
     return folder
 
 
@@ -229,8 +229,8 @@ def _read_part(path: Path) -> Part:
         return Part(path.stem, path, {MAIN: Ranking.read(path)})
     run = read_run(path)
     splits = [MAIN, *sorted(metric_names.find_splits(run.metrics))]
-    files = {split: path / _file(split, "trec") for split in splits}
-    judged = {split: path / _file(split, "qrels") for split in splits}
+    files = {split: path / ranking_file("retrieve", split) for split in splits}
+    judged = {split: path / ranking_file("retrieve", split, ending="qrels") for split in splits}
     return Part(
         run.system,
         path,
@@ -238,10 +238,6 @@ def _read_part(path: Path) -> Part:
         {split: read_qrels(file, path) for split, file in judged.items() if file.exists()},
         run,
     )
-
-
-def _file(split: str, ending: str) -> str:
-    return f"{'-'.join(filter(None, ('retrieve', split)))}.{ending}"
 
 
 def check_shards(parts: Sequence[Part]) -> None:
@@ -358,9 +354,9 @@ def write_fusion(
         config = first.config | {"data": first.config["data"] | {"shard": None}, "fusion": made}
     with new_folder(fused.path, replace=replaced) as folder:
         for split, ranking in fused.rankings.items():
-            ranking.write(folder / _file(split, "trec"), fusion.method)
+            ranking.write(folder / ranking_file("retrieve", split), fusion.method)
         for split, judged in fused.qrels.items():
-            write_qrels(judged, folder / _file(split, "qrels"))
+            write_qrels(judged, folder / ranking_file("retrieve", split, ending="qrels"))
         write_text(folder / "config.yaml", yaml.safe_dump(config, allow_unicode=True))
         record |= {"seed": seed, "version": VERSION, "fusion": made}
         write_json(folder / "provenance.json", record)

@@ -220,10 +220,9 @@ def find_missing_parts(run: Path) -> list[str]:
     found = {part: _read_whole(run / part) for part in ("provenance.json", "metrics.json")}
     missing = [part for part, content in found.items() if content is None]
     metrics = found["metrics.json"] or {}
-    # "rerank/xtr/test_unseen/mrr@10" was measured on rerank-xtr-test_unseen.trec
-    searched = [key.split("/")[:-1] for key in metrics if "@" in key]
-    rankings = ["-".join(p) for p in searched if p and p[0] in ("retrieve", "rerank")]
-    wanted = {f"{name}.trec" for name in rankings} | {"report.html"}
+    ranked = [key.split("/")[:-1] for key in metrics if "@" in key]
+    wanted = {ranking_file(*place) for place in ranked if place[:1] in (["retrieve"], ["rerank"])}
+    wanted |= {"report.html"}
     wanted |= {"index"} if metrics.get("cost/index_bytes") else set()
     analyses = {key.split("/")[1] for key in metrics if key.startswith("analysis/")}
     wanted |= {"alignments"} if analyses & set(OF_ALIGNMENTS) else set()
@@ -231,6 +230,17 @@ def find_missing_parts(run: Path) -> list[str]:
     drawn = [entry["name"] for entry in entries if "name" in entry]
     wanted |= {f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
     return missing + sorted(name for name in wanted if not (run / name).exists())
+
+
+def ranking_file(*place: str, ending: str = "trec") -> str:
+    """The name of a ranking's file: "rerank-document_to_query-test_unseen.trec".
+
+    Args:
+        place: "retrieve" or "rerank", a form of reranking, a further test split, as in the keys of
+            the ranking's metrics; empty ones are left out.
+        ending: "qrels" for its judgements, which all forms of reranking share.
+    """
+    return f"{'-'.join(filter(None, place))}.{ending}"
 
 
 def _read_whole(path: Path, kind: type = dict) -> Any:

@@ -16,7 +16,7 @@ import torch
 
 from analysis.alignment_store import AlignmentStore
 from analysis.exact_match import DIRECTIONS
-from analysis.runs.run_folder import Run
+from analysis.runs.run_folder import Run, ranking_file
 from analysis.shape import agreement
 from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
 from analysis.tables import metric_names
@@ -28,8 +28,6 @@ from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, read_qrels
 from gr_mvdr.progress import track
 
-# Of all test queries, and of those that were reranked.
-JUDGEMENTS, RERANKED = "retrieve.qrels", "rerank.qrels"
 METRICS = ("mrr@10", "recall@10")
 
 
@@ -50,28 +48,27 @@ class JudgedQueries:
     @property
     def file(self) -> str:
         """The file of a run's ranking: "rerank-document_to_query.trec"."""
-        return self._of_split(f"{self.place.replace('/', '-', 1)}.trec")
+        return ranking_file(*self.place.split("/"), self.split)
 
-    def _of_split(self, file: str) -> str:
-        """A first split's file, of this one: "retrieve.qrels", "retrieve-test_unseen.qrels"."""
-        return f"-{self.split}.".join(file.rsplit(".", 1)) if self.split else file
+    def _judged(self, stage: str) -> str:
+        """The file of a stage's judgements: "retrieve-test_unseen.qrels"."""
+        return ranking_file(stage, self.split, ending="qrels")
 
     @cached_property
     def judgements(self) -> Qrels | None:
         """What the runs were judged by; None where a run lacks its files or seeds differ."""
-        files = [
-            run.path / name for run in self.runs for name in (self.file, self._of_split(JUDGEMENTS))
-        ]
+        names = self.file, self._judged("retrieve")
+        files = [run.path / name for run in self.runs for name in names]
         if not files or not all(file.exists() for file in files):
             return None
         first, *others = (self._read_judgements(run.path) for run in self.runs)
         return first if all(other == first for other in others) else None
 
     def _read_judgements(self, folder: Path) -> Qrels:
-        own = folder / self._of_split(RERANKED)
+        own = folder / self._judged("rerank")
         if self.place != "retrieve" and own.exists():
             return read_qrels(own, folder)
-        qrels = read_qrels(folder / self._of_split(JUDGEMENTS), folder)
+        qrels = read_qrels(folder / self._judged("retrieve"), folder)
         if self.place == "retrieve":  # a query for which nothing was retrieved counts, too
             return qrels
         # An older run has no file of them.
@@ -175,7 +172,7 @@ def compare_effectiveness(section: Section) -> Effectiveness:
     for group in section.groups:
         queries = JudgedQueries(group.runs)
         if queries.judgements is None:
-            reason = f"a run has no {queries.file} and {JUDGEMENTS}, or seeds were judged apart"
+            reason = f"a run has no {queries.file} and retrieve.qrels, or seeds were judged apart"
         elif judged is not None and queries.judgements != judged:
             reason = "judged on other queries than the first system"
         else:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.runs.run_folder import Run
+from analysis.runs.run_folder import Run, ranking_file
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.ranking import Ranking
 
@@ -82,7 +82,7 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> list[K
     for split in data.test_splits:
         queries = data.test_queries(split)
         judged = data.judgements(split, queries)
-        name = "retrieve.trec" if split == data.test_splits[0] else f"retrieve-{split}.trec"
+        name = ranking_file("retrieve", split if split != data.test_splits[0] else "")
         rankings = [_read_ranking(run.path, name) for run in runs]
         shown = split if len(data.test_splits) > 1 else ""
         for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
