@@ -219,7 +219,7 @@ class QueryPaths(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return getattr(subject.model, "generates", None) == "document"
+        return subject.model.generates == "document"
 
     def __init__(self, subject: Subject, pairs: Count):
         self.model, self.data, self.pairs = subject.model, subject.data, pairs
@@ -337,7 +337,7 @@ class FrameworkRanking(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return getattr(subject.model, "generates", None) == "document"
+        return subject.model.generates == "document"
 
     def __init__(self, subject: Subject, queries: Count):
         self.model, self.data = subject.model, subject.data

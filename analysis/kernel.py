@@ -324,8 +324,8 @@ class Kernel(Analysis):
     @classmethod
     def applies(cls, subject: Subject) -> bool:
         # A query generator's softmax is not over the query's tokens.
-        generates = getattr(subject.model, "generates", None)
-        return subject.model.paradigm == "multi_vector" or generates == "document"
+        model = subject.model
+        return model.paradigm == "multi_vector" or model.generates == "document"
 
     def __init__(
         self,

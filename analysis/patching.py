@@ -92,7 +92,7 @@ class Patch(NamedTuple):
 
 def patchable(model: System) -> bool:
     """Whether an encoder of the system reads the query by itself."""
-    return isinstance(model, MultiVector) or getattr(model, "generates", None) == "document"
+    return isinstance(model, MultiVector) or model.generates == "document"
 
 
 class PatchedPair:

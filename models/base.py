@@ -57,6 +57,8 @@ class System(pl.LightningModule):
     trainable: ClassVar[bool] = True
     # Whether its relevance is Eq. 1, so that it has an alignment.
     alignable: ClassVar[bool] = True
+    # Whose tokens its decoder generates; None = it has no decoder.
+    generates: ClassVar[Literal["document", "query"] | None] = None
     # What the parts of a search's score are, and what `score` measures.
     share_of: ClassVar[str] = "query token"
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"

@@ -6,7 +6,7 @@ query from the document (`models.beyond.query_generator`).
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class GenerativeSystem(System):
 
     paradigm = "generative"
     # Whose tokens it generates: the decoder's paths, and the rows of A that sum to one, are theirs.
-    generates: ClassVar[Literal["document", "query"]] = "document"
+    generates = "document"
     # Of the indexed documents, set by `index`; None of a system that generates queries.
     names: Names | None = None
     # Scores prefixes before a search (`models.beyond.planned_search`); None = no plan.

@@ -360,7 +360,7 @@ class Retriever:
         """The tokens that a generative system would write after a prefix (token ids), and where
         they lead.
         """
-        if getattr(self.system, "generates", "query") != "document":
+        if self.system.generates != "document":
             raise NotImplementedError(f"{self.label}: its search generates no identifiers")
         tokens = self.reader.queries([query])["tokens"][0]
         return [
@@ -391,7 +391,7 @@ class Retriever:
         )
 
     def _path(self, query: str, row: int) -> SearchPath | None:
-        if getattr(self.system, "generates", "query") != "document":
+        if self.system.generates != "document":
             return None
         return trace_search(self.system, self.reader.queries([query])["tokens"][0], row, query)
 

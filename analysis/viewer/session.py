@@ -128,7 +128,7 @@ class Session:
                     "paradigm": model.paradigm.replace("_", "-"),
                     "run": str(system.run.path),
                     "patchable": patchable(model),
-                    "generates": getattr(model, "generates", None) == "document",
+                    "generates": model.generates == "document",
                     "shares_of": model.share_of,
                 }
                 for number, system in enumerate(self.systems)
