@@ -25,11 +25,10 @@ from pandas import DataFrame
 
 from analysis.evaluation import judge
 from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
-from analysis.papers.place import place_tables
 from analysis.perturbations import PERTURBATIONS, Pair, make_pairs, perturb
 from analysis.runs.run_folder import named_folders
 from analysis.statistics import interval
-from analysis.tables.comparison import Comparison, compare_runs
+from analysis.tables.comparison import Comparison, compare_runs, place_tables
 from analysis.tables.metric_names import MISSING
 from analysis.tables.rows import Cell, Row, Table, format_markdown, read_rows, write_rows
 from data_modules.module import RetrievalDataModule

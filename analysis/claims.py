@@ -32,11 +32,10 @@ from analysis.alignment_store import MANIFEST, AlignmentStore
 from analysis.exact_match import OF_A
 from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
 from analysis.low_rank import composite_norm, equal_rows_residual, real_entries
-from analysis.papers.place import place_tables
 from analysis.runs.run_folder import STUDY, Run, named_folders
 from analysis.statistics import NORMAL, holm, interval, randomisation_test
 from analysis.tables import metric_names
-from analysis.tables.comparison import LEVEL, Comparison, Group, Section, compare_runs
+from analysis.tables.comparison import LEVEL, Comparison, Group, Section, compare_runs, place_tables
 from analysis.tables.rows import (
     Cell,
     Row,

@@ -14,12 +14,11 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.papers.paper import read_paper, write_paper_table
-from analysis.papers.place import name_comparison, place_comparison
 from analysis.runs.publish import describe_run, find_group, publish_comparison
 from analysis.runs.run_folder import named_folders
-from analysis.tables.comparison import Comparison, compare_runs
+from analysis.tables.comparison import Comparison, compare_runs, name_comparison, place_comparison
 from analysis.tables.page import examine_comparison, write_comparison
+from analysis.tables.paper import read_paper, write_paper_table
 from analysis.tables.rows import print_tables
 
 

@@ -13,9 +13,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from analysis.figures import Gallery
-from analysis.papers.place import name_comparison
 from analysis.runs.run_folder import Run, flatten
-from analysis.tables.comparison import Comparison
+from analysis.tables.comparison import Comparison, name_comparison
 
 # What a run leaves behind, by the kind of artefact: patterns in its folder.
 ARTEFACTS = {

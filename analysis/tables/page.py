@@ -11,12 +11,21 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, Gallery, GalleryEntry, styled
-from analysis.papers.paper import PaperTable
 from analysis.tables.comparison import LEVEL, Comparison, Section
-from analysis.tables.long_table import select, tabulate, tabulate_chapters
 from analysis.tables.metric_names import DIRECTIONS, read_key
+from analysis.tables.paper import PaperTable
 from analysis.tables.report import embed_picture, find_readings, name_splits, write_page
-from analysis.tables.rows import Cell, Row, Table, pivot, write_rows, write_tables
+from analysis.tables.rows import (
+    Cell,
+    Row,
+    Table,
+    pivot,
+    select,
+    tabulate,
+    tabulate_chapters,
+    write_rows,
+    write_tables,
+)
 from analysis.tables.significance import (
     Effectiveness,
     compare_alignments,

@@ -14,7 +14,6 @@ from pandas import DataFrame
 from analysis.figures import read_gallery
 from analysis.runs.run_folder import Run, flatten, read_run
 from analysis.tables.glossary import glossary, mark_terms
-from analysis.tables.long_table import select, tabulate, tabulate_chapters
 from analysis.tables.metric_names import (
     RANKED,
     all_chapters,
@@ -22,7 +21,7 @@ from analysis.tables.metric_names import (
     find_splits,
     join_intervals,
 )
-from analysis.tables.rows import Table, format_text
+from analysis.tables.rows import Table, format_text, select, tabulate, tabulate_chapters
 from analysis.token_retrieval import read_token_contexts
 from analysis.viewer.cases import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text

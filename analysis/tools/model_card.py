@@ -9,9 +9,8 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerBase
 
 from analysis.runs.run_folder import Run
-from analysis.tables.long_table import select, tabulate
 from analysis.tables.metric_names import RANKED, join_intervals
-from analysis.tables.rows import Table, escape_markdown, format_markdown, pivot
+from analysis.tables.rows import Table, escape_markdown, format_markdown, pivot, select, tabulate
 from gr_mvdr.heads.plain import Head
 from models.base import System
 from models.docid import Docid

@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from analysis.compare import compare
 from analysis.studies.sweep import CompareRuns
 from analysis.tables.comparison import compare_runs
-from analysis.tables.long_table import select, tabulate
 from analysis.tables.metric_names import Statistic
+from analysis.tables.rows import select, tabulate
 from gr_mvdr.evaluation.ranking import Ranking
 
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"

@@ -4,16 +4,16 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.compare import compare
-from analysis.papers.paper import (
+from analysis.runs.run_folder import read_run
+from analysis.studies.sweep import CompareRuns
+from analysis.tables.comparison import compare_runs
+from analysis.tables.paper import (
     Paper,
     PaperRow,
     match_runs,
     read_paper,
     write_paper_table,
 )
-from analysis.runs.run_folder import read_run
-from analysis.studies.sweep import CompareRuns
-from analysis.tables.comparison import compare_runs
 from analysis.tables.significance import JudgedQueries
 from gr_mvdr.evaluation.ranking import evaluate, read_qrels, write_qrels
 from tests.analysis.test_compare import rank_gold
