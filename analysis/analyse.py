@@ -16,7 +16,7 @@ from analysis.alignment_store import (
     extract_alignments,
     write_vocabulary,
 )
-from analysis.analysis import Analysis, Findings, GoldTokens, Subject, Texts
+from analysis.analysis import Analysis, Findings, Subject, Texts
 from analysis.evaluation import release_memory
 from analysis.figures import Gallery
 from analysis.gold import find_gold_tokens
@@ -138,14 +138,14 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     gold = find_gold_tokens(data, data.test_splits[0], store.pairs)
     if isinstance(model, T5SEAL):  # it forces a text and an end, nothing before (BART's <s>)
         first, after = len(data.template.document), len(data.template.suffix) - 1
-        gold = {k: tuple(p[first : len(p) - after] for p in own) for k, own in gold.items()}
+        gold = {pair: sides[:, first : sides.shape[1] - after] for pair, sides in gold.items()}
     if model.share_of == "vocabulary term":  # SPLADE's documents are terms without an order
         gold = {}
     return Texts(
         idf=inverse_document_frequency(frequencies, len(data.documents)),
         kinds=TokenKinds.of(data.tokenizer, size, find_special(data)),
         strings=partial(token_strings, data.tokenizer),
-        gold={pair: GoldTokens(*tokens) for pair, tokens in gold.items()},
+        gold=gold,
     )
 
 

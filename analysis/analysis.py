@@ -4,9 +4,7 @@
 
     @part("analysis")
     class AlignedShare(PairAnalysis):
-        name, title = "aligned_share", "Aligned tokens"
-        reading = "How much of a document takes part in its relevance."
-        metrics = (Metric("share", "The share of a document's tokens that are aligned at all."),)
+        name = "aligned_share"
 
         def measure(self, batch, first):
             pairs = batch.layers[-1]
@@ -18,7 +16,16 @@
             share = frame["aligned"].sum() / frame["tokens"].sum()
             return Findings(named(self.name, {"share": share}))
 
-Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb.
+Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb. What
+pages say of them is in `analysis/chapters.toml`:
+
+    [aligned_share]
+    title = "Aligned tokens"
+    reading = "How much of a document takes part in its relevance."
+
+    [[aligned_share.metrics]]
+    name = "share"
+    meaning = "The share of a document's tokens that are aligned at all."
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +41,6 @@ from torch import Tensor
 
 from analysis.alignment_store import AlignmentStore
 from analysis.figures import GalleryEntry
-from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from analysis.tokens import TokenKinds
 from gr_mvdr.relevance import Explanation
@@ -45,19 +51,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GoldTokens:
-    """The gold tokens of a document for a query, from the collection's annotations.
-
-    Attributes:
-        answer: (m,) bool over the document's tokens: they answer the question.
-        evidence: (m,) bool: they state what the question gives.
-    """
-
-    answer: Tensor
-    evidence: Tensor
-
-
-@dataclass(frozen=True)
 class Texts:
     """Facts about a run's texts that the alignments do not hold.
 
@@ -65,13 +58,14 @@ class Texts:
         idf: (V,) fp32 importance of every token id.
         kinds: which ids are special, punctuation or stopwords.
         strings: token ids → their strings.
-        gold: (query id, document id) → gold tokens; {} where the collection has none.
+        gold: (query id, document id) → (2, m) bool over the document's tokens: those that answer
+            the question, and those that state what it gives (`analysis.gold.find_gold_tokens`).
     """
 
     idf: Tensor
     kinds: TokenKinds
     strings: Callable[[Sequence[int]], list[str]]
-    gold: Mapping[tuple[str, str], GoldTokens] = field(default_factory=dict)
+    gold: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,17 +109,11 @@ class Analysis:
     one that asks the model itself does so in `finish`.
 
     Attributes:
-        name: the first part of its metrics' names, and its chapter on pages. Analyses may share
-            one: the first that is listed gives the title.
-        title: the chapter's heading. reading: how to read its numbers, a sentence or two.
-        metrics: what it measures. words: other words of its metrics' names → what they mean.
+        name: the first part of its metrics' names, and its chapter on pages; analyses may share
+            one.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str] = ""
-    reading: ClassVar[str] = ""
-    metrics: ClassVar[tuple[Metric, ...]] = ()
-    words: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.contribution import SIDES, contributions
-from analysis.figures import COLOURS, GalleryEntry, legend_below, page_panels, styled
+from analysis.figures import COLOURS, captioned, legend_below, page_panels, styled
 from analysis.statistics import NORMAL
-from analysis.tables.metric_names import Metric
 from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
 from gr_mvdr.options import Count, Size, part
@@ -27,13 +26,6 @@ from gr_mvdr.relevance import PairAlignment
 REPORTED = {"document": 4, "query": 1}  # how many tokens are removed in the metrics
 _BATCH = 32  # pairs
 LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
-CAPTION = (
-    "How much the score of a query and its relevant document falls when some tokens of the "
-    "document or of the query are removed and the pair is scored again, in standard deviations of "
-    "the score over pairs; bars are 95 % intervals of the mean. If the alignment shows what the "
-    "score is made of, the most aligned tokens cost more than random ones. A generative system "
-    "reads each token in the context of those before it, which any gap breaks. Special tokens stay."
-)
 
 
 def without_tokens(ids: Tensor, mask: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,19 +87,7 @@ class Deletion(Analysis):
         draws: random choices a pair.
     """
 
-    name, title = "deletion", "Deleting tokens"
-    reading = (
-        "How much the score falls, in standard deviations of the scores, when the most aligned "
-        "tokens are taken out, compared with as many random ones."
-    )
-    metrics = (
-        Metric(
-            "aligned_#",
-            "How much the score falls without this number of the most aligned tokens, in standard "
-            "deviations.",
-        ),
-        Metric("random_#", "How much the score falls without this number of random tokens."),
-    )
+    name = "deletion"
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -146,8 +126,7 @@ class Deletion(Analysis):
         reported = table[table["tokens"] == table["side"].map(REPORTED)]
         flat = {f"{r.side}/{r.removed}_{r.tokens}": r.deviations for r in reported.itertuples()}
         title = f"{data.collection.name}: scores of {len(scores):,} pairs without some tokens"
-        entry = GalleryEntry("deletion", "Scores without the most aligned tokens", CAPTION)
-        figures = [(deletion_figure(table, title), entry)]
+        figures = [(deletion_figure(table, title), captioned("deletion"))]
         tables = {"deletion": table.to_dict("records")}
         return Findings(named(self.name, flat), tables, figures)
 
@@ -210,21 +189,15 @@ def deletion_figure(table: DataFrame, title: str) -> Figure:
     for axes, (side, rows) in zip(panels, sides, strict=True):
         for (name, label), colour, marker in zip(LABELS.items(), COLOURS, "os", strict=False):
             drawn = rows[rows["removed"] == name]
-            axes.errorbar(
-                drawn["tokens"],
-                drawn["deviations"],
-                yerr=NORMAL * drawn["deviations_error"],
-                color=colour,
-                marker=marker,
-                capsize=2,
-                label=label,
-            )
+            error = NORMAL * drawn["deviations_error"]
+            look = {"color": colour, "marker": marker, "capsize": 2, "label": label}
+            axes.errorbar(drawn["tokens"], drawn["deviations"], yerr=error, **look)
         axes.axhline(0, color="#666666", linewidth=0.8)
-        counts = sorted(set(rows["tokens"]))
         axes.set_xscale("log", base=2)
-        axes.set_xticks(counts, [str(count) for count in counts])
+        counts = rows["tokens"].unique()
+        axes.set_xticks(counts, counts.astype(str))
         axes.set(xlabel="tokens removed", title=f"tokens of the {side}")
-        axes.grid()
+        axes.grid(visible=True)
     panels[0].set_ylabel("fall of the score\n(standard deviations)")
     legend_below(figure, 2)
     return figure

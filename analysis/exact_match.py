@@ -7,7 +7,6 @@ the soft rate how much of the whole spread falls on partners that are the same t
 
 from collections.abc import Iterator
 from itertools import product
-from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -19,15 +18,16 @@ from analysis.alignment_store import StoreDescription
 from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, Texts, named
 from analysis.figures import (
     PANEL_HEIGHT,
-    GalleryEntry,
+    captioned,
     draw_boxes,
     legend_below,
     page_figure,
     page_panels,
     styled,
 )
+from analysis.framework import candidate_batches
 from analysis.statistics import long_frame, mean_table, spearman, spread
-from analysis.tables.metric_names import Metric
+from analysis.tables.metric_names import find_chapter
 from analysis.tokens import BIN_NAMES, idf_bin
 from analysis.viewer.directed_alignment import (
     ALIGNING,
@@ -55,25 +55,6 @@ HAS_MATCH = 1e-6
 SUFFIXES = {("all", "all"): "", ("matched", "all"): "_matched", ("all", "content"): "_content"}
 
 PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
-BOXES = (
-    "One value for each token type of the aligning side: how often its strongest partner is the "
-    "same token (hard), and how much of its alignment falls on equal tokens (soft). Boxes span "
-    "the quartiles, the line is the median, the diamond the mean; rarer tokens are to the right. "
-    "Blue counts every occurrence, orange only those that have an equal token to match."
-)
-OF_A_CAPTION = (
-    " The third panel is the paper's soft rate, of the softmax of A itself (MaxSim's ones and "
-    "zeros); the second takes the softmax of the similarity."
-)
-GENERATIVE = (
-    " The paper shows only the soft rate of generative retrieval, since cross-attention is not "
-    "trained to choose one token; the hard rate here is that of its largest weight."
-)
-HEADS = (
-    "Each cell is one head of the decoder's cross-attention: how much of its alignment falls on "
-    "equal tokens, averaged over the tokens of the aligning side. A dark cell is a head that "
-    "copies; the two panels read the same attention in both directions."
-)
 
 
 def exact_match(
@@ -173,11 +154,9 @@ def summarise_matches(
         binned = binned.agg(averages | {"token": "size"}).rename(columns={"token": "token_types"})
         table = pd.concat([whole, binned]).assign(definition=definition, tokens=tokens)
         tables += table.to_dict("records")
-        for row, measure in product(whole.to_dict("records"), measures):
-            key = f"{row['direction']}/{measure}{suffix}"
-            flat[key] = row[measure]
-            if not suffix:
-                flat |= {f"{key}_{end}": row[f"{measure}_{end}"] for end in ("low", "high")}
+        wanted = measures if suffix else [name for name in whole if name.startswith((*measures,))]
+        for row, name in product(whole.to_dict("records"), wanted):
+            flat[f"{row['direction']}/{name}{suffix}"] = row[name]
         if tokens == "all":
             boxes.append(types.assign(counted=DEFINITIONS[definition]))
             for row, measure in product(binned.to_dict("records"), measures):
@@ -190,11 +169,12 @@ def summarise_matches(
             flat[f"{direction}/{measure}_idf_correlation"] = trend
     types, figures = pd.concat(boxes), []
     name = "_".join(filter(None, ("exact_match", over)))
-    for direction in DIRECTIONS:
+    texts = find_chapter("exact_match").figures["exact_match"]
+    further = texts["sparse" if OF_A in measures else "generative"]
+    for direction, number in PAPERS_FIGURE.items():
         words = direction.replace("_", " ") + (f", {over}" if over else "")
-        heading = f"Exact match, {words} (the paper's {PAPERS_FIGURE[direction]})"
-        caption = BOXES + (OF_A_CAPTION if OF_A in measures else GENERATIVE)
-        entry = GalleryEntry(f"{name}_{direction}", heading, caption)
+        filled = {"direction": words, "number": number, "further": further}
+        entry = captioned("exact_match", f"{name}_{direction}", **filled)
         shown = types[types["direction"] == direction]
         figures.append((match_boxes(shown, direction, f"{description.title}: {words}"), entry))
     values = {"/".join(filter(None, (over, key))): value for key, value in flat.items()}
@@ -205,37 +185,7 @@ def summarise_matches(
 class ExactMatch(PairAnalysis):
     """How often do tokens align to themselves? (gr_as_mvdr §7.2)"""
 
-    name, title = "exact_match", "Exact match"
-    reading = (
-        "How often a token aligns to the same token on the other side (hard: its strongest partner "
-        "is the same token; soft: the share of its alignment on equal tokens). “hard” and “soft” "
-        "average over all occurrences of the aligning tokens, “matched” only over those with an "
-        "equal token to match. Under an IDF range is the average over the token types in it."
-    )
-    metrics = (
-        Metric(
-            "hard",
-            "Hard exact match: the share of tokens whose strongest partner is the same token.",
-            headline=True,
-        ),
-        Metric(
-            "soft",
-            "Soft exact match: the share of a token's alignment that falls on equal tokens.",
-            headline=True,
-        ),
-        Metric(
-            "soft_of_a",
-            "The soft rate as the paper has it for a sparse alignment: of the softmax of A itself, "
-            "not of the similarity.",
-        ),
-    )
-    words: ClassVar[dict[str, str]] = {
-        "content": "Over content tokens alone: neither special, nor punctuation, nor stopwords.",
-        "matched": "Only tokens that have an equal token on the other side count.",
-        "idf correlation": "Does it rise with the rarity of the token? A correlation, −1 to 1.",
-        "IDF range | IDF #-# | IDF #": "Over the tokens whose IDF lies in this range; larger is "
-        "rarer.",
-    }
+    name = "exact_match"
 
     def __init__(self, subject: Subject):
         super().__init__(subject)
@@ -258,8 +208,8 @@ class ExactMatch(PairAnalysis):
             by = ["layer", "head", "direction"]
             table = mean_table(pd.concat(self.heads), by, MEASURES, "occurrences")
             found.tables["exact_match_heads"] = table.to_dict("records")
-            entry = GalleryEntry("exact_match_heads", "Exact match by layer and head", HEADS)
-            found.figures.append((head_map(table, self.description.title), entry))
+            heads = head_map(table, self.description.title)
+            found.figures.append((heads, captioned("exact_match_heads")))
         return found
 
 
@@ -295,9 +245,6 @@ class CandidateMatch(Analysis):
 
     @torch.inference_mode()
     def finish(self) -> Findings:
-        # With the module of the data, which comparisons can do without.
-        from analysis.framework import candidate_batches
-
         parts, special, model = [], self.texts.kinds.special, self.model.eval()
         for group, batch in candidate_batches(model, self.data, self.split, self.queries):
             found = model.align(batch.to(model.device))

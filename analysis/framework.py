@@ -14,7 +14,6 @@ from log p(d | q) (Eq. 8) to the sum of logits (Eq. 11) and on to the last layer
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import pandas
 import torch
@@ -24,9 +23,8 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import judge
-from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
-from analysis.statistics import interval, spread
-from analysis.tables.metric_names import Metric
+from analysis.figures import COLOURS, captioned, page_figure, styled
+from analysis.statistics import mean_table, spread
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.cross_attention import CONSTANTS
@@ -39,18 +37,6 @@ from models.base import System, Table
 # Kinds of path that every layer has: the table adds a row for the sum over layers.
 LAYERED = ("self_attention", "cross_attention", "feed_forward")
 KINDS = ("embedding", *LAYERED, *CONSTANTS)
-PATHS = (
-    "Each logit of a target token is the sum of these paths. Left: how much of the logits' "
-    "variance over tokens comes through a path, cov(path, logit) / var(logit); negative where it "
-    "works against the others. Middle: the same for the means over each pair's tokens. Right: the "
-    "mean of |path| / Σ |paths|. The bars of a panel sum to 1. Eq. 14 keeps the last layer's "
-    "cross-attention alone."
-)
-CHANGES = (
-    "The same target tokens after another query: the share of each path in the change of their "
-    "logits, as above. Only cross-attention reads the query; what other paths add they got from "
-    "an earlier cross-attention, which Eq. 14 leaves out."
-)
 PANELS = {
     "covariance_share": "covariance with the\n{}, over tokens",
     "pair_mean_share": "covariance with the\n{}, over pairs",
@@ -61,69 +47,55 @@ _BATCH = 16  # pairs
 _CONSTANT = 1e-12
 
 
-class Shares:
-    """How much of totals comes through each of the P parts that sum to them; keeps fp64 sums."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sums = self.products = self.sizes = torch.zeros((), dtype=torch.float64)
-
-    def update(self, parts: Tensor, totals: Tensor) -> None:
-        """Adds n totals (n,) and their parts (n, P)."""
-        both = torch.cat([parts, totals[:, None]], 1).double().cpu()
-        sizes = both[:, :-1].abs()
-        self.count += len(both)
-        self.sums = self.sums + both.sum(0)
-        self.products = self.products + both.T @ both[:, -1]
-        # The clamp counts a total whose parts are all zero as zero for each part.
-        self.sizes = self.sizes + sizes.div(sizes.sum(1, keepdim=True).clamp(min=1e-300)).sum(0)
-
-    @property
-    def covariance(self) -> Tensor:
-        """(P,) cov(part, total) / var(total); they sum to 1.
-
-        Negative where a part works against the others; NaN where totals do not vary.
-        """
-        mean, square = self.sums / self.count, self.products / self.count
-        covariance = square - mean * mean[-1]
-        varies = covariance[-1] > _CONSTANT * square[-1]
-        return (covariance / covariance[-1])[:-1] if varies else covariance[:-1] * torch.nan
-
-    @property
-    def absolute(self) -> Tensor:
-        """(P,) mean of |part| / Σ |parts|; they sum to 1."""
-        return self.sizes / self.count
-
-
 class PathShares:
-    """`Shares` of paths in the logits of tokens, and in the means over each pair's tokens.
+    """How much of the logits comes through each path, over tokens and over means of pairs' tokens.
 
     The latter are what distinguishes pairs; as means they do not depend on the targets' lengths.
     """
 
     def __init__(self) -> None:
-        self.tokens, self.pairs = Shares(), Shares()
+        self.tokens: list[Tensor] = []  # (n, P + 1) fp64 paths and logits of tokens, a batch each
+        self.pairs: list[Tensor] = []
 
     def update(self, paths: Tensor, logits: Tensor, mask: Tensor) -> None:
         """Adds paths (B, P, M) and logits (B, M) where mask (B, M) is True."""
-        self.tokens.update(paths.transpose(1, 2)[mask], logits[mask])
-        some = mask.any(1)
-        counts = mask.sum(1, keepdim=True)[some]
-        sums = (paths.double() * mask[:, None]).sum(2)[some]
-        self.pairs.update(sums / counts, ((logits.double() * mask).sum(1)[some]) / counts[:, 0])
+        both, mask = torch.cat([paths, logits[:, None]], 1).double().cpu(), mask.cpu()
+        self.tokens.append(both.transpose(1, 2)[mask])
+        means = (both * mask[:, None]).sum(2) / mask.sum(1, keepdim=True)
+        self.pairs.append(means[mask.any(1)])
 
-    def table(self, names: Sequence[str]) -> DataFrame:
-        """A row for each path, and one for each kind of `LAYERED`, the sum over its layers."""
-        shares = {
-            "covariance_share": self.tokens.covariance,
-            "absolute_share": self.tokens.absolute,
-            "pair_mean_share": self.pairs.covariance,
-        }
-        table = DataFrame({name: part.numpy() for name, part in shares.items()}, index=names)
+    def table(self, names: Sequence[str]) -> DataFrame | None:
+        """A row for each path, and one for each kind of `LAYERED`, the sum over its layers; None
+        without a token.
+        """
+        tokens, pairs = torch.cat(self.tokens), torch.cat(self.pairs)
+        if not len(tokens):
+            return None
+        shares = covariance_shares(tokens), absolute_shares(tokens), covariance_shares(pairs)
+        columns = "covariance_share", "absolute_share", "pair_mean_share"
+        table = DataFrame(torch.stack(shares, 1).numpy(), names, columns)
         kinds = table.groupby(list(map(path_kind, names))).sum(min_count=1)
         for kind in LAYERED:
             table.loc[f"{kind}_all"] = kinds.loc[kind]
         return table.rename_axis("path")
+
+
+def covariance_shares(both: Tensor) -> Tensor:
+    """(P,) cov(part, total) / var(total) of (n, P + 1) parts and their total; they sum to 1.
+
+    Negative where a part works against the others; NaN where totals do not vary.
+    """
+    centred = both - both.mean(0)
+    covariance = centred.T @ centred[:, -1]
+    varies = covariance[-1] > _CONSTANT * both[:, -1].square().sum()
+    return (covariance / covariance[-1])[:-1] if varies else covariance[:-1] * torch.nan
+
+
+def absolute_shares(both: Tensor) -> Tensor:
+    """(P,) mean of |part| / Σ |parts| of (n, P + 1) parts and their total; they sum to 1."""
+    sizes = both[:, :-1].abs()
+    # The clamp counts a total whose parts are all zero as zero for each part.
+    return sizes.div(sizes.sum(1, keepdim=True).clamp(min=1e-300)).mean(0)
 
 
 def path_kind(name: str) -> str:
@@ -135,33 +107,7 @@ def path_kind(name: str) -> str:
 class Framework(Analysis):
     """What does each path of the decoder add to the target tokens' logits? (§8)"""
 
-    name, title = "framework", "Does the framework hold?"
-    reading = (
-        "The share of the decoder's own logits that comes from cross-attention, which is all that "
-        "the equation of relevance sees; the rest comes from self-attention, feed-forward layers "
-        "and embeddings."
-    )
-    metrics = (
-        Metric(
-            "cross_attention_share",
-            "The share of the logits' variance that comes through all layers' cross-attention.",
-            headline=True,
-        ),
-        Metric(
-            "last_layer_share",
-            "The share of the logits' variance that comes through the last cross-attention: Eq. 14",
-            headline=True,
-        ),
-        Metric(
-            "cross_attention_absolute_share",
-            "The share of cross-attention in the absolute sizes of a logit's parts.",
-        ),
-        Metric(
-            "last_layer_absolute_share",
-            "The share of the last cross-attention in the absolute sizes of a logit's parts.",
-        ),
-        Metric("sum_error", "The distance of the parts' sum from the model's logits: rounding."),
-    )
+    name = "framework"
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -185,10 +131,9 @@ class Framework(Analysis):
         for name, path in (("last_layer", self.last), ("cross_attention", "cross_attention_all")):
             flat[f"{name}_share"] = table["covariance_share"][path]
             flat[f"{name}_absolute_share"] = table["absolute_share"][path]
-        entry = GalleryEntry("framework", "Where the logits come from", PATHS)
-        figures = [(share_bars(table.loc[list(self.names)], "logit"), entry)]
+        bars = share_bars(table.loc[list(self.names)], "logit")
         tables = {"framework": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, figures)
+        return Findings(named(self.name, flat), tables, [(bars, captioned("framework"))])
 
 
 @part("analysis")
@@ -205,17 +150,6 @@ class QueryPaths(Analysis):
     """
 
     name = "framework"
-    metrics = (
-        Metric(
-            "query_cross_attention_share",
-            "The share of cross-attention in the change of the logits when the query changes.",
-        ),
-        Metric(
-            "query_last_layer_share",
-            "The share of the last cross-attention in the change of the logits when the query "
-            "changes.",
-        ),
-    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -239,18 +173,16 @@ class QueryPaths(Analysis):
             mask = explained.layers[-1].document_mask & changed.to(model.device)
             parts, names = before.contributions - after.contributions, before.names
             shares.update(parts, before.logits - after.logits, mask)
-        if not shares.tokens.count:
+        if not batches or (table := shares.table(names)) is None:
             return Findings()
-        table = shares.table(names)
         last = [name for name in names if path_kind(name) == "cross_attention"][-1]
         flat = {
             "query_last_layer_share": table["covariance_share"][last],
             "query_cross_attention_share": table["covariance_share"]["cross_attention_all"],
         }
-        entry = GalleryEntry("framework_query", "How a query changes the logits", CHANGES)
-        figures = [(share_bars(table.loc[list(names)], "change of logit"), entry)]
+        bars = share_bars(table.loc[list(names)], "change of logit")
         tables = {"framework_query": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, figures)
+        return Findings(named(self.name, flat), tables, [(bars, captioned("framework_query"))])
 
 
 @styled
@@ -322,18 +254,6 @@ class FrameworkRanking(Analysis):
     """
 
     name = "framework"
-    metrics = (
-        Metric(
-            "rank_correlation",
-            "Do two scores order the candidates alike? 1: in the same order, 0: without relation.",
-        ),
-    )
-    words: ClassVar[dict[str, str]] = {
-        "all layers": "Ranked by the cross-attention of all layers (Eq. 14).",
-        "last layer": "Ranked by the last layer's cross-attention (Eq. 14).",
-        "logits": "Ranked by the sum of the logits (Eq. 11).",
-        "score own": "Ranked by the system's own score.",
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -351,19 +271,18 @@ class FrameworkRanking(Analysis):
         by_query = scores.groupby("query")
         columns = list(scores.columns[2:])
         correlations = by_query[columns].corr("spearman").groupby(level=1).mean()
-        flat = {}
+        judged, flat = [], {}
         for key in columns:
             ranking = {q: dict(zip(g["document"], g[key], strict=True)) for q, g in by_query}
-            judged = judge(Ranking(ranking), self.data, self.split, self.queries, ["mrr@10"])
-            mrr = torch.tensor([[values["mrr@10"]] for values in judged.values()])
-            ends = map(float, interval(mrr))
-            numbers = float(mrr.double().mean()), *ends
-            flat |= zip(
-                (f"{key}/mrr@10{end}" for end in ("", "_low", "_high")), numbers, strict=True
-            )
+            values = judge(Ranking(ranking), self.data, self.split, self.queries, ["mrr@10"])
+            mrr = [one["mrr@10"] for one in values.values()]
+            judged.append(DataFrame({"pair": range(len(mrr)), "score": key, "mrr@10": mrr}))
             truth = "log_prob/sum" if key.endswith("/sum") else "log_prob/mean"
             if key != truth:
                 flat[f"{key}/rank_correlation"] = correlations.loc[key, truth]
+        table = pandas.concat(judged).assign(queries=1.0)
+        for row in mean_table(table, ["score"], ["mrr@10"], "queries").to_dict("records"):
+            flat |= {f"{row['score']}/{name}": row[name] for name in row if "@" in name}
         return Findings(named(self.name, flat))
 
     @torch.inference_mode()

@@ -12,12 +12,12 @@ nothing about where the answer is. Pairs whose document is not read as its text 
 vectors) are left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas
 import torch
+from datasets import Dataset
 from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
@@ -27,13 +27,12 @@ from analysis.figures import (
     COLOURS,
     MARKERS,
     PANEL_HEIGHT,
-    GalleryEntry,
+    captioned,
     legend_below,
     page_figure,
     styled,
 )
 from analysis.statistics import long_frame, spread, spread_numbers
-from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment, normalised
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.options import Count, part
@@ -41,16 +40,12 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, PairAlignment
 from gr_mvdr.texts import SEPARATOR
 
-Pair = tuple[str, str]
-Gold = tuple[Tensor, Tensor]  # answer and evidence, (m,) bool each
-
 COLUMNS = ("gold", "evidence")
-_CHUNK = 256  # documents tokenised at once
 
 
 def find_gold_tokens(
-    data: RetrievalDataModule, split: str, pairs: Sequence[Pair]
-) -> dict[Pair, Gold]:
+    data: RetrievalDataModule, split: str, pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], Tensor]:
     """Where the documents of some pairs answer their queries.
 
     A token counts if one of its characters is in a span. Tokens around a text never count, nor do
@@ -61,25 +56,25 @@ def find_gold_tokens(
         pairs: (query id, relevant document id), as of `data.test_pairs`.
 
     Returns:
-        For each pair whose answer is among the tokens that are kept: answer (m,) bool, the tokens
-        that answer the question, and evidence (m,) bool, those that state what it gives. m counts
-        the tokens as in a batch, those around the text included. {} where the collection knows no
-        answers, where documents are read without their text or cleaned, which moves the spans, or
-        where the tokeniser cannot say which characters a token covers (ByT5's).
+        For each pair whose answer is among the tokens that are kept: (2, m) bool, the tokens that
+        answer the question, and those that state what it gives. m counts the tokens as in a batch,
+        those around the text included. {} where the collection knows no answers, where documents
+        are read without their text or cleaned, which moves the spans, or where the tokeniser
+        cannot say which characters a token covers (ByT5's).
     """
     queries = data.queries(split)
     known = set(COLUMNS) <= set(queries.column_names)
     is_read = "text" in data.text_fields and not data.cleaning
-    if not (known and is_read and data.tokenizer.is_fast):
+    if not (pairs and known and is_read and data.tokenizer.is_fast):
         return {}
     columns = (queries[name][:] for name in ("id", *COLUMNS))
     spans = {query: parts for query, *parts in zip(*columns, strict=True)}
     characters = _characters(data, {document for _, document in pairs})
     gold = {}
     for query, document in pairs:
-        answer, evidence = (_inside(characters[document], part) for part in spans[query])
-        if answer.any():
-            gold[query, document] = answer, evidence
+        sides = torch.stack([_inside(characters[document], part) for part in spans[query]])
+        if sides[0].any():
+            gold[query, document] = sides
     return gold
 
 
@@ -90,21 +85,21 @@ def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.
     """
     before, after = len(data.template.document), len(data.template.suffix)
     room = data.document_length - before - after
-    rows = [row for row, name in enumerate(data.documents["id"][:]) if name in documents]
+    read = _select(data, documents)
+    encoded = data.tokenizer(read["text"][:], add_special_tokens=False, return_offsets_mapping=True)
+    first = data.text_fields[: list(data.text_fields).index("text")]  # joined before the text
     found = {}
-    for start in range(0, len(rows), _CHUNK):
-        read = data.documents[rows[start : start + _CHUNK]]
-        encoded = data.tokenizer(
-            read["text"], add_special_tokens=False, return_offsets_mapping=True
-        )
-        for number, offsets in enumerate(encoded["offset_mapping"]):
-            # `text` is joined after the fields that stand before it, empty ones left out.
-            fields = data.text_fields[: list(data.text_fields).index("text")]
-            texts = [read[field][number] for field in fields]
-            shift = sum(len(text) + len(SEPARATOR) for text in texts if text)
-            own = np.array(offsets[:room], dtype=np.int64).reshape(-1, 2) - shift
-            found[read["id"][number]] = np.pad(own, ((before, after), (0, 0)))
+    for document, offsets in zip(read, encoded["offset_mapping"], strict=True):
+        shift = sum(len(document[field]) + len(SEPARATOR) for field in first if document[field])
+        own = np.array(offsets[:room], dtype=np.int64).reshape(-1, 2) - shift
+        found[document["id"]] = np.pad(own, ((before, after), (0, 0)))
     return found
+
+
+def _select(data: RetrievalDataModule, names: Collection[str]) -> Dataset:
+    """The rows of some documents."""
+    rows = [row for row, name in enumerate(data.documents["id"][:]) if name in names]
+    return data.documents.select(rows)
 
 
 def _inside(characters: np.ndarray, spans: Sequence[Mapping[str, int]]) -> Tensor:
@@ -126,13 +121,6 @@ GOLDS = {
     "the answer and what is given": ("possible_recall", "possible_precision"),
 }
 LABELS = {"own": "its own alignment", "softmax": "softmax of similarity"}
-CAPTION = (
-    "Document tokens in the order of their strongest alignment with a query token, heads averaged; "
-    "the points of a curve are the first 1, 2, 3, 5, 10 and 20 tokens. Gold are the tokens that "
-    "answer the question (above), and also those that state what it gives (below). The dashed "
-    "line is a random order: a curve above it only in the lower panels belongs to a system that "
-    "aligns what the question says and finds the answer next to it."
-)
 
 
 def strength(alignment: Tensor, query_mask: Tensor) -> Tensor:
@@ -209,33 +197,7 @@ class GoldAlignment(PairAnalysis):
     alignment: every token that counts is aligned.
     """
 
-    name, title = "gold", "Gold alignments"
-    reading = (
-        "The alignment against the document tokens that answer the question. “random” is the "
-        "precision of tokens in random order. AER is the alignment error rate, 0 at best; the "
-        "threshold of each half of the pairs is the best one of the other half. “align all” is "
-        "the error of aligning every token."
-    )
-    metrics = (
-        Metric("precision@#", "The share of the chosen tokens that answer the question."),
-        Metric(
-            "possible_precision@#",
-            "The share of the chosen tokens that answer the question or state what it gives.",
-        ),
-        Metric(
-            "aer",
-            "Alignment error rate against the tokens that answer the question: 0 is perfect, 1 "
-            "the worst.",
-            label="AER",
-            headline=True,
-        ),
-        Metric("align_all_aer", "The alignment error rate of aligning every token."),
-        Metric("random_precision", "The precision of tokens in random order."),
-        Metric(
-            "random_possible_precision",
-            "The share of tokens in random order that answer the question or state what it gives.",
-        ),
-    )
+    name = "gold"
 
     def __init__(self, subject: Subject):
         super().__init__(subject)
@@ -278,8 +240,8 @@ class GoldAlignment(PairAnalysis):
         found = torch.zeros(2, *pairs.document_ids.shape, dtype=torch.bool)
         for row, length in enumerate(pairs.document_mask.sum(1).tolist()):
             gold = self.texts.gold.get(tuple(self.pairs[first + row]))
-            if gold is not None and len(gold.answer) == length:
-                found[:, row, :length] = torch.stack([gold.answer, gold.evidence])
+            if gold is not None and gold.shape[1] == length:
+                found[:, row, :length] = gold
         return found
 
     def summarise(self, frame: DataFrame) -> Findings:
@@ -307,9 +269,9 @@ class GoldAlignment(PairAnalysis):
         table["selection"] = np.where(table["selection"] > len(THRESHOLDS), "top", "threshold")
         pairs = frame["pair"].nunique()
         title = f"{self.description.title}: alignments against {pairs:,} gold pairs"
-        entry = GalleryEntry("gold_alignment", "Alignments against the answer's tokens", CAPTION)
+        figures = [(gold_figure(table, title), captioned("gold_alignment"))]
         tables = {"gold_alignment": table.to_dict("records")}
-        return Findings(named(self.name, flat), tables, [(gold_figure(table, title), entry)])
+        return Findings(named(self.name, flat), tables, figures)
 
 
 def fitted_error(frame: DataFrame) -> float:
@@ -382,24 +344,6 @@ class DecodedIdentifiers(Analysis):
     """
 
     name = "gold"
-    metrics = (
-        Metric("found", "The share of pairs whose document holds a generated identifier."),
-        Metric("precision", "The share of the chosen tokens that answer the question."),
-        Metric(
-            "possible_precision",
-            "The share of the chosen tokens that answer the question or state what it gives.",
-        ),
-        Metric("best_found", "The share of pairs whose document holds the best identifier."),
-        Metric("best_precision", "The share of the best identifier that answers the question."),
-        Metric(
-            "best_possible_precision",
-            "The share of the best identifier that answers the question or states what it gives.",
-        ),
-        Metric("best_recall", "The share of the answer that the best identifier holds."),
-    )
-    words: ClassVar[dict[str, str]] = {
-        "decoded": "The tokens that the system generated, against those that answer the question."
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -422,36 +366,33 @@ class DecodedIdentifiers(Analysis):
         gold = find_gold_tokens(self.data, self.split, pairs)
         if not gold:
             return Findings()
-        documents, decoded = self._documents({document for _, document in gold}), self._decoded()
-        frames = []
+        documents, decoded, frames = self._documents(gold), self._decoded(), []
         for number, ((query, name), sides) in enumerate(gold.items()):
             covered = [occurrences(documents[name], one) for one in decoded[query]]
             covered = torch.stack(covered or [torch.zeros_like(sides[0])])
             both = torch.stack([covered.any(0), covered[0]]).float()  # all, and the best
-            frames.append(
-                long_frame(number, {k: v[None] for k, v in measure(both, *sides).items()}, "form")
-            )
-        frame = pandas.concat(frames)
-        frame = frame.assign(found=frame["precision"].notna())
-        flat = {}
+            values = {key: value[None] for key, value in measure(both, *sides).items()}
+            frames.append(long_frame(number, values, "form"))
+        frame, flat = pandas.concat(frames), {}
         for start, (_, rows) in zip(("", "best_"), frame.groupby("form"), strict=True):
-            means = rows[rows["found"]][["precision", "possible_precision", "recall"]].mean()
-            if rows["found"].any():
+            found = rows["precision"].notna()
+            means = rows[found][["precision", "possible_precision", "recall"]].mean()
+            if found.any():
                 flat |= {f"{start}{key}": value for key, value in means.items()}
-                flat[f"{start}found"] = rows["found"].mean()
+                flat[f"{start}found"] = found.mean()
         if not flat:
             return Findings()
         # The tokens around a text are not candidates.
         around = len(self.data.template.read_document((), 0))
-        chances = [float(answer.sum()) / (len(answer) - around) for answer, _ in gold.values()]
+        chances = [float(sides[0].sum()) / (sides.shape[1] - around) for sides in gold.values()]
         flat["random_precision"] = sum(chances) / len(chances)
         return Findings(named(f"{self.name}/decoded", flat))
 
-    def _documents(self, names: set[str]) -> dict[str, Tensor]:
+    def _documents(self, pairs: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
         """(m,) int64 tokens of documents as they are in a batch, those around included."""
-        table, read = self.data.documents, self.data.template.read_document
-        rows = table.select([row for row, name in enumerate(table["id"][:]) if name in names])
-        return {r["id"]: torch.tensor(read(r["tokens"], self.data.document_length)) for r in rows}
+        read, length = self.data.template.read_document, self.data.document_length
+        rows = _select(self.data, {document for _, document in pairs})
+        return {row["id"]: torch.tensor(read(row["tokens"], length)) for row in rows}
 
     @torch.inference_mode()
     def _decoded(self) -> dict[str, list[list[int]]]:

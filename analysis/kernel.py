@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from matplotlib.figure import Figure
@@ -35,12 +35,11 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import average_metrics, judge
-from analysis.figures import COLOURS, GalleryEntry, legend_below, page_panels, styled
+from analysis.figures import COLOURS, captioned, legend_below, page_panels, styled
 from analysis.statistics import spearman, spread
-from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import batch_by_length, pad
-from gr_mvdr.evaluation.ranking import Ranking, best_places
+from gr_mvdr.evaluation.ranking import Ranking, best_documents
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Factors, relevance, similarity
@@ -64,13 +63,6 @@ PANELS = {
     "mrr@10": "MRR@10, whole corpus",
 }
 LINES = {"elu": "elu + 1", "uniform": "all weights equal", "exact": "softmax itself"}
-CAPTION = (
-    "Σ S ⊙ softmax with the exponential replaced by an inner product of features (Lemma 5.2): "
-    "positive random features by their number, elu + 1, equal weights (no kernel at all). Error "
-    "is ‖estimate − true‖ / ‖true‖ over pairs; retrieval is one inner product a document. The "
-    "relative variance of the estimate of exp(d·q) is (exp ‖d + q‖² − 1) / features, and ‖d + q‖² "
-    "is {:.1f} on average here: a typical weight needs some 10^{:.1f} features."
-)
 
 
 def log_elu_features(vectors: Tensor) -> Tensor:
@@ -259,11 +251,8 @@ def kernel_rankings(
             scores[name].append((stored.flatten(1) @ vectors.T).double().cpu())
     rankings = {}
     for name, parts in scores.items():
-        results = {}
-        for query, column in zip(names, torch.cat(parts).numpy().T, strict=True):
-            best = best_places(column, depth, ids.__getitem__)
-            results[query] = {ids[place]: float(column[place]) for place in best}
-        rankings[name] = Ranking(results)
+        columns = zip(names, torch.cat(parts).numpy().T, strict=True)
+        rankings[name] = Ranking({q: best_documents(ids, column, depth) for q, column in columns})
     return rankings
 
 
@@ -286,40 +275,7 @@ class Kernel(Analysis):
             estimates stay.
     """
 
-    name, title = "kernel", "Kernelised relevance"
-    reading = (
-        "How well the relevance is approximated when softmax attention is replaced by a kernel "
-        "(Lemma 5.2), by the number of features."
-    )
-    metrics = (
-        Metric(
-            "error", "The distance of the approximate relevance from the true one, relative to it."
-        ),
-        Metric(
-            "bound_share",
-            "How much of the bound of the trace inequality (Lemma 5.2) the relevance reaches: 1 if "
-            "it is tight, 0 if it says nothing.",
-        ),
-        Metric(
-            "bound_correlation",
-            "Does that bound order the pairs as the relevance does? A rank correlation.",
-        ),
-        Metric(
-            "rank_correlation",
-            "Do two scores order the candidates alike? 1: in the same order, 0: without relation.",
-        ),
-        Metric(
-            "squared_key_norm",
-            "The mean squared length of the sum of two keys: the larger, the harder the softmax is "
-            "to approximate.",
-        ),
-    )
-    words: ClassVar[dict[str, str]] = {
-        "elu": "Softmax replaced by the feature map elu + 1.",
-        "exact": "With the softmax itself, nothing replaced.",
-        "uniform": "Every token aligned with all others alike: no attention at all.",
-        "features #": "Softmax replaced by this number of random features.",
-    }
+    name = "kernel"
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -361,8 +317,8 @@ class Kernel(Analysis):
         for name, row in rows.items():
             place = f"features_{name}" if name.isdigit() else name
             flat |= {f"{place}/{key}": value for key, value in row.items()}
-        caption = CAPTION.format(norm, norm / log(10))
-        figures = [(kernel_curves(rows), GalleryEntry("kernel", self.title, caption))]
+        entry = captioned("kernel", norm=norm, power=norm / log(10))
+        figures = [(kernel_curves(rows), entry)]
         return Findings(named(self.name, flat), figures=figures)
 
     @torch.inference_mode()
@@ -393,10 +349,11 @@ class Kernel(Analysis):
         depth = DEPTH + data.drop_identical
         tables = data.documents, queries, sample, self.features
         rankings = kernel_rankings(self.model, *tables, depth)
-        judged = {
-            name: judge(one, data, split, queries, ["mrr@10"]) for name, one in rankings.items()
-        }
-        return {name: average_metrics(values)["mrr@10"] for name, values in judged.items()}
+        found = {}
+        for name, ranking in rankings.items():
+            judged = judge(ranking, data, split, queries, ["mrr@10"])
+            found[name] = average_metrics(judged)["mrr@10"]
+        return found
 
 
 @styled

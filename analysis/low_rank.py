@@ -33,7 +33,6 @@ exponential needs no condition, but makes the bound say nothing where attention 
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -45,7 +44,7 @@ from analysis.analysis import Findings, PairAnalysis, named
 from analysis.figures import (
     COLOURS,
     PANEL_HEIGHT,
-    GalleryEntry,
+    captioned,
     draw_boxes,
     legend_below,
     page_figure,
@@ -53,7 +52,6 @@ from analysis.figures import (
     styled,
 )
 from analysis.statistics import long_frame
-from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.options import part
 from gr_mvdr.relevance import DecoderPaths, Explanation
@@ -191,20 +189,6 @@ MARKS = {
     "bound": "4γ‖W‖₁, Lemma 5.1",
 }
 VALUES = range(1, 31)  # the singular values that are kept
-NORMS = (
-    "One column of marks for each head, at the norm of its own projections ‖W‖₁; medians over "
-    "pairs; ‖·‖ is the paper's √(‖·‖₁ ‖·‖_∞), darker marks are earlier layers. Marks are the "
-    "distance of A from the best matrix of equal rows, the bound 4γ²‖E‖₁ from the centred logits "
-    "themselves, and the lemma's 4γ‖W‖₁. The dashed line is ‖W‖₁ alone, with which the paper "
-    "compares. The further a head's marks are apart, the less the lemma says about it."
-)
-RANKS = (
-    "Left: ‖A − R‖ / ‖A‖ (Frobenius) over pairs and heads. Blue: with the best R of equal rows, as "
-    "in the lemma; 0 is an alignment in which all document tokens look at the query alike. Orange: "
-    "with the best R of rank one. Boxes span the quartiles, the line is the median, the diamond "
-    "the mean. Right: the mean singular values, each matrix's divided by their sum: the faster a "
-    "line falls, the lower the rank."
-)
 
 
 @part("analysis")
@@ -215,31 +199,7 @@ class LowRank(PairAnalysis):
     A matrix of zeros has neither relative errors nor a rank nor a spectrum, and is left out.
     """
 
-    name, title = "low_rank", "Low rank"
-    reading = (
-        "How far the last layer's alignment is from a matrix of rank one, relative to its norm: 0 "
-        "is rank one. “relative error” is that of a matrix with equal rows, as in Lemma 5.1, "
-        "“rank one” that of the best matrix of rank one; “without salience” measures the alignment "
-        "before tokens are weighted."
-    )
-    metrics = (
-        Metric(
-            "relative_error",
-            "The distance from a matrix of equal rows (Lemma 5.1), relative to the alignment's "
-            "norm: 0 is equal rows.",
-            headline=True,
-        ),
-        Metric(
-            "relative_error_rank_one",
-            "The distance from the nearest matrix of rank one, relative to the alignment's norm: "
-            "0 is rank one.",
-            headline=True,
-        ),
-        Metric("effective_rank", "How many independent patterns the alignment is made of."),
-    )
-    words: ClassVar[dict[str, str]] = {
-        "without salience": "The alignment before tokens are weighted by their salience."
-    }
+    name = "low_rank"
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         layers = [(pairs, pairs.alignment) for pairs in batch.layers]
@@ -279,11 +239,9 @@ class LowRank(PairAnalysis):
         spectrum = spectrum[spectrum["share"] > 0]
         title, table = self.description.title, table.reset_index()
         generative = self.description.paradigm == "generative"
-        entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
-        figures = [(rank_figure(frame, spectrum, generative, title), entry)]
+        figures = [(rank_figure(frame, spectrum, generative, title), captioned("low_rank"))]
         if "bound" in table:
-            entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
-            figures.insert(0, (norm_figure(table, title), entry))
+            figures.insert(0, (norm_figure(table, title), captioned("low_rank_bound")))
         tables = {"low_rank": table, "spectrum": spectrum}
         rows = {name: found.to_dict("records") for name, found in tables.items()}
         return Findings(named(self.name, metrics), rows, figures)

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
@@ -26,9 +26,8 @@ from pandas import DataFrame
 from torch import Tensor, nn
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import GalleryEntry, page_figure, styled
+from analysis.figures import captioned, page_figure, styled
 from analysis.statistics import mean_table, spread
-from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoder_layers import SUBLAYERS
@@ -46,12 +45,6 @@ _TOKENS = 8192  # read at once
 _COLUMNS = 32  # of a map: of a longer text some neighbouring tokens are patched together
 _SAMPLE = 2000  # documents whose words and titles are exchanged for others
 _TRIES = 50  # of words to put in another's place
-CAPTION = (
-    "A query is scored with a word exchanged, then again while a part of the model reads what it "
-    "read of the query itself: what of the score that restores, 1 is all; means over pairs. Left: "
-    "by groups of tokens, right: by heads. Shares of parts do not sum to 1. The residual stream is "
-    "what a layer reads, the others what its parts add; a decoder's tokens are the identifier's."
-)
 PARTS = ("residual", *SUBLAYERS)  # the stream that a layer reads, and its summands
 # A layer, and the last linear map of each of its sublayers, as transformers names them: of T5;
 # BART; BERT, RoBERTa and DeBERTa; DistilBERT; MPNet; ModernBERT.
@@ -298,18 +291,7 @@ class Patching(Analysis):
         seed: of the words.
     """
 
-    name, title = "patching", "Activation patching"
-    reading = (
-        "A word of the query is exchanged, and one part of the model reads what it read before: "
-        "what of the score that restores, 1 is all."
-    )
-    metrics = (Metric("pairs", "How many pairs were measured.", unit="count"),)
-    words: ClassVar[dict[str, str]] = {
-        "encoder part | decoder part": "What the strongest attention or feed-forward layer "
-        "restores of a score by reading what it read before a word was exchanged: 1 is all.",
-        "encoder head | decoder head": "What the strongest single head restores of a score: 1 is "
-        "all.",
-    }
+    name = "patching"
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -332,13 +314,9 @@ class Patching(Analysis):
             return Findings()
         shares = patching_table(changes)
         title = f"{self.data.collection.name}: {len(changes):,} pairs with an exchanged word"
-        entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
-        figures, tables = [(patching_figure(shares, title), entry)], {"patching_pairs": rows}
-        return Findings(
-            named(self.name, summarise(shares)),
-            {"patching": shares.to_dict("records")} | tables,
-            figures,
-        )
+        figures = [(patching_figure(shares, title), captioned("patching"))]
+        tables = {"patching": shares.to_dict("records"), "patching_pairs": rows}
+        return Findings(named(self.name, summarise(shares)), tables, figures)
 
     def _texts(self) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Test queries with the id of a relevant document, and with a word exchanged."""

@@ -7,8 +7,6 @@ scores of all documents, outputs that name no document, and the time of a step.
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, median
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,9 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
+from analysis.figures import COLOURS, captioned, page_figure, styled
 from analysis.statistics import spread_numbers
-from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
@@ -28,14 +25,6 @@ from gr_mvdr.progress import track
 
 DEPTHS = (1, 10)
 TOLERANCE = 1e-3  # of a document's score, beam against exhaustive
-CAPTION = (
-    "Left: the share of queries whose gold document is still among the hypotheses after each step, "
-    "and over the bar the median rank of its best continuation where that step lost it. Right: "
-    "what became of the relevant documents. A search error is a document that scoring every "
-    "identifier puts in the first places and the beam did not find; a model error is one to which "
-    "the model itself prefers others; luck is one that is there only because the beam lost a "
-    "better one."
-)
 OUTCOMES = {
     "found": COLOURS[2],
     "found by luck": COLOURS[4],
@@ -82,59 +71,7 @@ class SearchDiagnostics(Analysis):
         queries: test queries at most, spread evenly over the first test split.
     """
 
-    name, title = "search", "Search"
-    reading = (
-        "The beam's result and the scores of all documents: a model error at k is a relevant "
-        "document that these do not put among the first k, a search error one that they do and the "
-        "beam does not, luck the reverse; recall = 1 − model error − search error + luck. “gold "
-        "alive” is the share of queries whose gold document is still in the beam after a step, "
-        "“lost rank” the median rank of its continuation at the step where it fell out."
-    )
-    metrics = (
-        Metric(
-            "model_error@#",
-            "The share of relevant documents that the model itself ranks below the first k.",
-            better="low",
-            headline=True,
-        ),
-        Metric(
-            "search_error@#",
-            "The share of relevant documents that the model ranks in the top k but the beam lost.",
-            better="low",
-            headline=True,
-        ),
-        Metric(
-            "luck@#",
-            "The share of documents ranked here only because the beam dropped better-scored ones.",
-        ),
-        Metric("queries", "How many queries were measured.", unit="count"),
-        Metric("invalid", "The share of outputs that name no document; 0 under a constraint."),
-        Metric("duplicates", "The share of outputs that occur twice."),
-        Metric(
-            "score_difference",
-            "The largest difference of a document's scores in the search and on its own: rounding.",
-            unit="rounding",
-        ),
-        Metric(
-            "model_ms_per_step",
-            "Milliseconds of one step of the search that the model takes.",
-            *("a step, model", "ms"),
-        ),
-        Metric(
-            "constraint_ms_per_step",
-            "Milliseconds of one step of the search that the constraint takes.",
-            *("a step, constraint", "ms"),
-        ),
-        Metric("gold_alive", "The share of queries whose relevant document is still in the beam."),
-        Metric(
-            "lost_rank",
-            "The median rank of the relevant document's best continuation where the beam lost it.",
-            unit="count",
-        ),
-    )
-    words: ClassVar[dict[str, str]] = {
-        "step # | any step": "A step of the search: one more generated token."
-    }
+    name = "search"
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -163,9 +100,7 @@ class SearchDiagnostics(Analysis):
                 stacklevel=2,
             )
         title = f"{self.data.collection.name}: search of {len(rows)} test queries"
-        heading = "Where the search loses the gold document"
-        entry = GalleryEntry("search_diagnostics", heading, CAPTION)
-        figures = [(search_figure(metrics, title), entry)]
+        figures = [(search_figure(metrics, title), captioned("search_diagnostics"))]
         return Findings(named(self.name, metrics), {"search_diagnostics": rows}, figures)
 
     @torch.inference_mode()
@@ -218,19 +153,14 @@ class SearchDiagnostics(Analysis):
 
 def follow_gold(paths: Sequence[SearchPath]) -> dict[str, float]:
     """Share of queries whose gold is alive after each step; where it fell, its median rank."""
-    metrics = {}
-    steps = range(1, max(len(path.steps) for path in paths) + 1)
-    for step in steps:
-        # A search that ended earlier keeps what it had.
-        alive = [path.steps[min(step, len(path.steps)) - 1].alive for path in paths]
-        metrics[f"gold_alive/step_{step}"] = fmean(alive)
-    lost = [(p.lost, p.lost_step.rank) for p in paths if p.lost and p.lost_step.rank is not None]
-    for step in steps:
-        if ranks := [rank for at, rank in lost if at == step]:
-            metrics[f"lost_rank/step_{step}"] = median(ranks)
-    if lost:
-        metrics["lost_rank/any_step"] = median(rank for _, rank in lost)
-    return metrics
+    alive = DataFrame([float(step.alive) for step in path.steps] for path in paths)
+    alive = alive.ffill(axis=1).mean()  # a search that ended earlier keeps what it had
+    lost = [(path.lost, path.lost_step.rank) for path in paths if path.lost]
+    ranks = DataFrame(lost, columns=["step", "rank"], dtype=float).dropna()
+    metrics = {f"gold_alive/step_{n + 1}": value for n, value in alive.items()}
+    medians = ranks.groupby("step")["rank"].median()
+    metrics |= {f"lost_rank/step_{step:.0f}": rank for step, rank in medians.items()}
+    return metrics | ({"lost_rank/any_step": ranks["rank"].median()} if len(ranks) else {})
 
 
 @styled

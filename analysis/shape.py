@@ -13,9 +13,8 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Findings, PairAnalysis, named
-from analysis.figures import COLOURS, PANEL_HEIGHT, GalleryEntry, legend_below, page_panels, styled
+from analysis.figures import COLOURS, PANEL_HEIGHT, captioned, legend_below, page_panels, styled
 from analysis.statistics import long_frame, mean_table
-from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
     DIRECTIONS,
     aligning_side,
@@ -31,13 +30,6 @@ SUPPORT = 1e-6  # weights above this count as support
 DEPTHS = (1, 2, 5)
 MEASURES = ("entropy", "relative_entropy", *(f"top_{k}" for k in DEPTHS), "support")
 HEADLINES = ("entropy", "top_1", "support")
-CAPTION = (
-    "Left: the share of a token's alignment that its strongest partners hold, last layer; a high "
-    "line is a sparse alignment. Right: entropy as a share of its largest value, one mark a head; "
-    '0 is one partner, 1 an even spread. "Directed" is the alignment as all systems are compared: '
-    "the softmax of the similarity over the other side, or the mean of the attention's heads; "
-    '"own" is the system\'s A itself.'
-)
 
 
 def top_mass(alignment: Tensor, depths: Sequence[int], direction: str) -> Tensor:
@@ -140,18 +132,7 @@ class Shape(PairAnalysis):
     that is aligned to nothing has no shape and only lowers the share `aligned`.
     """
 
-    name, title = "shape", "Sparsity and shape"
-    reading = (
-        "How an alignment is spread over its partners, in both directions and, as “own”, as the "
-        "system itself uses it; and how often both directions agree on a partner."
-    )
-    metrics = (
-        Metric("entropy", "How widely a token spreads its alignment: 0 is one partner."),
-        Metric("relative_entropy", "Entropy as a share of its largest value: 1 is an even spread."),
-        Metric("support", "The number of partners with any weight."),
-        Metric("top_#", "The share of a token's alignment that its strongest partners hold."),
-        Metric("directions_agree", "How often two tokens are each other's strongest partner."),
-    )
+    name = "shape"
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         paradigm = self.description.paradigm
@@ -194,8 +175,7 @@ class Shape(PairAnalysis):
         flat = {"directions_agree": frame["returned"].sum() / frame["links"].sum()}
         for name, place in places.items():
             flat |= {f"{name}/{key}": last.loc[[place], key].mean() for key in HEADLINES}
-        entry = GalleryEntry("shape", "Sparsity of the alignment", CAPTION)
-        figures = [(shape_figure(table, self.description.title), entry)]
+        figures = [(shape_figure(table, self.description.title), captioned("shape"))]
         return Findings(named(self.name, flat), {"shape": table.to_dict("records")}, figures)
 
 

@@ -6,23 +6,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 import torch
 from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
+from analysis.figures import COLOURS, captioned, legend_below, page_figure, styled
 from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread
-from analysis.tables.metric_names import Metric
-from analysis.tables.rows import Row
 from analysis.tokens import find_special, readable
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import NearestTokens
-from gr_mvdr.token_vectors import TokenVectors
 
 FILE = "token_contexts"
 KEPT_RANKS = (1, 2, 5, 20, 100)  # whose tokens are kept in context
@@ -31,14 +29,6 @@ RANKS = (1, 10, 100)  # of the metrics
 BINS = 40  # of the histogram
 _SEARCHED = 8  # queries at once: every token of the index is compared with all their tokens
 KINDS = {"gold": "from a relevant document", "lexical": "the query token itself"}
-CAPTION = (
-    "Each word of a query retrieves its nearest tokens among all tokens of all documents. Left: "
-    "the probability that the token at a rank comes from a relevant document, and that it is the "
-    "same token as the query's (XTR, Figure 4). A high lexical and a low gold curve mean that "
-    "tokens are matched by their form, whatever their context. Right: the similarities of tokens "
-    "from relevant documents and from others, each as a density (XTR, Figure 2). Where both lie "
-    "together at the right end, a token's score says little about relevance."
-)
 
 
 class Retrieved(NamedTuple):
@@ -61,7 +51,6 @@ class Query(NamedTuple):
     """A query's words, and the numbers of its relevant documents and of those to ignore."""
 
     id: str
-    words: TokenVectors
     relevant: Tensor
     ignored: Tensor
 
@@ -114,17 +103,7 @@ class TokenRetrieval(Analysis):
         contexts: how many of the first queries are kept with the contexts of what they retrieved.
     """
 
-    name, title = "token_retrieval", "Token retrieval"
-    reading = (
-        "The probability that the document token at rank k of a query token's neighbours is of a "
-        "relevant document (gold), and that it is the same token (lexical)."
-    )
-    metrics = (
-        Metric("gold@#", "The probability that the token at this rank is of a relevant document."),
-        Metric(
-            "lexical@#", "The probability that the token at this rank is the query's own token."
-        ),
-    )
+    name = "token_retrieval"
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -150,21 +129,17 @@ class TokenRetrieval(Analysis):
                     contexts[query.id] = self._contexts(query.words.ids.tolist(), retrieved)
         if not parts:
             return Findings()
-        everything = Retrieved(*map(torch.cat, zip(*parts, strict=True)))
-        curves, densities = by_rank(everything), densities_of(everything)
-        flat = {
-            f"{kind}@{row['rank']}": row[kind]
-            for row in curves
-            for kind in KINDS
-            if row["rank"] in RANKS
+        table = pandas.concat(map(tabulate, parts))
+        curves, densities = table.groupby("rank")[[*KINDS]].mean(), densities_of(table)
+        ranks = curves.index.intersection(RANKS)
+        flat = {f"{kind}@{rank}": curves[kind][rank] for kind in KINDS for rank in ranks}
+        words = sum(len(part.rows) for part in parts)
+        title = f"{self.data.collection.name}: tokens retrieved by {words:,} query words"
+        tables = {
+            "token_retrieval": curves.reset_index().to_dict("records"),
+            "token_similarity": densities.reset_index().to_dict("records"),
         }
-        heading = "What query tokens retrieve"
-        title = (
-            f"{self.data.collection.name}: tokens retrieved by {len(everything.rows):,} query words"
-        )
-        entry = GalleryEntry("token_retrieval", heading, CAPTION)
-        tables = {"token_retrieval": curves, "token_similarity": densities}
-        figures = [(retrieval_figure(curves, densities, title), entry)]
+        figures = [(retrieval_figure(curves, densities, title), captioned("token_retrieval"))]
         return Findings(named(self.name, flat), tables, figures, {FILE: contexts})
 
     def _queries(self) -> list[Query]:
@@ -214,41 +189,37 @@ class TokenRetrieval(Analysis):
         return {"text": readable(tokenizer, ids), "tokens": tokens}
 
 
-def by_rank(retrieved: Retrieved) -> list[Row]:
-    """For each rank the shares of its tokens that are gold and lexical."""
-    real = (retrieved.rows >= 0).sum(0)
-    gold, lexical = (hit.sum(0).double() / real for hit in (retrieved.gold, retrieved.lexical))
-    rows = zip(gold[real > 0].tolist(), lexical[real > 0].tolist(), strict=True)
-    return [{"rank": k, "gold": g, "lexical": w} for k, (g, w) in enumerate(rows, start=1)]
-
-
-def densities_of(retrieved: Retrieved) -> list[Row]:
-    """Rows of a similarity (a bin's centre) and the densities "gold" and "other" (XTR Figure 2).
-
-    A kind of token that was never retrieved has no density (None).
-    """
+def tabulate(retrieved: Retrieved) -> DataFrame:
+    """A row for each retrieved token: its rank, from 1, and the values of `Retrieved`."""
     real = retrieved.rows >= 0
-    edges = np.histogram_bin_edges(retrieved.similarities[real].numpy(), BINS)
-    rows = [{"similarity": float(centre)} for centre in (edges[1:] + edges[:-1]) / 2]
-    for kind, chosen in (("gold", retrieved.gold), ("other", real & ~retrieved.gold)):
-        values = retrieved.similarities[chosen].numpy()
-        heights = np.histogram(values, edges, density=True)[0] if len(values) else [None] * BINS
-        for row, height in zip(rows, heights, strict=True):
-            row[kind] = height
-    return rows
+    columns = retrieved._asdict() | {"rank": torch.arange(1, real.shape[1] + 1).expand_as(real)}
+    return DataFrame({name: column[real].numpy() for name, column in columns.items()})
+
+
+def densities_of(table: DataFrame) -> DataFrame:
+    """The densities "gold" and "other" by similarity, the centre of a bin (XTR Figure 2).
+
+    A kind of token that was never retrieved has no density (NaN).
+    """
+    edges = np.histogram_bin_edges(table["similarities"], BINS)
+    found = DataFrame({"similarity": (edges[1:] + edges[:-1]) / 2}).set_index("similarity")
+    for kind, chosen in (("gold", table["gold"]), ("other", ~table["gold"])):
+        if chosen.any():
+            found[kind] = np.histogram(table["similarities"][chosen], edges, density=True)[0]
+    return found.reindex(columns=["gold", "other"])
 
 
 @styled
-def retrieval_figure(curves: list[Row], densities: list[Row], title: str) -> Figure:
+def retrieval_figure(curves: DataFrame, densities: DataFrame, title: str) -> Figure:
     """Probabilities over a logarithmic rank (XTR Figure 4), and similarities (XTR Figure 2)."""
     figure = page_figure(title)
     left, right = figure.subplots(1, 2)
-    table = DataFrame(curves).set_index("rank").rename(columns=KINDS)
-    table.plot(ax=left, logx=True, ylim=(0, 1), color=COLOURS, style=["-", "--"])
+    style = ["-", "--"]
+    curves.rename(columns=KINDS).plot(ax=left, logx=True, ylim=(0, 1), color=COLOURS, style=style)
     left.set(xlabel="rank of the retrieved token", ylabel="probability")
-    table = DataFrame(densities, dtype=float).set_index("similarity").fillna(0)
-    table.columns = [KINDS["gold"], "from another document"]
-    table.plot(ax=right, drawstyle="steps-mid", color=[COLOURS[0], COLOURS[2]], style=["-", "--"])
+    densities = densities.fillna(0).set_axis([KINDS["gold"], "from another document"], axis=1)
+    colours = [COLOURS[0], COLOURS[2]]
+    densities.plot(ax=right, drawstyle="steps-mid", color=colours, style=style)
     right.set(xlabel="similarity to the query token", ylabel="density", ylim=(0, None))
     for axes in (left, right):
         axes.grid()

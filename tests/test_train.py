@@ -10,9 +10,9 @@ from omegaconf import OmegaConf
 from pandas.testing import assert_frame_equal
 
 import train as train_module
+from analysis.learning_curves import read_curve
 from analysis.runs.run_folder import find_runs
 from analysis.tables.rows import read_rows
-from analysis.training_curve import read_curve
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.retriever import Retriever

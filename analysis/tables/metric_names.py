@@ -1,14 +1,14 @@
 """What the metrics of a run mean, how they are written, and in which order they are read.
 
-A metric is declared once, beside what measures it: an analysis lists its own
-(`Analysis.metrics`), this file those of rankings, costs and identifiers. Tables, figures, pages and
-the glossary read these declarations.
+A metric is declared once: those of analyses in `analysis/chapters.toml`, this file lists those of
+rankings, costs and identifiers. Tables, figures, pages and the glossary read these declarations.
 
 A key of `metrics.json` is a path: a group, where it was measured, the metric, and sometimes a part
 of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
 """
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,12 +16,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
-from omegaconf import OmegaConf
-
 from gr_mvdr.evaluation.metrics import MACRO
-from gr_mvdr.options import TARGET, admitting, find_part
 
-LISTED = Path(__file__).parents[2] / "conf/analysis/full.yaml"
+CHAPTERS = Path(__file__).parents[1] / "chapters.toml"
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
 RANKED = GROUPS[:2]
 DIRECTIONS = {"query_to_document": "q→d", "document_to_query": "d→q"}
@@ -64,12 +61,14 @@ class Chapter(NamedTuple):
 
     Attributes:
         reading: how to read it. metrics: in their order. words: further words of their names.
+        figures: name → title and caption.
     """
 
     title: str
     reading: str = ""
     metrics: tuple[Metric, ...] = ()
     words: Mapping[str, str] = {}
+    figures: Mapping[str, Mapping[str, str]] = {}
 
 
 RANKINGS = (
@@ -188,7 +187,6 @@ IDENTIFIERS = (
     Metric("largest_code_group", "The most documents that have the same codes.", unit="count"),
     Metric("reconstruction_error", "The share of the vectors' variance that their codes lose."),
 )
-_FIGURES = {"alignment_curve": "curve"}  # figures whose name does not begin with their chapter's
 # Words of metrics that several chapters have.
 WORDS = {
     "cost": "What the system takes: time, memory, disk.",
@@ -207,18 +205,14 @@ WORDS = {
 
 @cache
 def all_chapters() -> dict[str, Chapter]:
-    """Name → chapter: the analyses in the order of `conf/analysis/full.yaml`, then the others."""
-    listed = OmegaConf.to_container(OmegaConf.load(LISTED).questions)
-    chapters: dict[str, Chapter] = {}
-    with admitting(listed):
-        for settings in listed.values():
-            kind = find_part("analysis", settings[TARGET])
-            known = chapters.get(kind.name, Chapter(kind.title, kind.reading))
-            metrics, words = known.metrics + kind.metrics, {**known.words, **kind.words}
-            chapters[kind.name] = known._replace(metrics=metrics, words=words)
+    """Name → chapter: the analyses in the order of `chapters.toml`, then the others."""
+    chapters = {}
+    for name, texts in tomllib.loads(CHAPTERS.read_text(encoding="utf-8")).items():
+        metrics = tuple(Metric(**metric) for metric in texts.get("metrics", ()))
+        chapters[name] = Chapter(**texts | {"metrics": metrics})
     chapters["identifiers"] = Chapter("Identifiers", metrics=IDENTIFIERS)
     chapters["adaptation"] = Chapter("Alignment adaptation", metrics=COSTS)
-    return {name: chapter for name, chapter in chapters.items() if chapter.title}
+    return chapters
 
 
 def find_chapter(name: str) -> Chapter:
@@ -228,8 +222,9 @@ def find_chapter(name: str) -> Chapter:
 
 def find_figures_chapter(figure: str) -> Chapter:
     """A figure's chapter: "exact_match" of "exact_match_heads"; an unknown figure has its own."""
-    known = [name for name in all_chapters() if f"{figure}_".startswith(f"{name}_")]
-    return find_chapter(_FIGURES.get(figure) or max(known, key=len, default=figure))
+    declared = [name for name, chapter in all_chapters().items() if figure in chapter.figures]
+    begun = [name for name in all_chapters() if f"{figure}_".startswith(f"{name}_")]
+    return find_chapter(max(declared or begun, key=len, default=figure))
 
 
 def all_metrics() -> list[Metric]:

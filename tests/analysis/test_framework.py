@@ -10,8 +10,9 @@ from analysis.framework import (
     Framework,
     FrameworkRanking,
     QueryPaths,
-    Shares,
+    absolute_shares,
     candidate_batches,
+    covariance_shares,
     relevances,
 )
 from analysis.statistics import spearman
@@ -29,12 +30,11 @@ PLACES = {"last_layer": "cross_attention_2", "cross_attention": "cross_attention
 
 def test_shares_worked_out_by_hand():
     """Totals 3, 5, 7 of parts (1, 2), (2, 3), (3, 4): each part has half of the covariance."""
-    shares = Shares()
-    shares.update(torch.tensor([[1.0, 2, 0], [2, 3, 0]]), torch.tensor([3.0, 5]))
-    shares.update(torch.tensor([[3.0, 4, 0]]), torch.tensor([7.0]))
-    assert shares.covariance.tolist() == pytest.approx([0.5, 0.5, 0])
+    both = torch.tensor([[1.0, 2, 0, 3], [2, 3, 0, 5], [3, 4, 0, 7]])
+    assert covariance_shares(both).tolist() == pytest.approx([0.5, 0.5, 0])
+    assert covariance_shares(both[:1]).isnan().all()
     sizes = [(1 / 3 + 2 / 5 + 3 / 7) / 3, (2 / 3 + 3 / 5 + 4 / 7) / 3, 0]
-    assert shares.absolute.tolist() == pytest.approx(sizes)
+    assert absolute_shares(both).tolist() == pytest.approx(sizes)
 
 
 def measured(explanation, **changed):

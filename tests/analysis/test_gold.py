@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.analysis import GoldTokens, Subject, Texts
+from analysis.analysis import Subject, Texts
 from analysis.gold import (
     DecodedIdentifiers,
     GoldAlignment,
@@ -135,7 +135,7 @@ def golden(pairs):
         answer[0] = True
         evidence = torch.rand(length, generator=generator) < 0.3
         if number % 3 != 2:
-            gold[f"q{number}", f"d{number}"] = GoldTokens(answer, evidence)
+            gold[f"q{number}", f"d{number}"] = torch.stack([answer, evidence])
     return gold
 
 
@@ -177,7 +177,7 @@ def cross_attention(*strengths):
 
 def test_a_pair_by_hand():
     """Only the second word reaches 0.9 (the end token, at 0.95, is no candidate)."""
-    gold = {("q0", "d0"): GoldTokens(flags(1, size=4), flags(2, size=4))}
+    gold = {("q0", "d0"): torch.stack([flags(1, size=4), flags(2, size=4)])}
     result = measured([cross_attention([0.0, 0.92, 0.0])], gold)
     own = dict(alignment="own", direction="document_to_query", selection="threshold", at=0.9)
     (own,) = rows_of(result, **own)
@@ -196,7 +196,7 @@ def test_a_pair_by_hand():
 def test_the_threshold_is_chosen_on_the_other_half():
     """Only a pair's first word is gold: 0.5 is best for the even pairs, 0.2 for the odd ones."""
     pairs = cross_attention([0.6, 0.3], [0.3, 0.1, 0.1], [0.6, 0.3])
-    gold = {(f"q{n}", f"d{n}"): GoldTokens(flags(0, size=m), flags(size=m))
+    gold = {(f"q{n}", f"d{n}"): torch.stack([flags(0, size=m), flags(size=m)])
             for n, m in enumerate((3, 4, 3))}  # fmt: skip
     metrics = measured([pairs], gold, size=1).metrics
     key = "analysis/gold/document_to_query/"
@@ -207,7 +207,7 @@ def test_the_threshold_is_chosen_on_the_other_half():
 def test_only_pairs_with_gold_of_the_documents_own_tokens_count(make_pairs):
     pairs = make_pairs(6)
     gold = golden(pairs)
-    docid = {pair: GoldTokens(g.answer[:-1], g.evidence[:-1]) for pair, g in gold.items()}
+    docid = {pair: sides[:, :-1] for pair, sides in gold.items()}
     for missing in ({}, docid):
         result = measured([pairs], missing, "multi_vector")
         assert not (result.metrics or result.tables or result.figures)

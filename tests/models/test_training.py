@@ -5,7 +5,7 @@ import pytorch_lightning as pl
 import torch
 from torch.nn.utils import get_total_norm
 
-from analysis.training_curve import read_curve
+from analysis.learning_curves import read_curve
 from models.training import CheckpointFile, CurveLogger, TrainingWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore")

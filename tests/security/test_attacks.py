@@ -19,7 +19,6 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from analysis.alignment_curve import Curve
 from analysis.alignment_store import (
     AlignmentStore,
     AlignmentWriter,
@@ -30,6 +29,7 @@ from analysis.best_documents import read_best_documents
 from analysis.compare import compare
 from analysis.figures import read_gallery
 from analysis.fuse import read_parts
+from analysis.learning_curves import Curve
 from analysis.run import analyse_again
 from analysis.runs.run_folder import read_run
 from analysis.tables.report import embed_picture

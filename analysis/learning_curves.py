@@ -1,0 +1,176 @@
+"""What changes while a system learns: loss, gradient norm, learning rate, and the alignment."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytorch_lightning as pl
+import torch
+from matplotlib.figure import Figure
+from pandas import DataFrame
+from torch import Tensor
+
+from analysis.analysis import Analysis, Findings, Subject
+from analysis.exact_match import exact_match
+from analysis.figures import COLOURS, MARKERS, captioned, legend_below, page_panels, styled
+from analysis.low_rank import low_rank
+from analysis.viewer.directed_alignment import aligning_side, directed_alignment, own_direction
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.files import check_file, reading
+from gr_mvdr.options import Count, part
+from gr_mvdr.relevance import Explanation
+from models.base import System
+from models.training import CURVES
+
+BINS = 100  # a page's width shows no more steps one by one
+LOGARITHMIC = 10  # losses and norms that span more than this factor need a logarithmic axis
+# Columns of the training curves → titles of the panels.
+TRAINED = {"loss": "loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate"}
+ALIGNED = {
+    "alignment/relative_error": "relative error of the best equal rows",
+    "alignment/soft": "soft exact match",
+    "alignment/hard": "hard exact match",
+    "alignment/cross_attention": "share of |logit| by cross-attention",
+}
+
+
+def read_steps(run: Path) -> DataFrame:
+    """All that a run's training logged: a row for each `step`, from 1; NaN where it lacks a value.
+
+    Raises:
+        ValueError: a line of the file is not a row of numbers.
+    """
+    with reading(f"{run / CURVES}: must be a table of numbers"):
+        table = pandas.read_csv(check_file(run / CURVES, run), dtype=float)
+        # A step has several rows: validation's, and one more if a resumed run repeats it.
+        return table.assign(step=table["step"] + 1).groupby("step", as_index=False).last()
+
+
+def read_curve(run: Path) -> DataFrame:
+    """`step`, `TRAINED` and `validation_loss` of `read_steps`."""
+    columns = {f"train/{name}": name for name in TRAINED} | {"validation/loss": "validation_loss"}
+    return read_steps(run).rename(columns=columns).reindex(columns=["step", *columns.values()])
+
+
+class AlignmentCurve(pl.Callback):
+    """Measures some test pairs after every epoch and logs the means as "alignment/…".
+
+    Args:
+        pairs: (test query, relevant document) pairs; 0 = nothing is measured.
+    """
+
+    def __init__(self, pairs: Count):
+        self.pairs = pairs
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, model: System) -> None:
+        if not (self.pairs and model.alignable):
+            return
+        data = trainer.datamodule
+        _, batches = data.test_pairs(data.test_splits[0], self.pairs, covers=model.covers)
+        for name, value in _measure(model, batches).items() if batches else ():
+            model.log(f"alignment/{name}", value, batch_size=1, sync_dist=True)
+
+
+@torch.inference_mode()
+def _measure(model: System, batches: Sequence[PairBatch]) -> dict[str, float]:
+    was_training = model.training
+    model.eval()
+    explained = [model.explain(batch.to(model.device)) for batch in batches]
+    model.train(was_training)
+    found = [_measure_batch(explanation, model.paradigm) for explanation in explained]
+    return {name: float(torch.cat([values[name] for values in found]).mean()) for name in found[0]}
+
+
+def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]:
+    """Values of each head, or of each aligning token, in the last layer."""
+    pairs = explanation.layers[-1]
+    masks, direction = (pairs.document_mask, pairs.query_mask), own_direction(paradigm)
+    errors = low_rank(pairs.alignment, *(mask[:, None] for mask in masks))
+    norms = errors["frobenius"].clamp_min(1e-12)
+    sides = directed_alignment(pairs, paradigm, direction), pairs.document_ids, pairs.query_ids
+    hard, soft = exact_match(*sides, *masks, direction)
+    _, real = aligning_side(pairs, direction)
+    found = {
+        "relative_error": errors["equal_rows"] / norms,
+        "relative_error_rank_one": errors["best_rank_one"] / norms,
+        "hard": hard[real].float(),
+        "soft": soft[real],
+    }
+    if explanation.decoder is not None:
+        sizes = explanation.decoder.contributions.abs()
+        crossed = [n.startswith("cross_attention") for n in explanation.decoder.names]
+        share = sizes[:, crossed].sum(1) / sizes.sum(1).clamp_min(1e-12)
+        found["cross_attention"] = share[pairs.document_mask]
+    return {name: value.flatten().cpu() for name, value in found.items()}
+
+
+@part("analysis")
+class Training(Analysis):
+    """The run's `training/metrics.csv` as a figure."""
+
+    name = "training"
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return subject.run is not None and (subject.run / CURVES).is_file()
+
+    def __init__(self, subject: Subject):
+        self.run = subject.run
+
+    def finish(self) -> Findings:
+        curve = read_curve(self.run)
+        if curve.empty:
+            return Findings()
+        return Findings(figures=[(training_figure(curve), captioned("training"))])
+
+
+@part("analysis")
+class Curve(Training):
+    """What `AlignmentCurve` measured while the run trained, as a figure."""
+
+    name = "curve"
+
+    def finish(self) -> Findings:
+        rows = read_steps(self.run).filter(["step", *ALIGNED])
+        if "alignment/soft" not in rows:
+            return Findings()
+        return Findings(figures=[(alignment_figure(rows.dropna()), captioned("alignment_curve"))])
+
+
+@styled
+def training_figure(curve: DataFrame) -> Figure:
+    """Loss, gradient norm and learning rate of `read_curve`, a panel each."""
+    curve = curve.replace([float("inf"), float("-inf")], float("nan"))
+    names = [name for name in TRAINED if curve[name].notna().any()]
+    figure, panels = page_panels("", len(names))
+    for axes, name, colour in zip(panels, names, COLOURS, strict=False):
+        logged = curve[["step", name]].dropna()
+        width = -(-len(logged) // BINS)  # neighbouring steps that share a point
+        bins = logged.groupby(np.arange(len(logged)) // width)
+        means, lows, highs = bins.mean(), bins.min(), bins.max()
+        axes.fill_between(means["step"], lows[name], highs[name], color=colour, alpha=0.25)
+        axes.plot(means["step"], means[name], color=colour, marker="" if len(means) > 1 else "o")
+        low, high = means[name].min(), means[name].max()
+        if name != "learning_rate" and 0 < LOGARITHMIC * low < high:  # a schedule stays linear
+            axes.set_yscale("log")
+        elif low >= 0:
+            axes.set_ylim(0, None)
+        axes.set(title=TRAINED[name], xlabel="training step")
+        validated = curve[["step", "validation_loss"]].dropna()
+        if name == "loss" and len(validated):
+            style = {"color": COLOURS[5], "marker": "o", "label": "validation loss"}
+            axes.plot(validated["step"], validated["validation_loss"], **style)
+            legend_below(figure, 1)
+    return figure
+
+
+@styled
+def alignment_figure(rows: DataFrame) -> Figure:
+    """What was measured after every epoch, one panel a measure."""
+    names = [name for name in ALIGNED if name in rows]
+    figure, panels = page_panels("", len(names))
+    for axes, name, colour, marker in zip(panels, names, COLOURS, MARKERS, strict=False):
+        axes.plot(rows["step"], rows[name], color=colour, marker=marker)
+        axes.set(title=ALIGNED[name], xlabel="training step", ylim=(0, None))
+    return figure
