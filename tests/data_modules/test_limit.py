@@ -4,8 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from analysis.free_recall import free_recall
-from data_modules.limit import limit
+from data_modules.limit import free_recall, limit
 from tests.data_modules.tiny import make_collection
 
 
