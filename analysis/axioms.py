@@ -18,12 +18,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas
 import torch
@@ -57,7 +57,7 @@ _QUESTIONS, _ALL_QUESTIONS = 20, 10**6  # of an almanac's entry: in all splits, 
 _ATTEMPTS = 3  # at another wording
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pair:
     """A query and a document that is relevant to it.
 
@@ -67,7 +67,8 @@ class Pair:
         shared: words of both, the rarest first, and in how many documents each is.
         further: words of the document alone, likewise.
         foreign: words of another document's sentence that the query lacks.
-        world: of an almanac's pair. seed: of what is drawn.
+        world: of an almanac's pair. texts: perturbation → what is said in its query's or document's
+            place. others: ids of documents that are not relevant.
     """
 
     id: str
@@ -79,7 +80,8 @@ class Pair:
     further: Mapping[str, int]
     foreign: Sequence[str]
     world: World | None
-    seed: int
+    texts: Mapping[str, str] = field(default_factory=dict)
+    others: Sequence[str] = ()
 
     @property
     def text(self) -> str:
@@ -91,7 +93,7 @@ class Pair:
         return self.world and self.world.entry(int(self.document["id"][1:]))
 
 
-def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int = 0) -> list[Pair]:
+def make_pairs(collection: Collection, split: str, queries: Dataset) -> list[Pair]:
     """Pairs of some queries of a split, each with the first document that is judged relevant.
 
     A document comes once, so that all of them can be changed at the same time. A query whose
@@ -110,7 +112,7 @@ def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int =
         if name is None or name in pairs or not others:
             continue
         document, asked = documents[rows[name]], {*split_words(query["text"])}
-        other = Random(f"{seed} {query['id']}").choice(others)
+        other = Random(f"0 {query['id']}").choice(others)
         sentence = documents[rows[other]]["text"].partition(". ")[2].partition(". ")[0].split()
         gold, given = (
             [(span["start"], span["end"]) for span in query.get(column) or ()]
@@ -127,7 +129,6 @@ def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int =
             further={word: frequency[word] for word in every if word not in asked},
             foreign=[word for word in sentence if asked.isdisjoint(split_words(word))],
             world=world,
-            seed=seed,
         )
     return list(pairs.values())
 
@@ -246,41 +247,39 @@ def _negate(pair: Pair) -> str | None:
     return described if described != text else re.sub(named, lambda _: other, pair.query, count=1)
 
 
-# Of a query, and of a document's text: what is said in its place; None where there is nothing.
-PERTURBATIONS: dict[str, dict[str, Callable[[Pair, Random], str | None]]] = {
-    "query": {
-        "typo": lambda pair, draw: misspell(pair.query, draw),
-        "word order": lambda pair, draw: shuffle(pair.query, draw),
-        "synonyms": lambda pair, _: _say_otherwise(pair, pair.query),
-        "paraphrase": lambda pair, _: _ask_otherwise(pair),
-        "negation": lambda pair, _: _negate(pair),
-        "rare term": lambda pair, _: _extend(pair.query, [*pair.further][:1]),
-        "common term": lambda pair, _: _extend(pair.query, _commonest(pair.further)),
-    },
-    "document": {
-        "typo": lambda pair, draw: misspell(pair.text, draw),
-        "word order": lambda pair, draw: shuffle(pair.text, draw),
-        "synonyms": lambda pair, _: _say_otherwise(pair, pair.text),
-        "paraphrase": lambda p, _: describe(_reword(p.entry, 0)).text if p.entry else None,
-        "rare query term": lambda pair, _: _extend(pair.text, [*pair.shared][:1]),
-        "common query term": lambda pair, _: _extend(pair.text, _commonest(pair.shared)),
-        "foreign words": lambda pair, _: _extend(pair.text, pair.foreign),
-        "without the answer": lambda pair, _: remove(pair.text, pair.answer),
-        "without the given": lambda pair, _: remove(pair.text, pair.given),
-    },
+# What is said in the place of a query, or of a document's text; None where there is nothing.
+PERTURBATIONS: dict[str, Callable[[Pair, Random], str | None]] = {
+    "query: typo": lambda pair, draw: misspell(pair.query, draw),
+    "query: word order": lambda pair, draw: shuffle(pair.query, draw),
+    "query: synonyms": lambda pair, _: _say_otherwise(pair, pair.query),
+    "query: paraphrase": lambda pair, _: _ask_otherwise(pair),
+    "query: negation": lambda pair, _: _negate(pair),
+    "query: rare term": lambda pair, _: _extend(pair.query, [*pair.further][:1]),
+    "query: common term": lambda pair, _: _extend(pair.query, _commonest(pair.further)),
+    "document: typo": lambda pair, draw: misspell(pair.text, draw),
+    "document: word order": lambda pair, draw: shuffle(pair.text, draw),
+    "document: synonyms": lambda pair, _: _say_otherwise(pair, pair.text),
+    "document: paraphrase": lambda p, _: describe(_reword(p.entry, 0)).text if p.entry else None,
+    "document: rare query term": lambda pair, _: _extend(pair.text, [*pair.shared][:1]),
+    "document: common query term": lambda pair, _: _extend(pair.text, _commonest(pair.shared)),
+    "document: foreign words": lambda pair, _: _extend(pair.text, pair.foreign),
+    "document: without the answer": lambda pair, _: remove(pair.text, pair.answer),
+    "document: without the given": lambda pair, _: remove(pair.text, pair.given),
 }
 
 
-def perturb(pair: Pair, side: str) -> dict[str, str]:
+def perturb(pair: Pair) -> dict[str, str]:
     """Name → text of every perturbation of a pair's query or document that changes it."""
-    own = {"query": pair.query, "document": pair.text}[side]
-    draw = {n: Random(f"{pair.seed} {pair.id} {side} {n}") for n in PERTURBATIONS[side]}
-    said = {name: change(pair, draw[name]) for name, change in PERTURBATIONS[side].items()}
-    return {name: text for name, text in said.items() if text and text.split() != own.split()}
+    texts = {}
+    for name, change in PERTURBATIONS.items():
+        own = pair.query if name.startswith("query") else pair.text
+        text = change(pair, Random(f"0 {pair.id} {name.replace(':', '')}"))
+        if text and text.split() != own.split():
+            texts[name] = text
+    return texts
 
 
 ORIGINAL = "original"
-NAMES = [f"{side}: {name}" for side, names in PERTURBATIONS.items() for name in names]
 DEPTH = 100  # documents a search finds; one that it does not find has the next rank
 METRICS = ("mrr@10", "recall@10")
 MEASURES = {
@@ -302,84 +301,66 @@ AXIOMS = {
 }
 
 
-class Sample(NamedTuple):
-    """Pairs of a split, what is said in their place, and documents that are not relevant.
-
-    Attributes:
-        texts: perturbation → query id → text. others: query id → document ids.
-    """
-
-    split: str
-    pairs: list[Pair]
-    texts: dict[str, dict[str, str]]
-    others: dict[str, list[str]]
-
-
-def draw_sample(data: RetrievalDataModule, split: str, queries: int, others: int) -> Sample:
-    """Pairs of a split, and other documents for each pair, drawn at random.
+def draw_pairs(data: RetrievalDataModule, split: str, queries: int, others: int) -> list[Pair]:
+    """Pairs of a split with their perturbations, and other documents of each, drawn at random.
 
     No system chooses the documents: the scores of its own best ones would lie closer together.
     """
     chosen = sample_rows(data.test_queries(split), queries)
-    documents, drawn = data.documents["id"][:], {}
+    documents, grades = data.documents["id"][:], data.judgements(split, chosen)
     # One document stays as it is: while the others are exchanged, the index holds it alone.
     pairs = make_pairs(data.collection, split, chosen)[: len(documents) - 1]
-    grades = data.judgements(split, chosen)
-    texts: dict[str, dict[str, str]] = {name: {} for name in NAMES}
     for pair in track(pairs, "perturbing"):
-        for side in PERTURBATIONS:
-            for name, text in perturb(pair, side).items():
-                texts[f"{side}: {name}"][pair.id] = text
+        pair.texts = perturb(pair)
         rest = [name for name in documents if name not in grades[pair.id]]
-        drawn[pair.id] = Random(pair.id).sample(rest, min(others, len(rest)))
-    return Sample(split, pairs, texts, drawn)
+        pair.others = Random(pair.id).sample(rest, min(others, len(rest)))
+    return pairs
 
 
-def measure_run(retriever: Retriever, sample: Sample) -> list[Row]:
+def measure_run(retriever: Retriever, split: str, pairs: Sequence[Pair]) -> list[Row]:
     """Scores and ranks of every pair under every perturbation.
 
     Changed documents are scored and searched in an index that holds them in the originals' place.
     A system that scores identifiers sees no changed text: it is asked with changed queries only.
     """
-    queries = {pair.id: pair.query for pair in sample.pairs}
-    rows = _ask(retriever, sample, ORIGINAL, queries)
-    for name, texts in sample.texts.items():
+    rows = _ask(retriever, split, ORIGINAL, pairs)
+    for name in PERTURBATIONS:
+        changed = [pair for pair in pairs if name in pair.texts]
         if name.startswith("query"):
-            rows += _ask(retriever, sample, name, texts)
-        elif texts and retriever.system.scores_texts:
-            with _replaced(retriever, [pair for pair in sample.pairs if pair.id in texts], texts):
-                rows += _ask(retriever, sample, name, {query: queries[query] for query in texts})
+            rows += _ask(retriever, split, name, changed)
+        elif changed and retriever.system.scores_texts:
+            with _replaced(retriever, name, changed):
+                rows += _ask(retriever, split, name, changed)
     return rows
 
 
-def _ask(retriever: Retriever, sample: Sample, name: str, queries: Mapping[str, str]) -> list[Row]:
-    """A row for each query with the scores of its relevant document and of the others."""
-    if not queries:
+def _ask(retriever: Retriever, split: str, name: str, pairs: Sequence[Pair]) -> list[Row]:
+    """A row for each pair with the scores of its relevant document and of the others."""
+    if not pairs:
         return []
-    gold = {pair.id: pair.document["id"] for pair in sample.pairs}
-    wanted = {query: [gold[query], *sample.others[query]] for query in queries}
-    scored = retriever.rerank(dict(queries), wanted)
-    found = retriever.retrieve(dict(queries), DEPTH)
-    judged = judge(found, retriever.data, sample.split, TextTable({"id": [*queries]}), METRICS)
+    asked = name.startswith("query")
+    queries = {pair.id: pair.texts[name] if asked else pair.query for pair in pairs}
+    scored = retriever.rerank(queries, {p.id: [p.document["id"], *p.others] for p in pairs})
+    found = retriever.retrieve(queries, DEPTH)
+    judged = judge(found, retriever.data, split, TextTable({"id": [*queries]}), METRICS)
     rows = []
-    for query in queries:
-        scores = {name: s for name, s in scored.scores(query).items() if isfinite(s)}
-        relevant, places = scores.pop(gold[query], float("nan")), found.documents(query)
+    for pair in pairs:
+        gold, places = pair.document["id"], found.documents(pair.id)
+        scores = {name: s for name, s in scored.scores(pair.id).items() if isfinite(s)}
+        relevant = scores.pop(gold, float("nan"))
         others = torch.tensor([*scores.values()], dtype=torch.float64)
-        place = places.index(gold[query]) if gold[query] in places else DEPTH
-        row = {"split": sample.split, "query": query, "perturbation": name, "score": relevant}
+        place = places.index(gold) if gold in places else DEPTH
+        row = {"split": split, "query": pair.id, "perturbation": name, "score": relevant}
         row |= {"mean": float(others.mean()), "deviation": float(others.std()), "rank": place + 1}
-        rows.append(row | {metric: judged[query][metric] for metric in METRICS})
+        rows.append(row | {metric: judged[pair.id][metric] for metric in METRICS})
     return rows
 
 
 @contextmanager
-def _replaced(
-    retriever: Retriever, pairs: Sequence[Pair], texts: Mapping[str, str]
-) -> Iterator[None]:
-    """Within it the index holds other texts of the pairs' documents."""
+def _replaced(retriever: Retriever, name: str, pairs: Sequence[Pair]) -> Iterator[None]:
+    """Within it the index holds a perturbation of the pairs' documents."""
     originals = [dict(pair.document) for pair in pairs]
-    changed = [{**pair.document, "text": texts[pair.id]} for pair in pairs]
+    changed = [{**pair.document, "text": pair.texts[name]} for pair in pairs]
 
     def exchange(rows: list[dict[str, str]]) -> None:
         retriever.remove([row["id"] for row in rows])
@@ -445,7 +426,7 @@ def summarise(runs: Iterable[Iterable[Row]]) -> list[Row]:
 
 def tabulate(rows: Sequence[Row], split: str, measure: str) -> Table:
     """One measure: perturbations or axioms as rows, systems as columns."""
-    order = [ORIGINAL, *NAMES, *AXIOMS]
+    order = [ORIGINAL, *PERTURBATIONS, *AXIOMS]
     chosen = [row for row in rows if (row["split"], row["measure"]) == (split, measure)]
     cells = {}
     for row in sorted(chosen, key=lambda row: order.index(row["perturbation"])):
@@ -459,7 +440,7 @@ def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
     """The shifts of the score: a panel a split, a marker a system, bars are the intervals."""
     table = DataFrame(rows).query("measure == 'shift'")
     systems = table["system"].unique()
-    names = [name for name in NAMES[::-1] if name in set(table["perturbation"])]
+    names = [name for name in [*PERTURBATIONS][::-1] if name in set(table["perturbation"])]
     splits = table.groupby("split", sort=False)
     figure, panels = page_panels(title, len(splits), 1.2 + 0.26 * len(names), sharey=True)
     for axes, (split, shifts) in zip(panels, splits, strict=True):
@@ -491,9 +472,9 @@ def compare_axioms(
 
     Args:
         folder: its `values/` keep what each run was asked: the command goes on where it ended.
-        queries, others: as of `draw_sample`. trust: as of `Retriever.load`.
+        queries, others: as of `draw_pairs`. trust: as of `Retriever.load`.
     """
-    rows, samples = [], {}
+    rows, pairs = [], {}
     for group in comparison.groups:
         runs = []
         for run in group.runs:
@@ -502,9 +483,9 @@ def compare_axioms(
             if not path.is_file():
                 retriever, found = Retriever.load(run.path, trust=trust), []
                 for split in retriever.data.test_splits:
-                    if split not in samples:
-                        samples[split] = draw_sample(retriever.data, split, queries, others)
-                    found += measure_run(retriever, samples[split])
+                    if split not in pairs:
+                        pairs[split] = draw_pairs(retriever.data, split, queries, others)
+                    found += measure_run(retriever, split, pairs[split])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_rows(found, path)
             runs.append(read_rows(path))
