@@ -91,8 +91,7 @@ class SearchDiagnostics(Analysis):
         metrics |= table.filter(regex="_ms_").median().to_dict()
         metrics |= {"queries": len(table)} | follow_gold(paths)
         difference = table["score_difference"].astype(float).max()
-        if difference == difference:
-            metrics["score_difference"] = difference
+        metrics["score_difference"] = difference
         if difference > TOLERANCE:
             warnings.warn(
                 f"a document's score in the search and its exhaustive score differ by "
@@ -153,7 +152,7 @@ class SearchDiagnostics(Analysis):
 
 def follow_gold(paths: Sequence[SearchPath]) -> dict[str, float]:
     """Share of queries whose gold is alive after each step; where it fell, its median rank."""
-    alive = DataFrame([float(step.alive) for step in path.steps] for path in paths)
+    alive = DataFrame(dict(enumerate(float(step.alive) for step in p.steps)) for p in paths)
     alive = alive.ffill(axis=1).mean()  # a search that ended earlier keeps what it had
     lost = [(path.lost, path.lost_step.rank) for path in paths if path.lost]
     ranks = DataFrame(lost, columns=["step", "rank"], dtype=float).dropna()

@@ -21,6 +21,7 @@ from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import NearestTokens
+from gr_mvdr.token_vectors import TokenVectors
 
 FILE = "token_contexts"
 KEPT_RANKS = (1, 2, 5, 20, 100)  # whose tokens are kept in context
@@ -51,6 +52,7 @@ class Query(NamedTuple):
     """A query's words, and the numbers of its relevant documents and of those to ignore."""
 
     id: str
+    words: TokenVectors
     relevant: Tensor
     ignored: Tensor
 
