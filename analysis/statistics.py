@@ -1,6 +1,5 @@
 """Means with intervals, significance, correlations, and samples that are the same every time."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -94,11 +93,8 @@ def spearman(first: Tensor, second: Tensor) -> float:
 
     Equal values share the mean of their ranks. NaN if a side has fewer than two different values.
     """
-    from scipy.stats import rankdata
-
-    one, other = (rankdata(side.numpy()) - (len(side) + 1) / 2 for side in (first, second))
-    norms = np.linalg.norm(one) * np.linalg.norm(other)
-    return float(one @ other / norms) if norms else math.nan
+    both = DataFrame({"first": first.numpy(), "second": second.numpy()})
+    return float(both.corr("spearman").loc["first", "second"])
 
 
 def spread(table: Any, limit: int) -> Any:
