@@ -22,7 +22,6 @@ import pytorch_lightning as pl
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.analyse import analyse_run
 from analysis.evaluation import (
     StagePeaks,
     evaluate_reranking,
@@ -30,6 +29,7 @@ from analysis.evaluation import (
     measure_index_bytes,
     measure_latency,
 )
+from analysis.run import analyse_run
 from analysis.runs.provenance import print_losses, record_provenance
 from analysis.runs.publish import describe_run, publish_run
 from analysis.runs.run_folder import Run, find_other_seed, open_run, read_run, start_run

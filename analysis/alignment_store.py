@@ -1,23 +1,22 @@
 """Alignments on disk: ragged, compressed shards and a small manifest, written and read as a stream.
 
 A shard holds whole pairs, one flat tensor for each field (`FIELDS`), cut to the real tokens;
-lengths say where a pair ends. Neither writer nor reader holds more than one shard. The vocabulary
-says what the token ids read as, so that pages need no tokeniser.
+lengths say where a pair ends. Neither writer nor reader holds more than one shard. The manifest
+also says what the token ids read as, so that pages need no tokeniser.
 
-    alignments/manifest.json                names, the ids of every pair, the shards and their sizes
+    alignments/manifest.json                names, the ids of every pair, the shards, token strings
     alignments/shard-00000.safetensors.zst  safetensors under Zstandard (`zstd -d` unpacks it)
-    alignments/vocabulary.json              {"tokens": {"17": "▁the"}, "special": [1]}
 """
 
 import math
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow
 import torch
@@ -26,7 +25,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analysis.viewer.directed_alignment import own_direction
-from gr_mvdr.batch import PairBatch
 from gr_mvdr.files import (
     VERSION,
     check_file,
@@ -41,9 +39,6 @@ from gr_mvdr.files import (
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
-if TYPE_CHECKING:
-    from models.base import System
-
 # What is kept of a pair. Axes: l layers, h heads, p paths of the decoder, m document tokens,
 # n query tokens.
 MATRICES = {"similarity": "lhmn", "alignment": "lhmn"}
@@ -57,8 +52,7 @@ FIELDS = LAYERS | {"pairwise": "mn"} | DECODER | TOKENS | {"score": ""}
 
 Fields = dict[str, Tensor]
 
-FORMAT = 2
-PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
+FORMAT = 3
 CODEC = "zstd"
 MANIFEST = "manifest.json"
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
@@ -98,6 +92,8 @@ class AlignmentStore:
         pairs: (query id, document id) of every pair, in the order of writing.
         layers, heads: L and H.
         path_names: P names of the decoder's paths; none unless the system is generative.
+        strings: token id → the tokeniser's own string, with its mark of a word's beginning.
+        special: ids of end, padding, sentinels and the like.
 
     Raises:
         FileNotFoundError: no manifest, or a shard is missing.
@@ -114,7 +110,9 @@ class AlignmentStore:
             self.layers: int = manifest["layers"]
             self.heads: int = manifest["heads"]
             self.path_names = tuple(manifest["path_names"])
-            self._largest: int = max(1, manifest["largest"])
+            self.strings = {int(token): str(text) for token, text in manifest["tokens"].items()}
+            self.special = frozenset(manifest["special"])
+            self._largest: int = manifest["largest"]
             self._projection_norms = torch.tensor(manifest["projection_norms"])
             self._shards = manifest["shards"]
             sizes = [shard["pairs"] for shard in self._shards]
@@ -145,7 +143,7 @@ class AlignmentStore:
 
     def _padded(self, numbers: Iterable[int]) -> Explanation:
         pairs = [self._pair(number) for number in numbers]
-        return padded(pairs, self.path_names, self._projection_norms)
+        return _padded(pairs, self.path_names, self._projection_norms)
 
     def _pair(self, number: int) -> Fields:
         shard = bisect_right(self._starts, number) - 1
@@ -198,7 +196,7 @@ def _split(tensors: Fields, sizes: dict[str, int]) -> list[Fields]:
     ]
 
 
-def padded(
+def _padded(
     pairs: Sequence[Fields], path_names: tuple[str, ...], projection_norms: Tensor
 ) -> Explanation:
     """Pairs as one batch, padded on the right; matrices are zero at padding.
@@ -235,108 +233,90 @@ def _stacked(values: Sequence[Tensor]) -> Tensor:
     return batch
 
 
-class AlignmentWriter:
-    """Writes a stream of alignments; the folder appears only when the stream has ended well.
+def write_alignments(
+    directory: Path,
+    description: StoreDescription,
+    pairs: Sequence[tuple[str, str]],
+    batches: Sequence[Sized],
+    explain: Callable[[Any], Explanation],
+    strings: Callable[[list[int]], Sequence[str]],
+    special: Collection[int] = (),
+) -> AlignmentStore:
+    """Writes the explanation of every pair to a store (the tensors of Eq. 1, gr_as_mvdr §7.2).
 
-        with AlignmentWriter(directory, description) as writer:
-            writer.add(model.explain(batch), query_ids, document_ids)
-
-    An interrupted stream leaves `<directory>.partial` with its finished shards and their manifest.
-    A writer of the same description continues from it: `pairs` are those already written.
+    A finished store of the same description and pairs is kept; another one is replaced once the
+    new one is whole. An interrupted call leaves `<directory>.partial` with its finished shards and
+    their manifest; a call for the same pairs in the same batches continues after them.
 
     Args:
-        directory: the store's folder; a store that exists is replaced at the end.
-        description: system, paradigm, collection, precision and what it is made from.
+        directory: where the store goes, such as `outputs/…/alignments`.
+        description: names, precision, and what the alignments are made from.
+        pairs: (query id, document id) of every pair, in the order of the batches.
+        batches, explain: the pairs in parts, and what makes the explanation of a part.
+        strings: token ids to strings, such as `tokenizer.convert_ids_to_tokens`.
+        special: ids of special tokens.
+
+    Raises:
+        ValueError: a value overflows fp16.
     """
-
-    def __init__(self, directory: Path, description: StoreDescription):
-        self.directory, self.description = Path(directory), description
-        self.partial = self.directory.with_name(self.directory.name + ".partial")
-        self._open: list[Fields] = []
-
-    @property
-    def pairs(self) -> list[list[str]]:
-        """[query id, document id] of every pair that is written or added."""
-        return self.manifest["pairs"]
-
-    def __enter__(self) -> "AlignmentWriter":
-        header = {"format": FORMAT, "version": VERSION, **asdict(self.description)}
-        self.manifest = header | {"largest": 0, "shards": [], "pairs": []}
-        with suppress(FileNotFoundError, ValueError):  # nothing, or it was cut short
-            known = read_json(check_file(self.partial / MANIFEST))
-            if {key: known.get(key) for key in header} == header:
-                self.manifest = known
-        if not self.pairs:
-            self.restart()
-        return self
-
-    def restart(self) -> None:
-        """Removes what an interrupted stream left."""
-        shutil.rmtree(self.partial, ignore_errors=True)
-        self.partial.mkdir(parents=True)
-        self.manifest |= {"largest": 0, "shards": [], "pairs": []}
-
-    def __exit__(self, error_type, error, traceback) -> None:
-        if error_type is None:
-            self._write_shard()
-            move_into_place(self.partial, self.directory)
-        elif not self.manifest["shards"]:
-            shutil.rmtree(self.partial, ignore_errors=True)
-
-    def add(
-        self, explanation: Explanation, query_ids: Sequence[str], document_ids: Sequence[str]
-    ) -> None:
-        """Appends B pairs, with the id of the query and of the document of each.
-
-        Raises:
-            ValueError: the counts differ, or a value overflows fp16.
-        """
-        decoder, pairs = explanation.decoder, list(zip(query_ids, document_ids, strict=True))
-        self.manifest |= {
+    with suppress(FileNotFoundError, ValueError):  # none, or a broken one
+        store = AlignmentStore(directory)
+        if store.description == description and store.pairs == list(pairs):
+            return store
+    partial = directory.with_name(directory.name + ".partial")
+    header = {"format": FORMAT, "version": VERSION, **asdict(description)}
+    header |= {"pairs": list(map(list, pairs)), "batches": list(map(len, batches))}
+    manifest = header | {"largest": 1, "shards": [], "tokens": {}, "special": []}
+    with suppress(FileNotFoundError, ValueError):  # nothing, or it was cut short
+        known = read_json(check_file(partial / MANIFEST))
+        if {key: known.get(key) for key in header} == header:
+            manifest = known
+    if not manifest["shards"]:
+        shutil.rmtree(partial, ignore_errors=True)
+    held: list[Fields] = []
+    done = first = sum(shard["batches"] for shard in manifest["shards"])
+    for number in track(range(first, len(batches)), f"aligning {description.system}"):
+        explanation = explain(batches[number])
+        decoder = explanation.decoder
+        manifest |= {
             "layers": len(explanation.layers),
             "heads": explanation.layers[-1].similarity.shape[1],
             "path_names": list(decoder.names) if decoder else [],
             "projection_norms": decoder.projection_norms.tolist() if decoder else [],
         }
-        for number, pair in zip(range(len(explanation)), pairs, strict=True):
-            fields = cut(explanation, number)
-            for name in MATRICES:
-                fields[name] = fields[name].to(PRECISIONS[self.description.precision])
-                if not fields[name].isfinite().all():
-                    raise ValueError(
-                        f"pair {len(self.pairs)}: {name} is not finite as "
-                        f"{self.description.precision}"
-                    )
-            self._open.append(fields)
-            self.pairs.append(list(pair))
-        sizes = [fields["similarity"].numel() for fields in self._open]
-        self.manifest["largest"] = max(self.manifest["largest"], *sizes)
-        # Only between batches: a writer that continues begins with a whole one.
-        if sum(sizes) >= SHARD_VALUES:
-            self._write_shard()
-
-    def _write_shard(self) -> None:
-        if self._open:
-            tensors = {
-                name: torch.cat([pair[name].flatten() for pair in self._open])
-                for name in self._open[0]
-            }
-            for side in ("document", "query"):
-                lengths = [len(pair[f"{side}_tokens"]) for pair in self._open]
-                tensors[f"{side}_lengths"] = torch.tensor(lengths).int()
-            shards = self.manifest["shards"]
-            path = self.partial / f"shard-{len(shards):05d}.safetensors.zst"
-            with (
-                new_file(path) as partial,
-                pyarrow.output_stream(str(partial), compression=CODEC) as stream,
-            ):
-                stream.write(save(tensors))
-            shards.append({"file": path.name, "pairs": len(self._open), **checksum(path)})
-            self._open = []
-        write_json(self.partial / MANIFEST, self.manifest)
+        held += [_cut(explanation, row, description.precision) for row in range(len(explanation))]
+        sizes = [pair["similarity"].numel() for pair in held]
+        # Only between batches: a call that continues begins with a whole one.
+        if sum(sizes) >= SHARD_VALUES or number + 1 == len(batches):
+            tokens = torch.cat([pair[name] for pair in held for name in TOKENS]).unique().tolist()
+            names = zip(tokens, strings(tokens), strict=True)
+            manifest["tokens"] |= {str(token): str(name) for token, name in names}
+            manifest["special"] = sorted({*manifest["special"], *set(special).intersection(tokens)})
+            manifest["largest"] = max(manifest["largest"], *sizes)
+            _write_shard(partial, manifest, held, number + 1 - done)
+            held, done = [], number + 1
+    move_into_place(partial, directory)
+    return AlignmentStore(directory)
 
 
-def cut(explanation: Explanation, number: int) -> Fields:
+def _write_shard(
+    partial: Path, manifest: dict[str, Any], pairs: Sequence[Fields], batches: int
+) -> None:
+    """Writes the next shard, and a manifest with it."""
+    tensors = {name: torch.cat([pair[name].flatten() for pair in pairs]) for name in pairs[0]}
+    for side in ("document", "query"):
+        lengths = [len(pair[f"{side}_tokens"]) for pair in pairs]
+        tensors[f"{side}_lengths"] = torch.tensor(lengths).int()
+    partial.mkdir(parents=True, exist_ok=True)
+    path = partial / f"shard-{len(manifest['shards']):05d}.safetensors.zst"
+    with new_file(path) as file, pyarrow.output_stream(str(file), compression=CODEC) as stream:
+        stream.write(save(tensors))
+    shard = {"file": path.name, "batches": batches, "pairs": len(pairs), **checksum(path)}
+    manifest["shards"].append(shard)
+    write_json(partial / MANIFEST, manifest)
+
+
+def _cut(explanation: Explanation, number: int, precision: str) -> Fields:
     """One pair of a batch without its padding, on the CPU; the axes are those of `FIELDS`."""
     last = explanation.layers[-1]
     fields = {
@@ -356,104 +336,8 @@ def cut(explanation: Explanation, number: int) -> Fields:
         for place, axis in enumerate(FIELDS[name]):
             value = value.index_select(place, real[axis]) if axis in real else value
         fields[name] = value.cpu()
+    for name in MATRICES:
+        fields[name] = fields[name].to(getattr(torch, precision))
+        if not fields[name].isfinite().all():
+            raise ValueError(f"analysis.precision={precision}: {name} of a pair is not finite")
     return fields
-
-
-@torch.inference_mode()
-def extract_alignments(
-    model: "System",
-    batches: Sequence[PairBatch],
-    directory: Path,
-    pairs: Sequence[tuple[str, str]],
-    description: StoreDescription,
-) -> AlignmentStore:
-    """Writes `model.explain` of every pair to a store (the tensors of Eq. 1, gr_as_mvdr §7.2).
-
-    A finished store of the same description and pairs is kept, another one is replaced; an
-    interrupted extraction continues after its last shard.
-
-    Args:
-        batches: the pairs as padded batches; moved to the model's device here.
-        directory: where the store goes, such as `outputs/…/alignments`.
-        pairs: (query id, document id) of every pair, in the order of the batches.
-        description: names, precision, and what the alignments are made from.
-    """
-    with suppress(FileNotFoundError, ValueError):  # none, or a broken one
-        store = AlignmentStore(directory)
-        if store.description == description and store.pairs == list(pairs):
-            return store
-    ends = list(accumulate(map(len, batches)))
-    was_training = model.training
-    model.eval()
-    try:
-        with AlignmentWriter(directory, description) as writer:
-            done = len(writer.pairs)
-            if done not in (0, *ends) or [*map(tuple, writer.pairs)] != list(pairs[:done]):
-                writer.restart()  # other pairs, or other batches
-            todo = [both for both in zip(batches, ends, strict=True) if both[1] > len(writer.pairs)]
-            for batch, end in track(todo, f"aligning {description.system}"):
-                queries, documents = zip(*pairs[end - len(batch) : end], strict=True)
-                writer.add(model.explain(batch.to(model.device)), queries, documents)
-    finally:
-        model.train(was_training)
-    return AlignmentStore(directory)
-
-
-VOCABULARY = "vocabulary.json"
-
-
-@dataclass(frozen=True)
-class TokenStrings:
-    """Strings of token ids.
-
-    Attributes:
-        strings: id → the tokeniser's own string, with its mark of a word's beginning.
-        special: ids of end, padding, sentinels and the like.
-    """
-
-    strings: dict[int, str]
-    special: frozenset[int]
-
-
-def write_vocabulary(
-    store: AlignmentStore,
-    strings: Callable[[list[int]], Sequence[str]],
-    special: Collection[int] = (),
-) -> Path:
-    """Writes the strings of all token ids that occur in a store into the store's folder.
-
-    Args:
-        strings: token ids to strings, such as `tokenizer.convert_ids_to_tokens`.
-        special: ids of special tokens.
-
-    Returns:
-        The file's path.
-    """
-    used: set[int] = set()
-    for number in range(len(store)):
-        pair = store[number]
-        used.update(pair.document_ids[0].tolist(), pair.query_ids[0].tolist())
-    ids = sorted(used)
-    tokens = {str(number): str(name) for number, name in zip(ids, strings(ids), strict=True)}
-    path = Path(store.directory) / VOCABULARY
-    write_json(path, {"tokens": tokens, "special": sorted(used & set(special))})
-    return path
-
-
-def read_vocabulary(directory: Path) -> TokenStrings:
-    """Reads what `write_vocabulary` wrote.
-
-    Raises:
-        FileNotFoundError: the file is missing, as in a run of an older version.
-        ValueError: it is broken.
-    """
-    path = Path(directory) / VOCABULARY
-    if not path.is_file():
-        again = f"python -m analysis.run run={path.parents[1]}"
-        raise FileNotFoundError(f"{path} is missing: analyse the run again ({again})")
-    try:
-        content = read_json(check_file(path, path.parent.parent))
-        strings = {int(number): str(name) for number, name in content["tokens"].items()}
-        return TokenStrings(strings, frozenset(content["special"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: not a vocabulary ({error})") from None

@@ -21,8 +21,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from analysis.runs.folder_lock import claim_folder
-from analysis.runs.run_folder import read_run, require_run
+from analysis.runs.run_folder import claim_folder, read_run, require_run
 from analysis.tools.model_card import build_model_card
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim

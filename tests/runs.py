@@ -6,7 +6,7 @@ import runpy
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,9 @@ from unittest import mock
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from pytest import MonkeyPatch
+
+from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
+from gr_mvdr.relevance import Explanation
 
 ROOT = Path(__file__).parents[1]
 # Two steps of training on fifty documents, every analysis on a few pairs.
@@ -73,6 +76,22 @@ def undrawn() -> Iterator[None]:
         empty = partial(save_figure, Figure(figsize=(0.1, 0.1)))
         patch.setattr("analysis.figures.save_figure", lambda _, to, name: empty(to, name))
         yield
+
+
+def write_store(
+    folder: Path,
+    description: StoreDescription,
+    *explanations: Explanation,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    token: str = "▁w{}",
+    special: Sequence[int] = (),
+) -> AlignmentStore:
+    """A store of alignments; by default query n goes with document n."""
+    numbers = range(sum(map(len, explanations)))
+    pairs = pairs or [(f"q{n}", f"d{n}") for n in numbers]
+    name = lambda tokens: [token.format(n) for n in tokens]  # noqa: E731
+    given = folder, description, pairs, explanations, lambda explanation: explanation
+    return write_alignments(*given, name, special)
 
 
 def beir(folder: Path) -> Path:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from analysis.runs.folder_lock import check_links
-from analysis.runs.run_folder import Run, find_runs, read_run
+from analysis.runs.run_folder import Run, check_links, find_runs, read_run
 from analysis.tables.metric_names import Statistic, find_splits, join_intervals
 from gr_mvdr.files import UnfinishedRun, read_json, write_json
 from gr_mvdr.options import make_printable

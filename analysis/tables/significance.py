@@ -211,7 +211,7 @@ def compare_alignments(runs: Sequence[AlignedRun]) -> list[Row]:
     """For every two systems the measures of `measure_agreement`; special tokens align nothing."""
     rows = []
     for first, second in combinations(runs, 2):
-        special = sorted(first.vocabulary.special | second.vocabulary.special)
+        special = sorted(first.store.special | second.store.special)
         found = measure_agreement(first.store, second.store, PAIRS, special)
         rows.append({"first": first.label, "second": second.label} | found)
     return rows

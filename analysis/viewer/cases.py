@@ -1,7 +1,7 @@
 """Browsable cases: (query, document) pairs with their tokens and alignments in several systems.
 
-Everything comes from what runs leave behind: their alignment stores, the stores' vocabularies,
-`retrieve.trec` and `best_documents.json`. No model is needed.
+Everything comes from what runs leave behind: their alignment stores, `retrieve.trec` and
+`best_documents.json`. No model is needed.
 """
 
 import random
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from analysis.alignment_store import AlignmentStore, TokenStrings, read_vocabulary
+from analysis.alignment_store import AlignmentStore
 from analysis.best_documents import read_best_documents
 from analysis.runs.run_folder import Run
 from analysis.viewer.pair import describe_pair, to_json
@@ -75,14 +75,13 @@ class AlignedRun:
 
     Attributes:
         label: the system's name on the page.
-        store: its alignments. vocabulary: the strings of their tokens.
+        store: its alignments.
         ranking: of its search; None where it was not kept.
         best: of `read_best_documents`, by query id.
     """
 
     label: str
     store: AlignmentStore
-    vocabulary: TokenStrings
     ranking: Ranking | None
     best: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -123,8 +122,7 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
             continue
         try:
             ranked = Ranking.read(ranking, run.path) if ranking.exists() else None
-            store, vocabulary = AlignmentStore(folder), read_vocabulary(folder)
-            opened.append(AlignedRun(label, store, vocabulary, ranked))
+            opened.append(AlignedRun(label, AlignmentStore(folder), ranked))
         except (FileNotFoundError, ValueError) as error:
             notes.append(f"{label}: its alignments cannot be shown. {error}")
             continue
@@ -233,7 +231,7 @@ def _view(run: AlignedRun, pair: Pair) -> dict[str, Any]:
     """A pair in a system, with the document's rank and score in its search."""
     layers = run.store.explain(run.numbers[pair]).layers
     ids = {"query": layers[-1].query_ids, "document": layers[-1].document_ids}
-    strings, special = run.vocabulary.strings, run.vocabulary.special
+    strings, special = run.store.strings, run.store.special
     texts = {
         side: ([strings.get(n, f"#{n}") for n in own], [n in special for n in own])
         for side, tokens in ids.items()

@@ -1,9 +1,9 @@
-"""One analysis asked as a run asks it: `analysis.analyse.ask`, with plain arguments."""
+"""One analysis asked as a run asks it: `analysis.run.ask`, with plain arguments."""
 
 import inspect
 
-from analysis.analyse import ask
 from analysis.analysis import Findings, Subject
+from analysis.run import ask
 
 
 def asked(kind, model, data, *options, **named):

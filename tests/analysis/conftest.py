@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.alignment_store import AlignmentStore, AlignmentWriter, StoreDescription
+from analysis.alignment_store import StoreDescription
 from analysis.analysis import Subject, Texts
 from analysis.tokens import TokenKinds
 from data_modules.collection import JUDGEMENTS, Collection
@@ -21,6 +21,7 @@ from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
+from tests.runs import write_store
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 
@@ -97,10 +98,7 @@ def store_of(tmp_path):
 
     def write(explanation, paradigm, precision="float32", name="alignments"):
         description = StoreDescription("system", paradigm, "almanac", precision)
-        with AlignmentWriter(tmp_path / name, description) as writer:
-            numbers = range(len(explanation))
-            writer.add(explanation, [f"q{n}" for n in numbers], [f"d{n}" for n in numbers])
-        return AlignmentStore(tmp_path / name)
+        return write_store(tmp_path / name, description, explanation)
 
     return write
 

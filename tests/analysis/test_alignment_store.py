@@ -2,33 +2,18 @@ import json
 from dataclasses import replace
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
 from analysis import alignment_store
-from analysis.alignment_store import (
-    AlignmentStore,
-    AlignmentWriter,
-    StoreDescription,
-    extract_alignments,
-)
-from gr_mvdr.batch import PairBatch
-from gr_mvdr.relevance import Explanation
+from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
+from tests.runs import write_store
 
 DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac", made_from="these weights")
 MATRICES = ("similarity", "alignment")
 
 
-def write(directory, batches, description=DESCRIPTION):
-    with AlignmentWriter(directory, description) as writer:
-        add(writer, batches)
-    return AlignmentStore(directory)
-
-
-def add(writer, batches):
-    for batch in batches:
-        numbers = range(len(writer.pairs), len(writer.pairs) + len(batch))
-        writer.add(batch, [f"q{n}" for n in numbers], [f"d{n}" for n in numbers])
+def write(directory, batches, description=DESCRIPTION, **named):
+    return write_store(directory, description, *batches, **named)
 
 
 @pytest.fixture
@@ -107,7 +92,7 @@ def test_half_precision_keeps_three_digits_at_half_the_size(tmp_path, batches):
     torch.testing.assert_close(a.similarity, b.similarity, rtol=1e-3, atol=1e-3)
     assert not torch.equal(a.similarity, b.similarity)
     batches[0].layers[0].similarity[0, 0, 0, 0] = 1e6
-    with pytest.raises(ValueError, match=r"pair 0: similarity is not finite as float16"):
+    with pytest.raises(ValueError, match=r"precision=float16: similarity of a pair is not finite"):
         write(tmp_path / "large", batches, half)
     assert not list(tmp_path.glob("large*"))
 
@@ -140,19 +125,13 @@ def test_a_store_of_an_older_version_names_it(tmp_path, batches):
     manifest = write(tmp_path / "alignments", batches).directory / "manifest.json"
     content = json.loads(manifest.read_text()) | {"format": 1, "version": "0.1.0"}
     manifest.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"format 1, written by gr-mvdr 0\.1\.0; .* reads 2"):
+    with pytest.raises(ValueError, match=r"format 1, written by gr-mvdr 0\.1\.0; .* reads 3"):
         AlignmentStore(tmp_path / "alignments")
 
 
 def test_wrong_use_is_named(tmp_path, batches):
     with pytest.raises(ValueError, match="paradigm='dense': must be one of multi_vector"):
         StoreDescription("s", "dense", "almanac")
-    with (
-        pytest.raises(ValueError, match="shorter"),
-        AlignmentWriter(tmp_path / "alignments", DESCRIPTION) as writer,
-    ):
-        writer.add(batches[0], ["q"], ["d"])
-    assert not list(tmp_path.iterdir())  # no shard was finished
     store = write(tmp_path / "alignments", batches)
     with pytest.raises(IndexError, match="pair 10: the store holds 10"):
         store[10]
@@ -166,74 +145,54 @@ def test_batches_keep_to_a_budget(tmp_path, batches):
     assert store.batch_size(1, 64) == 1
 
 
-EXTRACTED = StoreDescription("t5_colbert", "multi_vector", "almanac", made_from="w")
+def test_the_store_names_its_tokens(tmp_path, make_explanation):
+    explanation = make_explanation(2, layers=1)
+    pairs = explanation.layers[0]
+    ids = {*pairs.document_ids[pairs.document_mask].tolist()}
+    ids |= {*pairs.query_ids[pairs.query_mask].tolist()}
+    store = write(tmp_path / "alignments", [explanation], token="t{}", special=[min(ids), 999])
+    assert store.strings == {n: f"t{n}" for n in ids} and store.special == {min(ids)}
+
+
 PAIRS = [(f"q{n}", f"d{n}") for n in range(9)]
 
 
-class Recorded(pl.LightningModule):
-    """A model whose alignments are known beforehand."""
-
-    def __init__(self, answers, broken_at=None):
-        super().__init__()
-        self.answers, self.broken_at, self.modes = answers, broken_at, []
-
-    def explain(self, batch):
-        if len(self.modes) == self.broken_at:
-            raise KeyboardInterrupt
-        self.modes.append((self.training, torch.is_inference_mode_enabled()))
-        (answer,) = (a for a in self.answers if len(a.score) == len(batch))
-        return Explanation([answer])
-
-
-@pytest.fixture
-def answers(make_pairs):
-    return [make_pairs(n, seed=n) for n in (3, 2, 4)]
-
-
-@pytest.fixture
-def pair_batches(answers):
-    return [
-        PairBatch(a.query_ids, a.query_mask, a.document_ids, a.document_mask, torch.arange(n))
-        for a, n in zip(answers, (3, 2, 4), strict=True)
-    ]
-
-
-def extract(model, pair_batches, folder, pairs=PAIRS, description=EXTRACTED):
-    return extract_alignments(model, pair_batches, folder / "alignments", pairs, description)
-
-
 @pytest.mark.parametrize("change", ["nothing", "pairs", "batches", "weights"])
-def test_an_interrupted_extraction_continues_unless_something_changed(
-    tmp_path, answers, pair_batches, monkeypatch, change
+def test_an_interrupted_call_continues_unless_something_changed(
+    tmp_path, make_explanation, monkeypatch, change
 ):
-    """The older store stays until the new one is whole."""
+    """The older store stays until the new one is whole; a finished one is kept."""
     monkeypatch.setattr(alignment_store, "SHARD_VALUES", 1)
-    older = replace(EXTRACTED, made_from="older weights")
-    extract(Recorded(answers), pair_batches, tmp_path, description=older)
+    batches = [make_explanation(n, seed=n) for n in (3, 2, 4)]
+    explained = []
+
+    def extract(description=DESCRIPTION, pairs=PAIRS, batches=batches, broken_at=None):
+        def explain(batch):
+            if len(explained) == broken_at:
+                raise KeyboardInterrupt
+            explained.append(batch)
+            return batch
+
+        explained.clear()
+        names = lambda tokens: map(str, tokens)  # noqa: E731
+        return write_alignments(
+            tmp_path / "alignments", description, pairs, batches, explain, names
+        )
+
+    older = extract(replace(DESCRIPTION, made_from="older weights")).description
     with pytest.raises(KeyboardInterrupt):
-        extract(Recorded(answers, broken_at=2), pair_batches, tmp_path)
+        extract(broken_at=2)
     assert AlignmentStore(tmp_path / "alignments").description == older
     pairs = [("other", "d"), *PAIRS[1:]] if change == "pairs" else PAIRS
-    order = pair_batches[::-1] if change == "batches" else pair_batches
-    made = replace(EXTRACTED, made_from="other") if change == "weights" else EXTRACTED
-    model = Recorded(answers)
-    store = extract(model, order, tmp_path, pairs, made)
-    assert model.modes == [(False, True)] * (1 if change == "nothing" else 3) and model.training
+    order = batches[::-1] if change == "batches" else batches
+    made = replace(DESCRIPTION, made_from="other") if change == "weights" else DESCRIPTION
+    store = extract(made, pairs, order)
+    assert len(explained) == (1 if change == "nothing" else 3)
     assert store.pairs == pairs and store.description == made
     assert not list(tmp_path.glob("*.partial"))
-    rows = (
-        (b, r) for b in answers[:: -1 if change == "batches" else 1] for r in range(len(b.score))
-    )
-    for number, (batch, row) in enumerate(rows):
-        assert torch.equal(store[number].relevance[0], batch.relevance[row])
-
-
-def test_a_finished_store_of_the_same_is_kept_another_is_replaced(tmp_path, answers, pair_batches):
-    extract(Recorded(answers), pair_batches, tmp_path)
-    again, other = Recorded(answers), Recorded(answers)
-    extract(again, pair_batches, tmp_path)
-    assert again.modes == []
-    changed = StoreDescription("t5_colbert", "multi_vector", "almanac", made_from="v")
-    extract(other, pair_batches, tmp_path, description=changed)
-    assert len(other.modes) == 3
-    assert AlignmentStore(tmp_path / "alignments").description == changed
+    rows = ((batch.layers[-1], row) for batch in order for row in range(len(batch)))
+    for number, (layer, row) in enumerate(rows):
+        assert torch.equal(store[number].relevance[0], layer.relevance[row])
+        assert {*store[number].document_ids[0].tolist()} <= store.strings.keys()
+    extract(made, pairs, order)
+    assert explained == []

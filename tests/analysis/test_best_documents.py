@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.analyse import ask, write_findings
 from analysis.analysis import Subject, Texts
 from analysis.best_documents import (
     BEST,
@@ -17,6 +16,7 @@ from analysis.best_documents import (
     number_shares,
     read_best_documents,
 )
+from analysis.run import ask, write_findings
 from analysis.tokens import TokenKinds
 from gr_mvdr.tokenizers import token_strings
 from models.base import Share

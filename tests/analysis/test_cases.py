@@ -5,20 +5,12 @@ import json
 import pytest
 import torch
 
-from analysis.alignment_store import (
-    AlignmentStore,
-    AlignmentWriter,
-    StoreDescription,
-    TokenStrings,
-    read_vocabulary,
-    write_vocabulary,
-)
+from analysis.alignment_store import StoreDescription
 from analysis.viewer.cases import AlignedRun, Candidate, build_cases, choose_cases, embed_json
 from analysis.viewer.pair import pack_matrices, to_json
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.analysis.viewer.test_session import check_directions, matrices
-
-NAMES = TokenStrings({n: f"▁w{n}" for n in range(30)}, frozenset({2}))
+from tests.runs import write_store
 
 
 def chosen(each, successes, **differences):
@@ -59,13 +51,13 @@ def test_without_rankings_cases_are_random():
 def stored(folder, explanation, paradigm, ranks, system="a"):
     """A run of pairs (q<n>, d<n>) whose documents stand at the given ranks."""
     names = [[f"{side}{n}" for n in range(len(explanation))] for side in "qd"]
-    with AlignmentWriter(folder, StoreDescription(system, paradigm, "fruit")) as writer:
-        writer.add(explanation, *names)
+    description = StoreDescription(system, paradigm, "fruit")
+    store = write_store(folder, description, explanation, special=[2])
     found = {
         query: {f"x{n}": -float(n) for n in range(1, 11)} | ({name: 0.5 - rank} if rank else {})
         for query, name, rank in zip(*names, ranks, strict=True)
     }
-    return AlignedRun(system, AlignmentStore(folder), NAMES, Ranking(found))
+    return AlignedRun(system, store, Ranking(found))
 
 
 @pytest.mark.parametrize("paradigm", ["generative", "multi_vector", "lexical"])
@@ -141,21 +133,3 @@ def test_what_is_not_finite_is_null_and_no_text_ends_its_script():
     assert to_json({"a": [float("nan"), -float("inf"), 1 / 3]}) == '{"a":[null,null,0.333333]}'
     text = embed_json({"token": "</script><!--"})
     assert "<" not in text and json.loads(text) == {"token": "</script><!--"}
-
-
-def test_the_vocabulary_holds_the_tokens_of_the_store(tmp_path, make_explanation):
-    explanation = make_explanation(2, layers=1)
-    folder, pairs = tmp_path / "run/alignments", explanation.layers[0]
-    run = stored(folder, explanation, "generative", [1, 1])
-    ids = {*pairs.document_ids[pairs.document_mask].tolist()}
-    ids |= {*pairs.query_ids[pairs.query_mask].tolist()}
-    some = min(ids)
-    write_vocabulary(run.store, lambda numbers: [f"t{n}" for n in numbers], [some, 999])
-    read = read_vocabulary(folder)
-    assert read.strings == {n: f"t{n}" for n in ids} and read.special == {some}
-    (folder / "vocabulary.json").write_text('{"tokens": 3}')
-    with pytest.raises(ValueError, match="vocabulary.json: not a vocabulary"):
-        read_vocabulary(folder)
-    (folder / "vocabulary.json").unlink()
-    with pytest.raises(FileNotFoundError, match=f"analysis.run run={tmp_path}/run"):
-        read_vocabulary(folder)

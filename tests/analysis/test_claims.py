@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from analysis.alignment_store import AlignmentWriter, StoreDescription
+from analysis.alignment_store import StoreDescription
 from analysis.claims import CLAIMS, judge_claims
 from analysis.tables.comparison import compare_runs
 from gr_mvdr.evaluation.ranking import write_qrels
 from gr_mvdr.relevance import DecoderPaths, Explanation
 from tests.analysis.test_compare import rank_gold, write_run
-from tests.runs import command, undrawn
+from tests.runs import command, undrawn, write_store
 
 N = 40
 QUERIES = [f"q{n}" for n in range(N)]
@@ -157,9 +157,8 @@ def test_the_rank_of_stored_alignments(make_pairs, tmp_path):
         projection_norms=torch.tensor([[2.0]]),
     )
     description = StoreDescription("T5-SEAL", "generative", "almanac")
-    with AlignmentWriter(folder / "alignments", description) as writer:
-        names = [[f"{kind}{number // 2}" for number in range(n)] for kind in "qd"]
-        writer.add(Explanation([pairs], paths), *names)
+    names = [(f"q{number // 2}", f"d{number // 2}") for number in range(n)]
+    write_store(folder / "alignments", description, Explanation([pairs], paths), pairs=names)
     found = judged(tmp_path)
     finding = only(found, "GR's alignment is nearly of rank one")
     assert finding.found.effect == pytest.approx(math.sqrt(0.5), abs=1e-6)

@@ -7,17 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from analysis.alignment_store import (
-    AlignmentStore,
-    AlignmentWriter,
-    StoreDescription,
-    write_vocabulary,
-)
+from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.compare import compare
 from analysis.tables.report import write_report
 from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from tests.analysis.test_compare import write_run as write_metrics
+from tests.runs import write_store
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -63,12 +59,8 @@ def write_run(folder, system, explanation, ranks, metric="mrr@10", token="▁<w{
     write_metrics(folder, system, 1, {f"retrieve/{metric}": 0.5}, config, **record)
     queries = [f"q{n}" for n in range(len(explanation))]
     documents = [f"d{n}" for n in range(len(explanation))]
-    with AlignmentWriter(
-        folder / "alignments", StoreDescription(system, "generative", "almanac")
-    ) as writer:
-        writer.add(explanation, queries, documents)
-    store = AlignmentStore(folder / "alignments")
-    write_vocabulary(store, lambda ids: [token.format(n) for n in ids], special=[2])
+    description = StoreDescription(system, "generative", "almanac")
+    write_store(folder / "alignments", description, explanation, token=token, special=[2])
     found = {}
     for query, document, rank in zip(queries, documents, ranks, strict=True):
         others = {f"x{place}": -float(place) for place in range(1, 11)}

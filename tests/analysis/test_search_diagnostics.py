@@ -6,7 +6,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from analysis.analyse import write_findings
+from analysis.run import write_findings
 from analysis.search_diagnostics import (
     SearchDiagnostics,
     follow_gold,

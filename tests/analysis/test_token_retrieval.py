@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.analyse import write_findings
+from analysis.run import write_findings
 from analysis.token_retrieval import TokenRetrieval, read_token_contexts
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.index import TokenIndex

@@ -11,8 +11,7 @@ import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
 from analysis.learning_curves import read_curve
-from analysis.runs.folder_lock import LOCK
-from analysis.runs.run_folder import find_missing_parts
+from analysis.runs.run_folder import LOCK, find_missing_parts
 from models.training import CURVES
 from tests.faults.forked import Child, imported, metrics, run
 

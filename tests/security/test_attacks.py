@@ -19,12 +19,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from analysis.alignment_store import (
-    AlignmentStore,
-    AlignmentWriter,
-    StoreDescription,
-    read_vocabulary,
-)
+from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.best_documents import read_best_documents
 from analysis.compare import compare
 from analysis.figures import read_gallery
@@ -48,7 +43,7 @@ from models.rerank_pipeline import RerankPipeline
 from models.training import CheckpointFile
 from tests.analysis.conftest import make_explanation
 from tests.analysis.test_compare import write_run
-from tests.runs import beir, command
+from tests.runs import beir, command, write_store
 from tests.security.conftest import ROOT, TINY
 
 NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}
@@ -493,7 +488,6 @@ READERS = {
     "figures/shape.png": lambda run: embed_picture(run / "figures/shape.png"),
     "alignments/manifest.json": lambda run: AlignmentStore(run / "alignments"),
     "alignments/shard-00000.safetensors.zst": lambda run: AlignmentStore(run / "alignments"),
-    "alignments/vocabulary.json": lambda run: read_vocabulary(run / "alignments"),
 }
 # Of these a link to another regular file is good: they may lie on another disk, or in a cache.
 LINKED = {
@@ -523,9 +517,7 @@ def whole_run(tmp_path):
     ):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(text)
-    with AlignmentWriter(run / "alignments", StoreDescription("s", "generative", "c")) as writer:
-        writer.add(make_explanation(2), ["q", "q"], ["d", "e"])
-    (run / "alignments/vocabulary.json").write_text('{"tokens": {}, "special": []}')
+    write_store(run / "alignments", StoreDescription("s", "generative", "c"), make_explanation(2))
     (run / "checkpoints").mkdir()
     torch.save({"state_dict": {}}, run / "checkpoints/last.ckpt")
     save_file({"x": torch.zeros(1)}, run / "model.safetensors")

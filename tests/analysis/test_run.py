@@ -7,15 +7,16 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from analysis.alignment_store import AlignmentStore, AlignmentWriter, StoreDescription
-from analysis.analyse import ask, write_findings
+from analysis.alignment_store import StoreDescription
 from analysis.analysis import Findings, Subject, Texts
 from analysis.figures import read_gallery
+from analysis.run import ask, write_findings
 from analysis.tables import glossary as glossary_of
 from analysis.tables import metric_names
 from analysis.tables.glossary import find_terms, glossary
 from analysis.tokens import TokenKinds
 from gr_mvdr.options import find_part
+from tests.runs import write_store
 
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
 LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
@@ -28,10 +29,7 @@ VOCABULARY = 30
 
 def stored(folder, explanation, paradigm):
     description = StoreDescription("system", paradigm, "almanac")
-    names = [str(number) for number in range(len(explanation))]
-    with AlignmentWriter(folder / "alignments", description) as writer:
-        writer.add(explanation, [f"q{n}" for n in names], [f"d{n}" for n in names])
-    return AlignmentStore(folder / "alignments")
+    return write_store(folder / "alignments", description, explanation)
 
 
 def texts_of(store):
@@ -121,10 +119,10 @@ def test_what_only_looks_like_a_term_is_none():
 
 def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
     store = stored(tmp_path, make_explanation(9), "generative")
-    monkeypatch.setattr("analysis.analyse.Gallery", Mock())  # drawing takes most of the time
+    monkeypatch.setattr("analysis.run.Gallery", Mock())  # drawing takes most of the time
     subject = Subject(store=store, texts=texts_of(store))
     whole = write_findings(ask(subject, MEASURED), tmp_path)
-    monkeypatch.setattr("analysis.analyse.BATCH", 2)
+    monkeypatch.setattr("analysis.run.BATCH", 2)
     parts = write_findings(ask(subject, MEASURED), tmp_path)
     assert whole.keys() == parts.keys()
     for key, value in whole.items():
