@@ -43,7 +43,7 @@ def evaluate_retrieval(
         Metrics of each test split; a split after the first adds its name.
     """
     metrics = {}
-    if getattr(model, "plans_search", False):
+    if model.plans_search:
         queries = sample_rows(data.planning_queries(), PLANNING_QUERIES)
         model.plan_search(queries, depth + data.drop_identical)
     for split in data.test_splits:

@@ -109,7 +109,7 @@ class TokenRetrieval(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return isinstance(getattr(subject.model, "searcher", None), TokenIndex)
+        return isinstance(subject.model.searcher, TokenIndex)
 
     def __init__(
         self, subject: Subject, queries: Count, neighbours: Size = 100, contexts: Count = 5

@@ -70,8 +70,12 @@ class System(pl.LightningModule):
     needs_negatives: bool = False
     # Whether every rank calls `index` and writes its own shards of it; otherwise rank 0 calls it.
     indexes_in_shards: bool = False
+    # What `retrieve` reads of the indexed documents, in systems that search vectors or terms.
+    searcher: Any = None
     # Number of token ids, if larger than the tokeniser's vocabulary.
     vocabulary_size: int = 0
+    # Whether a search has options that `plan_search` chooses.
+    plans_search: bool = False
     # Special tokens around the texts that it reads: its backbone's.
     template = TextTemplate()
     # Parameters without weight decay.
@@ -168,7 +172,7 @@ class System(pl.LightningModule):
 
     # Search ---------------------------------------------------------------------------------------
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> Any:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Builds what `retrieve` searches.
 
         Args:
@@ -177,7 +181,7 @@ class System(pl.LightningModule):
         """
         raise NotImplementedError
 
-    def open_index(self, documents: Table, directory: str | Path) -> Any:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the index that `index` wrote for the same documents.
 
         Raises:

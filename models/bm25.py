@@ -86,18 +86,16 @@ class BM25(LexicalSystem):
         super().__init__()
         self.save_hyperparameters()
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Indexes the documents' terms."""
         self.searcher = index_bm25(documents["id"][:], self.terms(documents), **self.hparams)
         if directory is not None:
             self.searcher.save(directory, collection=hash_documents(documents))
-        return self.searcher
 
-    def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens what `index` wrote; see `System.open_index`."""
         made_of = {"collection": hash_documents(documents), **self.hparams}
         self.searcher = InvertedLists.open(directory, **made_of)
-        return self.searcher
 
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
         """The terms of each text, without special tokens; a list of all would take 3 kB a text."""
@@ -155,11 +153,11 @@ class WordBM25(BM25):
         """The words of each text."""
         return map(split_words, table["text"])
 
-    def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """See `BM25.open_index`; ValueError for an index of a tokeniser's ids."""
-        if any(not isinstance(t, str) for t in super().open_index(documents, directory).vocabulary):
+        super().open_index(documents, directory)
+        if any(not isinstance(term, str) for term in self.searcher.vocabulary):
             raise ValueError(f"{directory}: must be an index of words, not of token ids")
-        return self.searcher
 
     def align(self, batch: PairBatch) -> PairAlignment:
         raise NotImplementedError("BM25 of words: has no alignment of a batch of token ids")

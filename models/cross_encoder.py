@@ -21,7 +21,6 @@ from models.training import OptimizerOptions
 
 # Names of the inner size of feed-forward layers in the configurations of transformers.
 _INNER_SIZES = ("d_ff", "encoder_ffn_dim", "intermediate_size", "hidden_dim")
-_BATCH = 64  # pairs scored at once in reranking
 
 
 @part("model")
@@ -169,17 +168,15 @@ class CrossEncoder(System):
         passed = transformer_flops(tokens, config.num_hidden_layers, size, inner, heads, gated)
         return passed + (tokens * size if self.hparams.pooling == "mean" else 0) + 2 * size
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> WordBM25:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """BM25 over the documents' words, which gives the candidates of `retrieve`."""
         self.documents, self.bm25 = documents, WordBM25()
         self.bm25.index(documents, directory and Path(directory) / "bm25")
-        return self.bm25
 
-    def open_index(self, documents: Table, directory: str | Path) -> WordBM25:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens BM25's scores; see `System.open_index`."""
         self.documents, self.bm25 = documents, WordBM25()
         self.bm25.open_index(documents, Path(directory) / "bm25")
-        return self.bm25
 
     def retrieve(
         self,

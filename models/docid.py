@@ -233,30 +233,29 @@ class Docid(GenerativeSystem):
 
     # Search ---------------------------------------------------------------------------------------
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> Trie:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """The trie of all identifiers; documents that arrived after training get theirs now."""
         self.assign_new(documents)
         if directory is not None:
             shutil.rmtree(Path(directory) / "identifiers", ignore_errors=True)
             self.save_identifiers(Path(directory) / "identifiers")
-        return self._search_in(documents, directory)
+        self._search_in(documents, directory)
 
-    def open_index(self, documents: Table, directory: str | Path) -> Trie:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the identifiers that `index` wrote; see `System.open_index`."""
         saved = Identifiers.load(Path(directory) / "identifiers/identifiers", documents["id"][:])
         pairs = zip(self.identifiers.sequences, saved.sequences, strict=True)
         if any(own and own != other for own, other in pairs):
             raise ValueError(f"{directory}: must be an index of this model, has other identifiers")
         self._take_identifiers(saved)
-        return self._search_in(documents, directory)
+        self._search_in(documents, directory)
 
-    def _search_in(self, documents: Table, directory: str | Path | None) -> Trie:
+    def _search_in(self, documents: Table, directory: str | Path | None) -> None:
         sequences, penalty = self.identifiers.sequences, self.hparams.length_penalty
         self.names = TrieNames(Trie.build(sequences), sequences, penalty)
         self.document_ids, self.search_length = self.identifiers.document_ids, self.names.length
         if self.plan is not None:
             self.plan.index(documents, Path(directory or temporary_folder("index")))
-        return self.names.constraint
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
         """The step function of a search; its softmax runs as `model.search.normalise` says."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from gr_mvdr.files import (
     CHECKPOINT,
+    PROVENANCE,
     VERSION,
     check_finished,
     read_checkpoint,
@@ -73,6 +74,11 @@ class FinishedRun:
                     f"{own.get(text)}, must be {other.get(text)}, as in {name}"
                 )
 
+    def check_index_owner(self, index: Path) -> None:
+        """Raises ValueError if the run that an index folder belongs to has other texts."""
+        if index.with_name(PROVENANCE).is_file():
+            self.check_collection(read_provenance(index.parent), "this run")
+
     def check_documents(self, documents: Table) -> None:
         """Raises ValueError if the run had another number of documents, or another tokeniser."""
         if self.provenance.get("documents") != len(documents):
@@ -118,7 +124,7 @@ class FinishedRun:
                 taken = self.config.get("weights")
                 reason = f": it was searched with weights={taken}, name that run" if taken else ""
                 raise FileNotFoundError(f"{self.key}: has no {CHECKPOINT}{reason}")
-            model = build("model", self._at_home(settings))
+            model = build("model", self._localise(settings))
             # Without its identifiers the model would write new ones into the folder.
             if hasattr(model, "identifiers") and not (self.path / IDENTIFIERS).is_dir():
                 raise FileNotFoundError(f"{self.key}: has no {IDENTIFIERS}")
@@ -142,7 +148,9 @@ class FinishedRun:
             fault = "cannot be restored"
         with reading(f"{self.key}: {fault}"):
             with admitting(self.config if self.trust else None):
-                data = build("data", _data_at_home(self.config["data"], self.trust))
+                # Everything that is built from the data goes into the user's own caches.
+                store = {} if self.trust else {"store": None}
+                data = build("data", {**self.config["data"], **store})
             if (own := self.path / "tokenizer").is_dir():
                 # One trained again may differ. Earlier versions did not save `prefix_space`.
                 data.tokenizer = load_tokenizer(own, data.tokenizer_options.get("prefix_space"))
@@ -182,7 +190,7 @@ class FinishedRun:
                 link.symlink_to(file.resolve())
         return links
 
-    def _at_home(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def _localise(self, settings: dict[str, Any]) -> dict[str, Any]:
         """A model's settings with this folder's tokeniser, and without trust in other folders."""
         settings = dict(settings)
         if "tokenizer" in settings:
@@ -242,8 +250,3 @@ def restore_run(path: str | Path, trust: bool = False) -> tuple[System, Any]:
         FileNotFoundError: no such folder. Else as `FinishedRun.restore`.
     """
     return FinishedRun.read("run", path, trust).restore()
-
-
-def _data_at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
-    """The data's settings, so that everything built from them goes into the user's caches."""
-    return settings if trust else {**settings, "store": None}

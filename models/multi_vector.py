@@ -212,9 +212,7 @@ class MultiVector(System):
         return self.search.mode != "rerank"
 
     @torch.inference_mode()
-    def index(
-        self, documents: Table, directory: str | Path | None = None
-    ) -> "TokenIndex | EncodedDocuments":
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
 
         In mode "rerank" no vectors are kept: `EncodedDocuments`.
@@ -222,10 +220,9 @@ class MultiVector(System):
         lengths = [len(self.cut_document(tokens)) for tokens in documents["tokens"]]
         self.mean_floats = fmean(self.encoder.floats(self._document_vectors(n)) for n in lengths)
         if self.search.mode == "rerank":
-            bm25 = WordBM25()
-            bm25.index(documents, directory and Path(directory) / "bm25")
-            self.searcher = EncodedDocuments(self, documents, bm25)
-            return self.searcher
+            self.searcher = EncodedDocuments(self, documents)
+            self.searcher.bm25.index(documents, directory and Path(directory) / "bm25")
+            return
         names, storage = documents["id"][:], self.search.storage
         self.searcher = TokenIndex.build(
             place := directory or temporary_folder("token-index"),
@@ -238,24 +235,19 @@ class MultiVector(System):
             remove_with(self.searcher, place)
         if rank() == 0:
             self.searcher.proposer(self.search)
-        return self.searcher
 
-    def open_index(
-        self, documents: Table, directory: str | Path
-    ) -> "TokenIndex | EncodedDocuments":
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens an index that this very model made of these documents.
 
         Raises:
             ValueError: another model, dimension or collection made it, or it is damaged.
         """
         if self.search.mode == "rerank":
-            bm25 = WordBM25()
-            bm25.open_index(documents, Path(directory) / "bm25")
-            self.searcher = EncodedDocuments(self, documents, bm25)
-            return self.searcher
+            self.searcher = EncodedDocuments(self, documents)
+            self.searcher.bm25.open_index(documents, Path(directory) / "bm25")
+            return
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
         self.searcher.proposer(self.search)
-        return self.searcher
 
     def update_index(self, documents: Table) -> None:
         """Encodes the missing documents into a copy of the index; see `System.update_index`."""
@@ -479,13 +471,9 @@ class EncodedDocuments:
 
     bytes_per_token = 0.0
 
-    def __init__(self, system: MultiVector, documents: Table, bm25: WordBM25):
-        """
-        Args:
-            documents: with `id`, `text` and `tokens`.
-            bm25: proposes some of them.
-        """
-        self.system, self.documents, self.bm25 = system, documents, bm25
+    def __init__(self, system: MultiVector, documents: Table):
+        """documents: with `id`, `text` and `tokens`; `bm25` proposes some of them, once indexed."""
+        self.system, self.documents, self.bm25 = system, documents, WordBM25()
         self.rows = {name: row for row, name in enumerate(documents["id"][:])}
         self.costs = SearchCosts()
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import PROVENANCE, read_provenance, reading, temporary_folder
+from gr_mvdr.files import reading, temporary_folder
 from gr_mvdr.options import (
     TARGET,
     Size,
@@ -129,27 +129,24 @@ class RerankPipeline(System):
         self.models = nn.ModuleList(stage.model for stage in self.stages)
         self.template = self.stages[-1].model.template  # pairs are for the last stage's `score`
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> list[Stage]:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Opens the index of each stage's run, or makes it in a folder of the stage's name.
 
         Raises:
             ValueError: the run that `directory` belongs to has another collection than the stages.
         """
         directory = Path(directory or temporary_folder("pipeline"))
-        own = directory.with_name(PROVENANCE)
-        if own.is_file():
-            self.stages[0].run.check_collection(read_provenance(own.parent), "this run")
+        self.stages[0].run.check_index_owner(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for stage in self.stages:
             stage.index(documents, directory / stage.name)
         self.documents, self.lengths = documents, _lengths(documents, self.template.read_document)
         # (stages, 3): queries, seconds and joint compute of `retrieve` so far; nan = unknown.
         self.costs = np.zeros((len(self.stages), 3))
-        return self.stages
 
-    def open_index(self, documents: Table, directory: str | Path) -> list[Stage]:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the index of each stage's run, as `index` does."""
-        return self.index(documents, temporary_folder("pipeline"))
+        self.index(documents, temporary_folder("pipeline"))
 
     @torch.inference_mode()
     def retrieve(

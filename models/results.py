@@ -55,12 +55,16 @@ class Tabular:
         return self.to_pandas().to_html(escape=True)  # type: ignore[attr-defined]
 
 
-class Hits(Tabular, list[Hit]):
+class Hits(list[Hit]):
     """The documents that a search found for a query, best first; prints as a table."""
 
     def __init__(self, query: str, hits: Iterable[Hit] = ()):
         super().__init__(hits)
         self.query = query
+
+    def __getitem__(self, place: Any) -> Any:
+        chosen = super().__getitem__(place)
+        return Hits(self.query, chosen) if isinstance(place, slice) else chosen
 
     def __repr__(self) -> str:
         heading = f"{count_of(len(self), 'document')} for {self.query!r}"
@@ -308,11 +312,6 @@ class Explained(Tabular):
         return self.hit.score if self.hit else None
 
     @property
-    def lost(self) -> int | None:
-        """The step, from 1, at which the beam lost the document; None if it did not."""
-        return self.path.lost if self.path else None
-
-    @property
     def reason(self) -> str:
         """The rank, the step that lost the document, and the shares that make the difference."""
         score = f", with {self.score:.4g}" if self.hit else ""
@@ -326,17 +325,17 @@ class Explained(Tabular):
 
     def _lost(self) -> str:
         """Where a beam search lost the document, and to which hypotheses."""
-        if self.lost is None:
+        if not (self.path and self.path.lost):
             return ""
 
         def tell(one: Hypothesis, rank: str = "") -> str:
             return f"{spoken(self.text_of(one.tokens))} ({percent(one.probability)}{rank})"
 
-        step = self.path.lost_step
+        step, number = self.path.lost_step, self.path.lost
         if step.best is None:
-            return f"At step {self.lost} the beam held no beginning of the document."
+            return f"At step {number} the beam held no beginning of the document."
         lost = tell(step.best, f", rank {step.rank}")
-        said = f"Its best beginning left the beam at step {self.lost}: {lost}"
+        said = f"Its best beginning left the beam at step {number}: {lost}"
         if not step.kept:
             return f"{said}."
         first, last = tell(step.kept[0]), tell(step.limit or step.kept[-1])

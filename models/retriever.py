@@ -18,7 +18,7 @@ import torch
 from tokenizers.models import WordLevel
 
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.search_trace import Continuation, SearchPath
+from gr_mvdr.decoding.search_trace import Continuation
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import CONFIG, remove_with, temporary_folder
 from gr_mvdr.options import Size, checked
@@ -95,17 +95,14 @@ class Retriever:
         documents: Table | None = None,
         label: str = "",
         data: Any = None,
-        seed: int = 0,
     ):
         """
         Args:
             system: it has indexed the documents.
             reader: makes tables of texts like those that the system was trained on.
-            seed: of the random draws of indexing.
         """
         self.system, self.reader, self.data = system.eval(), reader, data
-        self.label, self.seed = label or type(system).__name__, seed
-        self._lock = RLock()
+        self.label, self._lock = label or type(system).__name__, RLock()
         self._hold(documents)
 
     def _hold(self, documents: Table | None) -> None:
@@ -120,8 +117,6 @@ class Retriever:
         folder: "str | os.PathLike[str]",
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
-        tokenizer: Any = None,
-        seed: int = 0,
         trust: bool = False,
     ) -> "Retriever":
         """Opens a finished run, with the index that it made, or a model without documents.
@@ -131,8 +126,6 @@ class Retriever:
                 published multi-vector model (a folder, or a name on the hub), without documents.
             device: "cpu", "cuda"; None = a GPU where there is one.
             dtype: of the weights, such as `torch.bfloat16`; None = as they were saved.
-            tokenizer: a tokeniser, or the path of one, in place of the folder's own.
-            seed: of the random draws of indexing.
             trust: whether the folder may name classes that are not this library's: they run.
 
         Raises:
@@ -148,22 +141,15 @@ class Retriever:
             own = load_tokenizer(path, published.settings["tokenizer.prefix_space"])
             retriever = cls(build_published(published), TextReader(own), label=Path(folder).name)
         else:
-            retriever = cls._open_run(FinishedRun.read("run", path, trust))
-        if tokenizer is not None:
-            own = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-            retriever.reader.tokenizer = own
+            run = FinishedRun.read("run", path, trust)
+            system, data = run.restore()
+            remove_with(system, index := temporary_folder("index"))
+            run.open_index(system, data.documents, index)
+            reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
+            retriever = cls(system, reader, data.documents, run.provenance["system"], data)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         retriever.system.to(device=device, dtype=dtype)
-        retriever.seed = seed
         return retriever
-
-    @classmethod
-    def _open_run(cls, run: FinishedRun) -> "Retriever":
-        system, data = run.restore()
-        remove_with(system, folder := temporary_folder("index"))
-        run.open_index(system, data.documents, folder)
-        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
-        return cls(system, reader, data.documents, run.provenance["system"], data)
 
     @property
     def tokenizer(self) -> Any:
@@ -335,7 +321,7 @@ class Retriever:
         """
         import pandas
 
-        index = getattr(self.system, "searcher", None)
+        index = self.system.searcher
         if not isinstance(index, TokenIndex):
             raise NotImplementedError(f"{self.label}: keeps no vectors of document tokens")
         ((_, encoded),) = self.system.encoded_queries(self.reader.queries([query]))
@@ -377,7 +363,10 @@ class Retriever:
         hits = self.search(query, DEPTH)
         ranked = [hit for hit in hits if hit.id == document]
         alone = ranked or self.search(query, 1, [document])
-        aligns = self.system.alignable and self.system.covers(row)
+        aligns, path = self.system.alignable and self.system.covers(row), None
+        if aligns and self.system.generates == "document":
+            tokens = self.reader.queries([query])["tokens"][0]
+            path = trace_search(self.system, tokens, row, query)
         return Explained(
             query=query,
             id=document,
@@ -386,14 +375,9 @@ class Retriever:
             hit=alone[0] if alone else None,
             best=hits[0] if hits else None,
             alignment=self.align(query, document) if aligns else None,
-            path=self._path(query, row) if aligns else None,
+            path=path,
             text_of=self.text_of,
         )
-
-    def _path(self, query: str, row: int) -> SearchPath | None:
-        if self.system.generates != "document":
-            return None
-        return trace_search(self.system, self.reader.queries([query])["tokens"][0], row, query)
 
     # The collection ---------------------------------------------------------------------------
 
@@ -436,7 +420,7 @@ class Retriever:
             self.reader.tokenizer = build_word_tokenizer(table["text"][:])
             table = TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})
         with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+            torch.manual_seed(0)
             index(table)
         self._hold(table)
 

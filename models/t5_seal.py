@@ -125,7 +125,7 @@ class T5SEAL(GenerativeSystem):
 
     def index(
         self, documents: Table, directory: str | Path | None = None, depth: int = DEPTH
-    ) -> NgramIndex:
+    ) -> None:
         """An n-gram index over the full, untruncated texts.
 
         Args:
@@ -138,16 +138,14 @@ class T5SEAL(GenerativeSystem):
             ngrams.save(folder)
             ngrams = NgramIndex.load(folder)
         self._search_in(documents, ngrams)
-        return ngrams
 
-    def open_index(self, documents: Table, directory: str | Path) -> NgramIndex:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the n-grams that `index` wrote; see `System.open_index`."""
         ngrams = NgramIndex.load(Path(directory) / "ngrams")
         if not ngrams.holds(self.indexed_tokens(documents)):
             rule = "must be an index of these documents, their texts or tokens have changed"
             raise ValueError(f"{directory}: {rule}")
         self._search_in(documents, ngrams)
-        return ngrams
 
     def _search_in(self, documents: Table, ngrams: NgramIndex) -> None:
         if self.hparams.head:

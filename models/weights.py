@@ -161,6 +161,8 @@ class RunWeights:
         checkpoint = self._read_checkpoint(model, tokenizer)
         theirs, ours = checkpoint["state_dict"], model.state_dict()
         sizes, wanted = _sizes(theirs), _sizes(ours)
+        for name in sorted(sizes | wanted) if self.all else ():
+            self._check_size(name, wanted.get(name, "missing"), sizes.get(name, "missing"))
         identifiers = getattr(model, "identifiers", None)
         alike = identifiers is None or checkpoint.get("identifiers") == identifiers.hash
         whole = self.all or (alike and sizes == wanted)

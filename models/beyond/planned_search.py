@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.files import PROVENANCE, read_provenance, temporary_folder
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.texts import TextTable
@@ -137,9 +137,7 @@ class RunPlan(SearchPlan):
 
     def index(self, documents: Table, directory: Path) -> None:
         """Opens or makes the run's index; ValueError if the run is of another collection."""
-        own = directory.with_name(PROVENANCE)
-        if own.is_file():
-            self.run.check_collection(read_provenance(own.parent), "this run")
+        self.run.check_index_owner(directory)
         self.stage.index(documents, temporary_folder("plan"))
         files = (self.run.path / "index").rglob("*")
         self.n_bytes = sum(path.stat().st_size for path in files if path.is_file())

@@ -93,7 +93,7 @@ class QueryGenerator(GenerativeSystem):
 
     # Search -----------------------------------------------------------------------------------
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> WordBM25:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Writes every document's pseudo-queries, and indexes the documents with them."""
         directory = Path(directory or temporary_folder("doc2query"))
         directory.mkdir(parents=True, exist_ok=True)
@@ -106,13 +106,11 @@ class QueryGenerator(GenerativeSystem):
         columns = {name: documents[name][:] for name in ("id", "tokens")}
         self.bm25 = WordBM25()
         self.bm25.index(TextTable({**columns, "text": whole}), directory / "bm25")
-        return self.bm25
 
-    def open_index(self, documents: Table, directory: str | Path) -> WordBM25:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the words that `index` counted; see `System.open_index`."""
         self.bm25 = WordBM25()
         self.bm25.open_index(documents, Path(directory) / "bm25")
-        return self.bm25
 
     @torch.inference_mode()
     def generate(self, documents: Table) -> Iterator[list[str]]:

@@ -159,19 +159,17 @@ class SPLADE(LexicalSystem):
 
     # Search -----------------------------------------------------------------------------------
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Encodes the documents into inverted lists of the terms that they keep."""
         matrix = self._encode([*map(self.cut_document, documents["tokens"])], "document")
         terms = {term: term for term in range(self.vocabulary_size)}
         self.searcher = InvertedLists(documents["id"][:], terms, matrix.tocsc())
         if directory is not None:
             self.searcher.save(directory, **self._made_of(documents))
-        return self.searcher
 
-    def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
+    def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens what `index` wrote; see `System.open_index`."""
         self.searcher = InvertedLists.open(directory, **self._made_of(documents))
-        return self.searcher
 
     def _made_of(self, documents: Table) -> dict[str, str]:
         return {"model": hash_weights(self), "collection": hash_documents(documents)}

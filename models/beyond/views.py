@@ -89,11 +89,11 @@ class MultiViewSEAL(T5SEAL):
             own = chain.from_iterable(view[number] for view in texts)
             yield [*chain.from_iterable(text[:-1] for text in own), *body]
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
+    def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """An n-gram index over all views, so deep that it counts every text as a key."""
         texts = chain.from_iterable(self._texts_of(documents).values())
         depth = max([DEPTH, *(len(text) - 1 for text in chain.from_iterable(texts))])
-        return super().index(documents, directory, depth)
+        super().index(documents, directory, depth)
 
     def _search_in(self, documents: Table, ngrams: NgramIndex) -> None:
         super()._search_in(documents, ngrams)

@@ -102,7 +102,8 @@ def test_the_evidence_of_all_views_is_added_up_by_hand(tools):
     seal = tools.make_seal(special_tokens=MINDER, evidence=evidence)
     documents = tools.Texts([[30, 31], [40] * 6], "d", [[10], []])
     documents["query_tokens"] = [[[20, 30]], []]
-    index = seal.index(documents)
+    seal.index(documents)
+    index = seal.names.corpus
     assert index.sequence(0).tolist() == [10, 53, 20, 30, 54, 30, 31, EOS_ID] and len(index) == 15
     half, more = np.log(1 / 2), np.log(4 / 5)
     further = {(10, 53): (half, "title"), (20, 30, 54): (half, "query")}
