@@ -1,7 +1,7 @@
 """What every system can do: the verbs on which search, reranking and analysis are built."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -26,6 +26,10 @@ Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pi
 # table.select(rows) -> a table.
 # A `datasets.Dataset` is one; the models need no more of it.
 Table = Any
+# Ids of the documents that a search can retrieve; None = all indexed documents.
+Among = Sequence[str] | None
+# Query id → ids of the documents that are ranked for it.
+Candidates = Mapping[str, Sequence[str]]
 _BATCH = 64  # pairs scored at once in reranking
 
 
@@ -194,12 +198,14 @@ class System(pl.LightningModule):
         """Replaces the indexed documents; some of the new ones may be indexed already."""
         self.index(documents)
 
+    @torch.inference_mode()
     def retrieve(
         self,
         queries: Table,
         k: int = 100,
-        among: Sequence[str] | None = None,
+        among: Among = None,
         with_shares: bool = False,
+        **search: Any,
     ) -> Ranking:
         """The k best documents of each query, end to end.
 
@@ -209,12 +215,22 @@ class System(pl.LightningModule):
             among: ids of the documents that can be retrieved; None = all indexed documents.
             with_shares: whether the ranking's `shares` hold the parts of each score, which sum to
                 it: query id → document id → shares.
+            search: options of this search in place of the system's own: of `SearchOptions`, or
+                `beam_size` and `plan_weight`.
+
+        Raises:
+            ValueError: an id of `among` is not an indexed document's.
         """
+        self.eval()
+        return self._retrieve(queries, k, among, with_shares, **search)
+
+    def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
+        """The system's own search, in evaluation mode; see `retrieve`."""
         raise NotImplementedError
 
     @torch.inference_mode()
     def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]], **form: Any
+        self, queries: Table, documents: Table, candidates: Candidates, **form: Any
     ) -> Ranking:
         """Orders given candidates, here by `score`, pairs of similar length in a batch.
 
@@ -224,16 +240,37 @@ class System(pl.LightningModule):
             form: the form's options, from the model's config (`rerank.<form>`).
         """
         self.eval()
-        asked, texts = cut_candidates(self, queries, documents, candidates)
-        pairs = [(query, document) for query in asked for document in candidates[query]]
-        pairs.sort(key=lambda pair: len(asked[pair[0]]) + len(texts[pair[1]]))
-        results: dict[str, dict[str, float]] = {query: {} for query in asked}
+        scores = self.read_pairs(queries, documents, candidates, lambda b: self.score(b).tolist())
+        return Ranking(scores)
+
+    def read_pairs(
+        self,
+        queries: Table,
+        documents: Table,
+        candidates: Candidates,
+        read: Callable[[PairBatch], list],
+    ) -> dict[str, dict[str, Any]]:
+        """Query id → document id → what `read` makes of the pair, such as its score.
+
+        Args:
+            queries, documents, candidates: see `rerank`.
+            read: a value for each pair of a batch; the pairs of a batch are of similar length.
+        """
+        names, needed = documents["id"][:], set().union(*candidates.values())
+        rows = [row for row, name in enumerate(names) if name in needed]
+        tokens = documents[rows]["tokens"] if rows else []
+        texts = {names[row]: self.cut_document(t) for row, t in zip(rows, tokens, strict=True)}
+        asked = zip(queries["id"][:], map(self.cut_query, queries["tokens"][:]), strict=True)
+        pairs = [(query, own, name) for query, own in asked for name in candidates[query]]
+        pairs.sort(key=lambda pair: len(pair[1]) + len(texts[pair[2]]))
+        results: dict[str, dict[str, Any]] = {query: {} for query in queries["id"][:]}
         for start in track(range(0, len(pairs), _BATCH), "reranking"):
             chosen = pairs[start : start + _BATCH]
-            batch = pad_pairs(self, [asked[q] for q, _ in chosen], [texts[d] for _, d in chosen])
-            for (query, document), score in zip(chosen, self.score(batch).tolist(), strict=True):
-                results[query][document] = score
-        return Ranking(results)
+            sides = [own for _, own, _ in chosen], [texts[name] for *_, name in chosen]
+            values = read(pad_pairs(self, *sides))
+            for (query, _, name), value in zip(chosen, values, strict=True):
+                results[query][name] = value
+        return results
 
     # Costs ----------------------------------------------------------------------------------------
 
@@ -291,21 +328,6 @@ def pad_pairs(
     """Pairs of texts, as the system cuts them, on its device; numbers: the documents' or −1."""
     index = torch.tensor([-1] * len(queries) if numbers is None else numbers)
     return PairBatch(*pad(queries), *pad(documents), index).to(system.device)
-
-
-def cut_candidates(
-    system: System, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Query id → tokens, and candidates' id → tokens, as the system reads them."""
-    needed = set().union(*candidates.values())
-    rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
-    chosen = documents[rows] if rows else {"id": [], "tokens": []}
-    asked = zip(queries["id"][:], queries["tokens"][:], strict=True)
-    texts = zip(chosen["id"], chosen["tokens"], strict=True)
-    return (
-        {name: system.cut_query(tokens) for name, tokens in asked},
-        {name: system.cut_document(tokens) for name, tokens in texts},
-    )
 
 
 def find_backbone(system: System) -> tuple[str, PreTrainedModel]:

@@ -1,6 +1,6 @@
 """Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25, also as a proposer."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Fraction, NonNegative, part
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.tokenizers import UNK_ID
-from models.base import Share, System, Table, hash_documents
+from models.base import Among, Candidates, Share, System, Table, hash_documents
 
 
 class LexicalSystem(System):
@@ -31,13 +31,7 @@ class LexicalSystem(System):
         """Query id → its terms."""
         raise NotImplementedError
 
-    def retrieve(
-        self,
-        queries: Table,
-        k: int = 100,
-        among: Sequence[str] | None = None,
-        with_shares: bool = False,
-    ) -> Ranking:
+    def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """Adds up the lists of each query's terms; a share is what one of them adds."""
         asked = self.query_terms(queries)
         ranking = self.searcher.search(asked, k, among)
@@ -51,16 +45,12 @@ class LexicalSystem(System):
             }
         return ranking
 
-    def propose(
-        self, queries: Table, depth: int, among: Sequence[str] | None = None
-    ) -> dict[str, list[str]]:
+    def propose(self, queries: Table, depth: int, among: Among = None) -> dict[str, list[str]]:
         """Query id → its best documents, at most `depth`: what another system reranks."""
         ranking = self.retrieve(queries, depth, among)
         return {query: ranking.documents(query) for query in ranking.query_ids}
 
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
+    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Ranks the candidates by the scores of their indexed terms."""
         number, results = self.searcher.numbers, {}
         for query, terms in self.query_terms(queries).items():

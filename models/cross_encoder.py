@@ -1,6 +1,5 @@
 """A cross-encoder: one encoder over query and document together (mva Figure 1a, Table 6)."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
-from models.base import Share, System, Table, cut_candidates, pad_pairs, token_shares
+from models.base import Among, Share, System, Table, token_shares
 from models.bm25 import WordBM25
 from models.training import OptimizerOptions
 
@@ -178,13 +177,7 @@ class CrossEncoder(System):
         self.documents, self.bm25 = documents, WordBM25()
         self.bm25.open_index(documents, Path(directory) / "bm25")
 
-    def retrieve(
-        self,
-        queries: Table,
-        k: int = 100,
-        among: Sequence[str] | None = None,
-        with_shares: bool = False,
-    ) -> Ranking:
+    def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them.
 
         For shares, the contributions of tokens, the retrieved pairs are encoded again.
@@ -192,14 +185,9 @@ class CrossEncoder(System):
         candidates = self.bm25.propose(queries, self.hparams.depth, among)
         ranking = self.rerank(queries, self.documents, candidates).top(k)
         if with_shares:
-            names = {query: ranking.documents(query) for query in ranking.query_ids}
-            asked, texts = cut_candidates(self, queries, self.documents, names)
-            ranking.shares = {query: {} for query in names}
-            for query, own in names.items():
-                if own:
-                    pairs = [asked[query]] * len(own), [texts[name] for name in own]
-                    shares = self.shares(pad_pairs(self, *pairs))
-                    ranking.shares[query] = dict(zip(own, shares, strict=True))
+            best = {query: ranking.documents(query) for query in ranking.query_ids}
+            shares = self.read_pairs(queries, self.documents, best, self.shares)
+            ranking.shares = {q: {d: shares[q][d] for d in own} for q, own in best.items()}
         return ranking
 
 

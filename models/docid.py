@@ -35,7 +35,7 @@ from gr_mvdr.options import (
     inspect_signature,
     part,
 )
-from models.base import Table
+from models.base import Candidates, Table
 from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
@@ -275,9 +275,7 @@ class Docid(GenerativeSystem):
         lengths = batch.document_mask.sum(1, keepdim=True)
         return batch, log_probs / lengths**self.hparams.length_penalty
 
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
+    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """log p(identifier | query) of each candidate; one without an identifier is left out."""
         return rerank_each(self, queries, documents, candidates, partial(score_identifiers, self))
 

@@ -34,7 +34,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.ranks import mean_over_ranks
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from gr_mvdr.texts import TextTable
-from models.base import Share, System, Table, token_shares
+from models.base import Among, Candidates, Share, System, Table, token_shares
 from models.training import OptimizerOptions
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
@@ -230,28 +230,14 @@ class GenerativeSystem(System):
         """The step function of a search for queries (B, N)."""
         return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
 
-    @torch.inference_mode()
-    def retrieve(
-        self,
-        queries: Table,
-        k: int = 100,
-        among: Sequence[str] | None = None,
-        with_shares: bool = False,
-        **options: Any,
+    def _retrieve(
+        self, queries: Table, k: int, among: Among, with_shares: bool, **options: Any
     ) -> Ranking:
-        """Constrained beam search, then from names to documents; see `System.retrieve`.
-
-        Args:
-            options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
-
-        Raises:
-            ValueError: no documents are indexed, or an id of `among` is not among them.
-        """
+        """Constrained beam search, then from names to documents."""
         results: dict[str, dict[str, float]] = {query: {} for query in queries["id"][:]}
         shares: dict[str, dict[str, list[Share]]] = {query: {} for query in results}
         if (names := narrow(self, among)) is None:
             return Ranking(results, shares)
-        self.eval()
         for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
             rows = queries[start : start + _QUERY_BATCH]
             result = self.search(rows["tokens"], names, texts=rows["text"], **options)
@@ -368,7 +354,7 @@ def target_states(
 # A search and what it did -------------------------------------------------------------------------
 
 
-def narrow(system: GenerativeSystem, among: Sequence[str] | None = None) -> Names | None:
+def narrow(system: GenerativeSystem, among: Among = None) -> Names | None:
     """The names of the documents of these ids, None = of all; None if none of them has a name.
 
     Raises:
@@ -436,7 +422,7 @@ def rerank_each(
     system: GenerativeSystem,
     queries: Table,
     documents: Table,
-    candidates: dict[str, Sequence[str]],
+    candidates: Candidates,
     score: Callable[[dict[str, Any], list[int]], Tensor],
 ) -> Ranking:
     """Orders the candidates of each query.

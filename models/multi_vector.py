@@ -32,7 +32,7 @@ from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import OPEN_KEYS, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, Side, TokenVectors, concatenate
-from models.base import Share, System, Table, hash_documents, query_shares
+from models.base import Among, Candidates, Share, System, Table, hash_documents, query_shares
 from models.bm25 import WordBM25
 from models.token_encoder import Projections, TokenEncoder
 from models.training import OptimizerOptions
@@ -296,20 +296,12 @@ class MultiVector(System):
             encoded += [(name, vectors.unpad(row)) for row, name in enumerate(rows["id"])]
         return encoded
 
-    def retrieve(
-        self,
-        queries: Table,
-        k: int = 100,
-        among: Sequence[str] | None = None,
-        with_shares: bool = False,
-        **search: Any,
+    def _retrieve(
+        self, queries: Table, k: int, among: Among, with_shares: bool, **search: Any
     ) -> Ranking:
         """End-to-end search (gr_as_mvdr §6.3); a share is what a query token adds (xtr Eq. 4).
 
-        Args:
-            queries, k, with_shares: see `System.retrieve`.
-            among: these documents are all scored with all their tokens, in every mode.
-            search: options of `SearchOptions` in place of the system's own.
+        Documents of `among` are all scored with all their tokens, in every mode.
         """
         encoded, index, options = self.encoded_queries(queries), self.searcher, None
         candidates = None if among is None else dict.fromkeys(queries["id"][:], among)
@@ -375,7 +367,7 @@ class MultiVector(System):
         self,
         queries: Table,
         documents: Table,
-        candidates: dict[str, Sequence[str]],
+        candidates: Candidates,
         alignment: Alignment | None = None,
     ) -> Ranking:
         """Scores candidates from their indexed vectors under `alignment` (default: the system's).
@@ -386,9 +378,7 @@ class MultiVector(System):
         return self._rerank(self.encoded_queries(queries), candidates, scoring)
 
     @torch.inference_mode()
-    def _rerank(
-        self, encoded: EncodedQueries, candidates: dict[str, Sequence[str]], scoring: Scoring
-    ) -> Ranking:
+    def _rerank(self, encoded: EncodedQueries, candidates: Candidates, scoring: Scoring) -> Ranking:
         assert self.searcher is not None, "index the documents first"
         results = {}
         for name, query in track(encoded, "reranking"):
@@ -477,7 +467,7 @@ class EncodedDocuments:
         self.rows = {name: row for row, name in enumerate(documents["id"][:])}
         self.costs = SearchCosts()
 
-    def propose(self, queries: Table, among: Sequence[str] | None) -> dict[str, list[str]]:
+    def propose(self, queries: Table, among: Among) -> dict[str, list[str]]:
         """Query id → BM25's best `neighbours` documents."""
         count = self.system.search.neighbours
         return self.bm25.propose(queries, _PROPOSED if isinstance(count, str) else count, among)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
@@ -27,7 +26,7 @@ from gr_mvdr.options import (
     part,
     show,
 )
-from models.base import Share, System, Table
+from models.base import Among, Candidates, Share, System, Table
 from models.bm25 import BM25, WordBM25
 from models.finished_run import FinishedRun
 
@@ -75,9 +74,7 @@ class Stage:
         """Opens the run's own index where that is possible, else makes one in `directory`."""
         self.run.open_index(self.model, documents, directory)
 
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
+    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """See `System.rerank`."""
         return self.model.rerank(queries, documents, candidates, **self.form)
 
@@ -148,14 +145,7 @@ class RerankPipeline(System):
         """Opens the index of each stage's run, as `index` does."""
         self.index(documents, temporary_folder("pipeline"))
 
-    @torch.inference_mode()
-    def retrieve(
-        self,
-        queries: Table,
-        k: int = 100,
-        among: Sequence[str] | None = None,
-        with_shares: bool = False,
-    ) -> Ranking:
+    def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """The first stage's `depth` best documents, reranked stage by stage; sums up the costs.
 
         The first stage counts as if it scored every document, which an approximate search does not.
@@ -185,9 +175,7 @@ class RerankPipeline(System):
             }
         return ranking
 
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
+    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """All stages in turn; the first scores all candidates. `statistics` does not count them."""
         ranking = self.stages[0].rerank(queries, documents, candidates)
         return [ranking, *(step[0] for step in self._refine(queries, documents, ranking))][-1]

@@ -137,9 +137,10 @@ class Retriever:
             reader = TextReader(load_tokenizer(path), **read_texts(path))
             retriever = cls(load_exported(path, trust), reader)
         elif not (path / CONFIG).is_file() and is_published(path):
-            published = read_published(path)
-            own = load_tokenizer(path, published.settings["tokenizer.prefix_space"])
-            retriever = cls(build_published(published), TextReader(own), label=Path(folder).name)
+            settings, projection = read_published(path)
+            reader = TextReader(load_tokenizer(path, settings["tokenizer.prefix_space"]))
+            system = build_published(settings, projection)
+            retriever = cls(system, reader, label=Path(folder).name)
         else:
             run = FinishedRun.read("run", path, trust)
             system, data = run.restore()

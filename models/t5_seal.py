@@ -18,7 +18,7 @@ from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import Rate, Size, checked, part
-from models.base import Table
+from models.base import Candidates, Table
 from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
@@ -161,7 +161,7 @@ class T5SEAL(GenerativeSystem):
         self,
         queries: Table,
         documents: Table,
-        candidates: dict[str, Sequence[str]],
+        candidates: Candidates,
         segments: Callable[[str, dict], list[list[int]]] | None = None,
         pool: Literal["sum", "mean", "max"] = "mean",
     ) -> Ranking:

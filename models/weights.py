@@ -43,16 +43,17 @@ class PublishedWeights:
     is_run = False
 
     def __init__(self, key: str, folder: Path):
-        self.key, self.folder, self.published = key, folder, None
+        self.key, self.folder = key, folder
+        self.published, self.projection = {}, None
         if is_published(folder):
             with reading(key):
-                self.published = read_published(folder)
+                self.published, self.projection = read_published(folder)
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the configuration, by key, that go with the weights."""
         named = {"system": Path(self.key.partition("=")[2]).name, "backbone.shape": None}
         named["backbone.name"] = str(self.folder.resolve())
-        return named | (self.published.settings if self.published else {})
+        return named | self.published
 
     def give(self, model: System, tokenizer: Any) -> str:
         """Gives a system the projection, or checks that it learns only its backbone; returns "".
@@ -60,9 +61,9 @@ class PublishedWeights:
         Raises:
             ValueError: the system learns something else.
         """
-        if self.published:
+        if self.projection is not None:
             with reading(self.key):
-                take_projection(model, self.published)
+                take_projection(model, self.projection)
             return ""
         if model.paradigm != "generative":
             raise ValueError(

@@ -141,9 +141,9 @@ class QueryGenerator(GenerativeSystem):
             for first in range(0, len(texts), self.hparams.n_queries):
                 yield texts[first : first + self.hparams.n_queries]
 
-    def retrieve(self, queries: Table, *arguments: Any, **options: Any) -> Ranking:
-        """BM25 over the documents and their pseudo-queries (doc2query); see `System.retrieve`."""
-        return self.bm25.retrieve(queries, *arguments, **options)
+    def _retrieve(self, *asked: Any) -> Ranking:
+        """BM25 over the documents and their pseudo-queries (doc2query)."""
+        return self.bm25.retrieve(*asked)
 
 
 def _turned(pairs: PairAlignment, batch: PairBatch) -> PairAlignment:

@@ -2,7 +2,7 @@
 
 Its `MultiVectorEncoder` reads the folders that it saved, PyLate's and those of Stanford's ColBERT.
 They hold one system: an encoder, a linear projection of its states, unit vectors, MaxSim
-(gr_as_mvdr Eq. 21). `read_published` takes the options and the projection of what it read.
+(gr_as_mvdr Eq. 21). `read_published` takes the options and the projection of what the library read.
 
 The library imports the classes that modules.json names, and passes on options that let
 transformers run code. `check_folder` compares both with a list first (docs/design.md).
@@ -10,7 +10,7 @@ transformers run code. `check_folder` compares both with a list first (docs/desi
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -63,19 +63,6 @@ _PROBES = ("which", "a.b", "Zürich", "42")
 _UNLIMITED = 2**15  # tokens kept of a text where neither folder nor encoder sets a limit
 
 
-@dataclass(frozen=True)
-class Published:
-    """A published system's choices, in this library's terms.
-
-    Attributes:
-        settings: by key of the configuration (`conf/multi_vector.yaml`).
-        projection: (dimension, hidden size) fp32, without bias.
-    """
-
-    settings: dict[str, Any]
-    projection: Tensor = field(compare=False, repr=False)
-
-
 def find_folder(name: str | Path) -> Path:
     """A folder; of a name on the hub ("owner/model") a copy of its data, never of code.
 
@@ -126,8 +113,11 @@ def import_library() -> Any:
 
 
 @quiet_libraries()
-def read_published(folder: Path) -> Published:
-    """Reads a published checkpoint's folder.
+def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
+    """A published system's choices by key of the configuration, and its projection.
+
+    Returns:
+        The settings (`conf/multi_vector.yaml`), and (dimension, hidden size) fp32, without bias.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -165,7 +155,7 @@ def read_published(folder: Path) -> Published:
         "model.attend_expansion": bool(expansion and expansion["attend"]),
         "model.expansion_length": expansion["length"] if expansion else None,
     }
-    return Published(settings, projection)
+    return settings, projection
 
 
 def check_folder(folder: Path) -> None:
@@ -291,15 +281,18 @@ def _agree(
     return all(_read(theirs)(prompt + word) == ids + _read(ours)(word) for word in _PROBES)
 
 
-def build_published(published: Published) -> MultiVector:
+def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector:
     """The system of a folder that was read, with the library's own scores.
 
     It scores, aligns and, once it has indexed documents, searches.
 
+    Args:
+        settings, projection: as from `read_published`.
+
     Raises:
         ValueError: the encoder cannot be loaded, see `load_backbone`.
     """
-    named = {key.rpartition(".")[::2]: value for key, value in published.settings.items()}
+    named = {key.rpartition(".")[::2]: value for key, value in settings.items()}
     backbone = {name: value for (group, name), value in named.items() if group == "backbone"}
     system = MultiVector(
         {**backbone, "dropout_rate": None, "attention": "sdpa"},
@@ -309,25 +302,25 @@ def build_published(published: Published) -> MultiVector:
         optimizer={"learning_rate": 1e-5, "weight_decay": 0.01, "schedule": "constant"},
         **{name: value for (group, name), value in named.items() if group in ("", "model")},
     )
-    take_projection(system, published)
+    take_projection(system, projection)
     return system.eval()
 
 
 @torch.no_grad()
-def take_projection(system: System, published: Published) -> None:
+def take_projection(system: System, projection: Tensor) -> None:
     """Gives a system on the published encoder the published projection.
 
     Raises:
         ValueError: it is of another kind, has another projection, or learns more than one.
     """
-    width, parameters = tuple(published.projection.shape), system.named_parameters()
+    width, parameters = tuple(projection.shape), system.named_parameters()
     learned = {name: tuple(p.shape) for name, p in parameters if "backbone." not in name}
     if learned != {"encoder.values.query.weight": width}:
         raise ValueError(
             "must be taken over by a model that learns an encoder and one projection, to "
             f"{width[0]} numbers, such as t5_colbert"
         )
-    system.encoder.values["query"].weight.copy_(published.projection)
+    system.encoder.values["query"].weight.copy_(projection)
 
 
 # Writing --------------------------------------------------------------------------------------

@@ -49,9 +49,9 @@ def library_scores(model):
 
 def our_scores(folder, together=True):
     """The same of the system in the folder."""
-    found = read_published(folder)
-    tokenizer = load_tokenizer(folder, found.settings["tokenizer.prefix_space"])
-    return system_scores(build_published(found).double(), tokenizer, together)
+    settings, projection = read_published(folder)
+    tokenizer = load_tokenizer(folder, settings["tokenizer.prefix_space"])
+    return system_scores(build_published(settings, projection).double(), tokenizer, together)
 
 
 @torch.no_grad()
