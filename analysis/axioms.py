@@ -38,7 +38,6 @@ from analysis.runs.run_folder import named_folders
 from analysis.statistics import interval
 from analysis.tables.comparison import Comparison, compare_runs, place_tables
 from analysis.tables.rows import Row, Table, format_markdown, pivot, read_rows, write_rows
-from data_modules.almanac import new_world
 from data_modules.almanac.prose import WORDINGS, Question, ask, describe, with_article
 from data_modules.almanac.world import Concept, Entry, World, table
 from data_modules.collection import Collection
@@ -104,7 +103,7 @@ def make_pairs(collection: Collection, split: str, queries: Dataset) -> list[Pai
     frequency = Counter(word for row in documents for word in _words(row))
     made, pairs = collection.sources, {}
     almanac = collection.name.startswith("almanac-") and "generator" in made
-    world = new_world(int(made["n_documents"]), int(made["seed"])) if almanac else None
+    world = World(int(made["n_documents"]), int(made["seed"])) if almanac else None
     for query in queries:
         judged = grades[query["id"]]
         name = next((d for d, grade in judged.items() if grade > 0 and d in rows), None)

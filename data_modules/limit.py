@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset, Features
 from torch.nn.functional import normalize
 
-from data_modules.almanac.world import Names, Permutation
+from data_modules.almanac.world import Names, permutation
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
 from data_modules.tables import cache_table
 
@@ -40,8 +40,8 @@ def limit(
     sets = comb(n_documents, relevant)
     number = _count_places(n_documents, relevant, attributes, sets)
     names = Names(seed, n_documents, 2 * number, 1, 1)  # half of such places share their names
-    order = Permutation(sets, seed, "sets")
-    liked_by = [nth_set(order(place), relevant) for place in range(number)]
+    order = permutation(sets, seed, "sets", number)
+    liked_by = [nth_set(place, relevant) for place in order]
     ids = [f"d{person:06d}" for person in range(n_documents)]
     people = [" ".join(names.person(person)[:2]) for person in range(n_documents)]
     likes = [

@@ -1,15 +1,12 @@
 """The almanac: a generated encyclopaedia with questions and gold alignments (docs/data.md)."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Annotated, Any
 
 from datasets import Dataset, Features, List, Value
 
-from data_modules.almanac.people import Person, Work
-from data_modules.almanac.places import Building, Event, Settlement
 from data_modules.almanac.prose import ask, describe
-from data_modules.almanac.world import Permutation, World
+from data_modules.almanac.world import World, permutation
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection
 from data_modules.tables import cache_table
 from gr_mvdr.options import Count, Rule, Size, checked
@@ -25,15 +22,9 @@ QUESTIONS = Features(
         "evidence": _SPANS,
     }
 )
-KINDS = {kind.kind: kind for kind in (Person, Settlement, Building, Work, Event)}
 
 Entries = Annotated[int, Rule("≥ 50 and ≤ 1,000,000", lambda number: 50 <= number <= 1_000_000)]
 Questions = Annotated[int, Rule("≥ 1 and ≤ 16", lambda number: 1 <= number <= 16)]
-
-
-def new_world(size: int, seed: int) -> World:
-    """The world of an almanac of `size` documents."""
-    return World(size, seed, KINDS)
 
 
 @checked
@@ -68,15 +59,19 @@ def almanac(
     splits = dict(zip(("train", "dev", "test", "test_unseen"), counts, strict=True))
     made_from = _VERSION, *(f"{key}={value}" for key, value in arguments.items())
 
-    def table(name: str, features: Features, rows: Callable[..., Iterator], *how: Any) -> Dataset:
-        made = partial(rows, new_world(n_documents, seed), *how)
-        return cache_table(made, features, f"almanac {name}", *made_from)
+    world = World(n_documents, seed)
 
+    def table(name: str, features: Features, rows: Callable[..., Iterator], *how: Any) -> Dataset:
+        return cache_table(lambda: rows(*how), features, f"almanac {name}", *made_from)
+
+    queries = table("queries", QUESTIONS, _queries, world, splits)
     return Collection(
         name=f"almanac-{n_documents}",
-        documents=table("documents", DOCUMENTS, _documents),
-        queries=table("queries", QUESTIONS, _queries, splits),
-        qrels={s: table(f"qrels {s}", JUDGEMENTS, _qrels, s, n) for s, n in splits.items()},
+        documents=table("documents", DOCUMENTS, _documents, world),
+        queries=queries,
+        qrels={
+            split: table(f"qrels {split}", JUDGEMENTS, _qrels, queries, split) for split in splits
+        },
         sources={key: str(value) for key, value in arguments.items()} | {"generator": _VERSION},
     )
 
@@ -87,20 +82,15 @@ def _documents(world: World) -> Iterator[dict]:
         yield {"id": f"d{index:06d}", "title": item.title, "text": describe(item).text}
 
 
-def _asked(world: World, splits: dict[str, int]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Each entry and the splits that it has questions in: a tenth of the entries test_unseen's."""
-    order = Permutation(world.size, world.seed, "unseen")
-    for index in range(world.size):
-        unseen = order(index) < world.size // 10
-        yield index, {s: n for s, n in splits.items() if (s == "test_unseen") == unseen}
-
-
-def _query_id(split: str, index: int, number: int) -> str:
-    return f"q-{split}-{index:06d}-{number}"
-
-
 def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
-    for index, wanted in _asked(world, splits):
+    """The questions on each entry: on a tenth of the entries they are all in the split test_unseen.
+
+    Which question goes to which other split is drawn: facts that are many come early in the list.
+    """
+    order = permutation(world.size, world.seed, "unseen")
+    for index in range(world.size):
+        unseen = order[index] < world.size // 10
+        wanted = {s: n for s, n in splits.items() if (s == "test_unseen") == unseen}
         item = world.entry(index)
         questions = ask(item, describe(item), sum(wanted.values()))
         if len(questions) < sum(wanted.values()):
@@ -108,14 +98,12 @@ def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
                 f"data.train_questions={wanted.get('train')}: must be lower, there are only "
                 f"{len(questions)} questions on {item.title}, those of dev and test among them"
             )
-        # Which question goes to which split is drawn: facts that are many come early in the list.
         turns = sorted(range(len(questions)), key=lambda n: world.draw(f"turn {n}", index))
         shuffled = (questions[n] for n in turns)
         for split, count in wanted.items():
-            for number in range(count):
-                question = next(shuffled)
+            for number, question in zip(range(count), shuffled, strict=False):
                 yield {
-                    "id": _query_id(split, index, number),
+                    "id": f"q-{split}-{index:06d}-{number}",
                     "text": question.text,
                     "kind": question.plan.kind,
                     "gold": [{"start": a, "end": b} for a, b in question.gold],
@@ -123,8 +111,8 @@ def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
                 }
 
 
-def _qrels(world: World, split: str, count: int) -> Iterator[dict]:
-    for index, wanted in _asked(world, {split: count}):
-        for number in range(wanted.get(split, 0)):
-            query = _query_id(split, index, number)
-            yield {"query_id": query, "document_id": f"d{index:06d}", "relevance": 1}
+def _qrels(queries: Dataset, split: str) -> Iterator[dict]:
+    for query in queries["id"][:]:
+        _, asked_in, number, _ = query.split("-")
+        if asked_in == split:
+            yield {"query_id": query, "document_id": f"d{number}", "relevance": 1}

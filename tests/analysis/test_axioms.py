@@ -17,8 +17,9 @@ from analysis.axioms import (
     summarise,
 )
 from analysis.tables.comparison import compare_runs
-from data_modules.almanac import almanac, new_world
+from data_modules.almanac import almanac
 from data_modules.almanac.prose import ask, describe
+from data_modules.almanac.world import World
 from gr_mvdr.evaluation.bm25 import split_words
 from models.retriever import Retriever
 from tests.runs import TINY, command, undrawn
@@ -54,7 +55,7 @@ def test_texts_that_are_said_otherwise_say_the_same(pairs):
         for text, other in [(pair.query, said), (pair.text, written)]:
             if "synonyms" in other:
                 assert meaning(other["synonyms"]) == meaning(text) and other["synonyms"] != text
-        entry = new_world(60, 3).entry(int(pair.document["id"][1:]))
+        entry = World(60, 3).entry(int(pair.document["id"][1:]))
         facts = describe(entry).spans
         for fact, (start, end) in facts.items():  # where no wording is chosen, the words are equal
             value = getattr(entry, fact)

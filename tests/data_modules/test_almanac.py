@@ -6,12 +6,13 @@ from itertools import product
 
 import pytest
 
-from data_modules.almanac import almanac, new_world
+from data_modules.almanac import almanac
 from data_modules.almanac.prose import WORDINGS, ask, describe, told_in
 from data_modules.almanac.world import (
     Concept,
     Entry,
     Phrase,
+    World,
 )
 
 ASKED, CALLED, DESCRIPTIVE, PREDICATES, PLANS, SENTENCES = (
@@ -21,7 +22,7 @@ ASKED, CALLED, DESCRIPTIVE, PREDICATES, PLANS, SENTENCES = (
 
 @pytest.fixture(scope="module")
 def entries():
-    world = new_world(300, seed=5)
+    world = World(300, seed=5)
     return [world.entry(index) for index in range(world.size)]
 
 
