@@ -39,9 +39,8 @@ from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
-from data_modules.formats.files import sha256
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.files import check_finite, read_config, write_json
+from gr_mvdr.files import check_finite, read_config, sha256, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build
 from gr_mvdr.ranks import join, leave, rank, rank_zero_first

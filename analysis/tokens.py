@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.spans import STOPWORDS
+from data_modules.seal_examples import STOPWORDS
 from gr_mvdr.tokenizers import token_strings
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class TokenKinds:
       tokens. They stay on the other side as something to align to, since the system sees
       them there.
     - *Punctuation* is a piece without a letter or digit, a bare word mark included.
-    - A *stopword* is a whole word of the English list `data_modules.spans.STOPWORDS`, in whatever
-      case: a piece that begins a word ("▁the"), or any piece of a tokeniser without word marks.
-      A piece within a word is not a stopword ("the" of "▁ba the").
+    - A *stopword* is a whole word of the English list `data_modules.seal_examples.STOPWORDS`, in
+      whatever case: a piece that begins a word ("▁the"), or any piece of a tokeniser without word
+      marks. A piece within a word is not a stopword ("the" of "▁ba the").
     - *Content* is every other token, including ids beyond the tokeniser's, the tokens of docids.
 
     Rates are given over all tokens that are not special, and over content tokens.

@@ -12,14 +12,11 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.candidates import index_texts, read_candidates
-from data_modules.collection import Collection, TrainingTables, find_relevant_pairs
-from data_modules.epoch import Epoch, Example, Task, collate
-from data_modules.examples import DocumentExamples, Examples
-from data_modules.formats.files import sha256
+from data_modules.collection import Collection, TrainingTables, collect, find_relevant_pairs
+from data_modules.examples import DocumentExamples, Epoch, Example, Examples, Task, collate
 from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
-from data_modules.store import collect
+from data_modules.negatives import index_texts, read_candidates
 from data_modules.tables import TokenColumn, sample_rows
 from data_modules.tokenisation import (
     add_tokens,
@@ -33,6 +30,7 @@ from data_modules.tokenisation import (
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
 from gr_mvdr.evaluation.metrics import METRICS, name_metric
+from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, Count, Pattern, Rule, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, world_size

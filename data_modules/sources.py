@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from data_modules.almanac import Entries, Questions, almanac
-from data_modules.builders.ir_datasets import OWN, ir_dataset
 from data_modules.builders.msmarco_doc import msmarco_doc
 from data_modules.builders.nq320k import nq320k
-from data_modules.builders.public import public
+from data_modules.builders.public import OWN, ir_dataset, public
 from data_modules.collection import Collection
 from data_modules.formats.catalogue import read_layouts
 from data_modules.limit import limit

@@ -7,6 +7,7 @@ behind; the next process that owns the place removes it (`remove_abandoned`).
 """
 
 import atexit
+import hashlib
 import json
 import os
 import re
@@ -475,6 +476,12 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
 
 
 SMALL = 1 << 26  # bytes of a file whose content is compared
+
+
+def sha256(file: Path) -> str:
+    """The hash of a file's content."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def checksum(file: Path) -> dict[str, int]:

@@ -26,6 +26,8 @@ IDENTIFIERS = "identifiers"
 _SAMPLE = 50
 # Beginnings of the paths of parts that have moved, and where they are today.
 _MOVED = {
+    "data_modules.corruption.": "data_modules.indexing.",
+    "data_modules.spans.": "data_modules.seal_examples.",
     "gr_mvdr.identifiers.docids.Semantic": "gr_mvdr.identifiers.cluster_tree.Semantic",
     "gr_mvdr.identifiers.quantised.": "models.beyond.quantised_docids.",
     "gr_mvdr.identifiers.titles.": "gr_mvdr.identifiers.docids.",
@@ -150,7 +152,7 @@ class FinishedRun:
             with admitting(self.config if self.trust else None):
                 # Everything that is built from the data goes into the user's own caches.
                 store = {} if self.trust else {"store": None}
-                data = build("data", {**self.config["data"], **store})
+                data = build("data", {**_rename_parts(self.config["data"]), **store})
             if (own := self.path / "tokenizer").is_dir():
                 # One trained again may differ. Earlier versions did not save `prefix_space`.
                 data.tokenizer = load_tokenizer(own, data.tokenizer_options.get("prefix_space"))

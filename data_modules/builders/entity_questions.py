@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_modules.formats.dpr import PASSAGES
-from data_modules.formats.files import find_all, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.readers import array_items, string
+from data_modules.formats.readers import array_items, find_all, needed, string
 from data_modules.formats.rows import DPR, table_documents
 
 SPLITS = ("train", "dev", "test")

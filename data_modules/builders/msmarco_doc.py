@@ -7,9 +7,8 @@ document with at least one training judgement, about 320,000.
 from collections.abc import Iterator
 from functools import cache, partial
 
-from data_modules.formats.files import given_path, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.readers import numbered_lines
+from data_modules.formats.readers import given_path, needed, numbered_lines
 from data_modules.formats.rows import (
     MSMARCO,
     queries,

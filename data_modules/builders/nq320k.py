@@ -18,9 +18,8 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from data_modules.formats.files import find_all, given_path
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout
-from data_modules.formats.readers import json_lines, string, word
+from data_modules.formats.readers import find_all, given_path, json_lines, string, word
 from gr_mvdr.texts import check_characters
 
 COUNTS = {

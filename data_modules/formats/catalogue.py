@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from data_modules.builders import nq320k
-from data_modules.formats import dpr, files, kilt, layout, passages, rows
-from data_modules.formats.files import find_all, missing, plain_name, split_of
+from data_modules.formats import dpr, kilt, layout, passages, readers, rows
 from data_modules.formats.layout import Asked, Document, Layout
 from data_modules.formats.named_pairs import RANKING, RUN, TRIPLE, read_negatives, read_pairs
-from data_modules.formats.readers import json_lines, json_value
+from data_modules.formats.readers import (
+    find_all,
+    json_lines,
+    json_value,
+    missing,
+    plain_name,
+    split_of,
+)
 from data_modules.formats.rows import DPR, documents, queries, table_documents
 
 
@@ -77,7 +83,7 @@ class Judged(NamedTuple):
     def read(self, path: Path) -> Layout:
         folder = _folder(path)
         file, read = _find_documents(path, self.documents)
-        qrels = files.find_splits(folder, *self.judgements)
+        qrels = readers.find_splits(folder, *self.judgements)
         triples = find_all(folder, self.triples)
         if not qrels and not triples:
             raise missing(folder, *self.judgements, *filter(None, [self.triples]))
@@ -88,7 +94,7 @@ class Judged(NamedTuple):
         asked = _query_files(folder, asking, *self.queries)
         ranked = find_all(folder, *self.runs)
         runs = {split: run[0] for split in judged if (run := _of_split(split, ranked))}
-        if given := files.find(folder, *self.candidates):
+        if given := readers.find(folder, *self.candidates):
             runs = {split: given for split in judged if split != "train"}
         return Layout(
             name=_name(path),
@@ -129,7 +135,7 @@ class AskedTogether(NamedTuple):
 
     def read(self, path: Path) -> Layout:
         file, read = _find_documents(path, self.documents)
-        if not (found := files.find_splits(_folder(path), *self.splits)):
+        if not (found := readers.find_splits(_folder(path), *self.splits)):
             raise missing(path, *self.splits)
         whole_of = {split: re.sub("_(un)?seen$", "", split) for split in found if self.part}
         parts = {split: w for split, w in whole_of.items() if w != split and w in found}
@@ -366,7 +372,7 @@ def read_layout(
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")
-    place = files.given_path("path", str(path), "folder or file")
+    place = readers.given_path("path", str(path), "folder or file")
     found = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
     if "passages" in found:
         return passages.read(place, fields)

@@ -19,16 +19,18 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from data_modules.formats.files import (
+from data_modules.formats.layout import Asked, Document, Layout, NamedPair, asked_layout
+from data_modules.formats.readers import (
+    array_items,
     begins_with,
     find_all,
     group_by_split,
     missing,
     opened,
     plain_name,
+    string,
+    word,
 )
-from data_modules.formats.layout import Asked, Document, Layout, NamedPair, asked_layout
-from data_modules.formats.readers import array_items, string, word
 from data_modules.formats.rows import DPR, table_documents
 
 POSITIVE = "positive_ctxs"

@@ -19,9 +19,8 @@ from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
-from data_modules.formats.files import find_all, find_splits, missing
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout
-from data_modules.formats.readers import json_lines, string, word
+from data_modules.formats.readers import find_all, find_splits, json_lines, missing, string, word
 from data_modules.formats.rows import KILT, table_documents
 
 _TASKS = ("*-{train|dev|test}-kilt.jsonl", "*-{train|dev|test}_id-kilt.jsonl")

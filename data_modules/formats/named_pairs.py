@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
-from data_modules.formats.files import begins_with
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.readers import (
+    begins_with,
     first_line,
     json_lines,
     json_value,

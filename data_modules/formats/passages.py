@@ -10,9 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from data_modules.formats.files import missing, plain_name
 from data_modules.formats.layout import Document, Layout
-from data_modules.formats.readers import first_line, json_lines, quoted_rows, string, table, word
+from data_modules.formats.readers import (
+    first_line,
+    json_lines,
+    missing,
+    plain_name,
+    quoted_rows,
+    string,
+    table,
+    word,
+)
 from data_modules.formats.rows import Reader
 
 _ENDINGS = (".csv", ".tsv", ".jsonl")

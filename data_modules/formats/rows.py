@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from data_modules.formats.files import begins_with
 from data_modules.formats.layout import Asked, Document, Judgement, Query
 from data_modules.formats.readers import (
     array_items,
+    begins_with,
     first_line,
     integer,
     json_lines,

@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from data_modules.collection import collect
 from data_modules.formats.catalogue import FORMATS
 from data_modules.sources import AlmanacDataModule
-from data_modules.store import collect
 from data_modules.tokenisation import add_tokens, clean_table, join_fields
 
 DOCUMENTS = 100_000

@@ -8,12 +8,10 @@ import pytest
 from datasets import Dataset
 
 from data_modules.collection import TrainingTables
-from data_modules.corruption import SpanCorruption, TextExamples
-from data_modules.epoch import Epoch
-from data_modules.examples import DocumentExamples, IdentifierExamples, QueryExamples
+from data_modules.examples import DocumentExamples, Epoch, IdentifierExamples, QueryExamples
+from data_modules.indexing import SpanCorruption, TextExamples
 from data_modules.negatives import Bm25Negatives
-from data_modules.seal_examples import SealExamples, SpanExamples
-from data_modules.spans import span_weights
+from data_modules.seal_examples import SealExamples, SpanExamples, span_weights
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 

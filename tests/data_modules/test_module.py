@@ -6,8 +6,7 @@ import pytest
 from datasets import Dataset
 
 from analysis.evaluation import evaluate_retrieval
-from data_modules.epoch import Example, collate
-from data_modules.examples import DocumentExamples
+from data_modules.examples import DocumentExamples, Example, collate
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives
 from gr_mvdr.evaluation.ranking import Ranking

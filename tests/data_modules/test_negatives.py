@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from data_modules.candidates import index_texts
-from data_modules.epoch import Example, HardNegatives, collate
-from data_modules.examples import DocumentExamples
+from data_modules.examples import DocumentExamples, Example, HardNegatives, collate
 from data_modules.module import RetrievalDataModule
-from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
+from data_modules.negatives import (
+    Bm25Negatives,
+    OwnNegatives,
+    RunNegatives,
+    TripleNegatives,
+    index_texts,
+)
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import make_collection

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from data_modules.collection import collect
 from data_modules.formats.catalogue import read_layout
-from data_modules.store import collect
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, TINY
 from train import train

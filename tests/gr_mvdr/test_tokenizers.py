@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from data_modules.unigram import train_tokenizer
+from data_modules.tokenisation import train_tokenizer
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.tokenizers import (
     EOS_ID,
@@ -13,7 +13,7 @@ from gr_mvdr.tokenizers import (
     build_word_tokenizer,
     load_tokenizer,
 )
-from tests.data_modules.test_unigram import ids, texts
+from tests.data_modules.test_tokenisation import ids, texts
 
 T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
 

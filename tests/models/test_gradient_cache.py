@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from data_modules.epoch import collate
+from data_modules.examples import collate
 from gr_mvdr import ranks
 from tests.models.test_two_ranks import DISTINCT, examples
 from tests.pairwise import pairwise

@@ -8,7 +8,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from data_modules.epoch import collate
+from data_modules.examples import collate
 from gr_mvdr.files import read_checkpoint
 from gr_mvdr.ranks import rank, world_size
 from models.training import TrainingWatch, shard

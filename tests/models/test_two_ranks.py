@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data_modules.epoch import Example, HardNegatives, collate
+from data_modules.examples import Example, HardNegatives, collate
 from gr_mvdr.batch import cut
 from gr_mvdr.ranks import gather_batch, rank, world_size
 from gr_mvdr.tokenizers import EOS_ID

@@ -5,9 +5,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from data_modules.collection import Collection
+from data_modules.collection import Collection, collect
 from data_modules.formats.layout import Layout
-from data_modules.store import collect
 
 MINIATURES = Path(__file__).parent / "miniatures"
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from data_modules.builders.ir_datasets import ir_dataset
+from data_modules.builders.public import ir_dataset
 from data_modules.sources import IrDatasetsDataModule
 
 ir_datasets = pytest.importorskip("ir_datasets")

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from data_modules.collection import collect
 from data_modules.formats.catalogue import read_layout, read_layouts
-from data_modules.store import collect
 from tests.data_modules.formats.miniature import MINIATURES, copied
 
 

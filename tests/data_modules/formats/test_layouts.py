@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from data_modules.collection import collect
 from data_modules.formats.catalogue import read_layout
 from data_modules.formats.readers import quoted_rows
-from data_modules.store import collect
 from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,

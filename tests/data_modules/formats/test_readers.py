@@ -7,8 +7,14 @@ import zipfile
 import pytest
 
 from data_modules.formats import readers
-from data_modules.formats.files import find, find_all
-from data_modules.formats.readers import array_items, numbered_lines, quoted_rows, table
+from data_modules.formats.readers import (
+    array_items,
+    find,
+    find_all,
+    numbered_lines,
+    quoted_rows,
+    table,
+)
 
 
 def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):

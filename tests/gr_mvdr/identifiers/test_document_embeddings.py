@@ -4,7 +4,7 @@ import torch
 from datasets import Dataset
 from transformers import BertConfig, BertModel, T5Config, T5EncoderModel, T5ForConditionalGeneration
 
-from data_modules.unigram import train_tokenizer
+from data_modules.tokenisation import train_tokenizer
 from gr_mvdr.identifiers.document_embeddings import HuggingFaceEncoder, TfidfSvd
 
 TEXTS = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from data_modules.epoch import collate
+from data_modules.examples import collate
 from gr_mvdr.batch import pad
 from models.beyond.ranking_losses import count_shared_prefixes
 from tests.models.test_two_ranks import examples
