@@ -271,7 +271,8 @@ class Epoch(torch.utils.data.Dataset):
         """Places in batches of like length, so that little is padding.
 
         Args:
-            size: examples a batch, of all processes; the last may have fewer, none is lost.
+            size: examples a batch, of all processes; the last may have fewer, none is lost. Where
+                there are fewer examples than processes, some come twice: each process needs one.
             shuffle: random pools of examples, sorted within, and the batches in random order.
             rank, world_size: of this process; each process has its part of every batch.
         """
@@ -281,6 +282,8 @@ class Epoch(torch.utils.data.Dataset):
             pool = places // (_POOL_BATCHES * size)
             places = rng.permutation(len(self))
             places = places[np.lexsort((self._lengths()[places], pool))]
+        if 0 < len(places) < world_size:
+            places = np.resize(places, world_size)
         starts = np.arange(0, len(places), size)[1:]
         if len(places) % size and len(places) % size < world_size:
             starts = starts[:-1]  # too few for a batch of their own: every process needs one

@@ -3,7 +3,7 @@
 An input made from a document takes the query's place; its targets are the document's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from datasets import Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.collection import TrainingTables
 from data_modules.examples import Example, Examples
-from data_modules.tables import TokenColumn, cache_table
-from data_modules.tokenisation import cut_spans, hash_vocabulary, read_view_texts
+from data_modules.tables import TokenColumn
+from data_modules.tokenisation import add_views, cut_spans
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, NonNegative, Rule, Size, Text, part
 from gr_mvdr.ranks import rank
-
-_QUERIES = Features({"document_row": Value("int64"), "tokens": List(List(Value("int32")))})
 
 
 class Inputs:
@@ -30,11 +27,13 @@ class Inputs:
 
     Attributes:
         rows: the documents that have an input, ascending.
+        length: tokens of an example, at most.
     """
 
     tables: TrainingTables
     retrieval: Examples
     rows: np.ndarray
+    length: int
 
     @property
     def sources(self) -> dict[str, str]:
@@ -60,7 +59,7 @@ class Inputs:
     @property
     def lengths(self) -> np.ndarray:
         """(documents,) about how many tokens an example has."""
-        raise NotImplementedError
+        return (self.tables.document_tokens.lengths + 1).clip(max=self.length)
 
 
 @part("indexing", inputs="inputs")
@@ -121,10 +120,6 @@ class DocumentStart(Inputs):
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         return self.tables.template.read_query(self.tables.document_tokens[row], self.length)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        return (self.tables.document_tokens.lengths + 1).clip(max=self.length)
 
 
 @part("inputs")
@@ -226,29 +221,22 @@ class GeneratedQueries(Inputs):
                 named before; named as file:line.
         """
         prepared = super().prepare(tables, retrieval)
-        tokenizer, documents = tables.tokenizer, tables.documents
-        made_from = *self.sources.values(), hash_vocabulary(tokenizer), documents._fingerprint
-
-        def tokenised() -> Iterator[dict]:
-            row_of = {identifier: row for row, identifier in enumerate(documents["id"][:])}
-            for name, tokens in read_view_texts(self.file, documents, tokenizer).items():
-                yield {"document_row": row_of[name], "tokens": tokens}
-
-        queries = cache_table(tokenised, _QUERIES, "generated-queries/2", *made_from)
-        prepared.rows = np.array(queries["document_row"][:], dtype=np.int64)
-        prepared.queries = queries["tokens"]
-        prepared.place = {int(row): place for place, row in enumerate(prepared.rows)}
+        ids = tables.documents.select_columns(["id"])
+        found = add_views(ids, {"generated": self.path}, tables.tokenizer)
+        prepared.queries = found["generated_tokens"]
+        prepared.rows = np.flatnonzero(TokenColumn(found, "generated_tokens").lengths)
         return prepared
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
-        queries = self.queries[self.place[row]]
+        queries = self.queries[row]
         query = queries[rng.integers(len(queries))]
         return self.tables.template.read_query(query, self.tables.query_length)
 
     @cached_property
     def lengths(self) -> np.ndarray:
         lengths = np.zeros(len(self.tables.documents), dtype=np.int64)
-        lengths[self.rows] = [np.mean([len(query) for query in found]) for found in self.queries]
+        for row, found in enumerate(self.queries):
+            lengths[row] = np.mean([len(query) for query in found] or [0])
         return lengths
 
 
@@ -291,10 +279,6 @@ class SpanCorruption(Inputs):
         template = self.tables.template
         source = template.read_query(source, self.length + 2)
         return Example(source, [[*target, template.stop]], row)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        return self.tables.document_tokens.lengths.clip(max=self.length)
 
 
 def find_sentinels(tokenizer: PreTrainedTokenizerBase) -> list[int]:

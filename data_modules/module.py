@@ -270,14 +270,13 @@ class RetrievalDataModule(pl.LightningDataModule):
     def count_cut_texts(self) -> dict[str, int]:
         """The number of queries and documents that are cut to their maximum length."""
         splits = dict.fromkeys(filter(None, (self.train_split, *self.test_splits)))
-        around = self.template.read_query((), 0), self.template.read_document((), 0)
-        sides = {
-            "queries": (map(self.queries, splits), self.query_length - len(around[0])),
-            "documents": ([self.documents], self.document_length - len(around[1])),
-        }
+        lengths = [TokenColumn(self.queries(split)).lengths for split in splits]
+        queries = np.concatenate([*lengths, np.array([], np.int64)])
+        queries += len(self.template.read_query((), 0))
+        documents = TokenColumn(self.documents).lengths + len(self.template.read_document((), 0))
         return {
-            side: sum(int((TokenColumn(table).lengths > longest).sum()) for table in tables)
-            for side, (tables, longest) in sides.items()
+            "queries": int((queries > self.query_length).sum()),
+            "documents": int((documents > self.document_length).sum()),
         }
 
     # Training
@@ -294,7 +293,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         """Pairs of the validation split, the same in every epoch."""
         if self.validation_split is None:
             return []
-        return self._loader(Epoch([self.validation_task], self.seed, 0), shuffle=False)
+        return self._loader(Epoch([self._validation_pairs], self.seed, 0), shuffle=False)
+
+    @cached_property
+    def _validation_pairs(self) -> Task:
+        return self.examples.prepare(self._tables(self.validation_split))
 
     def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:
         return DataLoader(
@@ -316,11 +319,6 @@ class RetrievalDataModule(pl.LightningDataModule):
         if self.indexing is None or self.indexing.ratio == 0:
             return [retrieval]
         return [retrieval, self.indexing.prepare(tables, retrieval)]
-
-    @cached_property
-    def validation_task(self) -> Task:
-        """The pairs of the validation split."""
-        return self.examples.prepare(self._tables(self.validation_split))
 
     def check_splits(self, trained: bool, study: bool) -> None:
         """Raises ValueError if the collection lacks queries that a run needs.
@@ -429,11 +427,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         grades, named = self.judgements(split, queries), self._given.get(split, {})
         known = set(self._texts["id"][:]) if self.add_relevant else set()
         lists = {}
-        rows = zip(queries["id"][:], queries["text"][:], strict=True)
-        for query, text in track(rows, "candidates", total=len(queries)):
-            found = named.get(query)
-            if found is None:
-                found = self.bm25.best(split_words(text), self.candidates + self.drop_identical)
+        for row in track(queries, "candidates", total=len(queries)):
+            query = row["id"]
+            if (found := named.get(query)) is None:
+                words = split_words(row["text"])
+                found = self.bm25.best(words, self.candidates + self.drop_identical)
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
         return lists

@@ -160,8 +160,7 @@ class Negatives:
         if "teacher" in self.files:
             file = self.files["teacher"]
             scored = _read_rows(f"{_KEY}.teacher", file, tables, (RUN, SCORED_TRIPLE))
-        teacher = None if scored is None else _Teacher(scored, len(tables.documents))
-        return NegativeDraws(tables, found, teacher, self.n)
+        return NegativeDraws(tables, found, scored, self.n)
 
 
 @dataclass(kw_only=True)
@@ -316,43 +315,34 @@ def _read_rows(
     return found
 
 
-class _Teacher:
-    """A teacher's scores of (query, document) pairs; of a pair scored twice, the first."""
-
-    def __init__(self, scored: NamedRows, n_documents: int):
-        self.pairs = PairSet(scored.queries, scored.documents, n_documents)
-        # One more, which −1 points to, for pairs that it did not score.
-        self.values = np.append(scored.scores[self.pairs.first], np.float32(np.nan))
-
-    def scores(self, query: int | np.ndarray, documents: list[int] | np.ndarray) -> np.ndarray:
-        """(n,) fp32 of a query's (or of n queries') documents; NaN = not scored."""
-        return self.values[self.pairs.places(query, documents)]
-
-
 class NegativeDraws:
     """The negatives of one collection's training pairs, ready to be drawn."""
 
     def __init__(
-        self, tables: TrainingTables, candidates: PairSet, teacher: _Teacher | None, n: int
+        self, tables: TrainingTables, candidates: PairSet, scored: NamedRows | None, n: int
     ):
         """
         Args:
             tables: whose pairs are numbered.
             candidates: documents known in training; those in `tables.relevant` are left out here.
-            teacher: None = no scores; n: documents that each draw gives.
+            scored: a teacher's scores, of a pair that is scored twice the first; None = no scores.
+            n: documents that each draw gives.
 
         Raises:
             ValueError: `n` leaves too few documents to draw from.
         """
         self.query_rows = integers(tables.pairs, "query_row")
         self.document_rows = integers(tables.pairs, "document_row")
-        self.relevant = tables.relevant
+        self.relevant, self.known, self.n = tables.relevant, tables.known_rows, n
+        self.scored = None
         queries, documents = candidates.queries, candidates.documents
         kept = self.relevant.places(queries, documents) < 0
-        if teacher is not None:
-            kept &= np.isfinite(teacher.scores(queries, documents))
+        if scored is not None:
+            self.scored = PairSet(scored.queries, scored.documents, len(tables.documents))
+            # One more, which −1 points to, for pairs that the teacher did not score.
+            self.values = np.append(scored.scores[self.scored.first], np.float32(np.nan))
+            kept &= np.isfinite(self.scores(queries, documents))
         self.candidates = PairSet(queries[kept], documents[kept], len(tables.documents))
-        self.known, self.teacher, self.n = tables.known_rows, teacher, n
         self._check(tables)
 
     def _check(self, tables: TrainingTables) -> None:
@@ -366,10 +356,14 @@ class NegativeDraws:
                 f"{few:,} of {size:,} {split} queries have fewer than {self.n} "
                 "candidates for negatives: random documents fill them up"
             )
-        if self.teacher is not None:
-            scores = self.teacher.scores(self.query_rows, self.document_rows)
+        if self.scored is not None:
+            scores = self.scores(self.query_rows, self.document_rows)
             if missing := int(np.isnan(scores).sum()):
                 print(f"{missing:,} of {len(scores):,} {split} pairs have no score by the teacher")
+
+    def scores(self, query: int | np.ndarray, documents: list[int] | np.ndarray) -> np.ndarray:
+        """(n,) fp32, the teacher's, of a query's (or of n queries') documents; NaN = not scored."""
+        return self.values[self.scored.places(query, documents)]
 
     def draw(self, pair: int, rng: np.random.Generator) -> tuple[list[int], list[float] | None]:
         """n distinct documents for a training pair.
@@ -381,16 +375,16 @@ class NegativeDraws:
         own = self.candidates.of(query)
         chosen = rng.choice(own, min(self.n, len(own)), replace=False).tolist()
         rows = self._fill_up(chosen, self.relevant.of(query).tolist(), rng)
-        if self.teacher is None:
+        if self.scored is None:
             return rows, None
-        return rows, self.teacher.scores(query, [document, *rows]).tolist()
+        return rows, self.scores(query, [document, *rows]).tolist()
 
     def draw_random(
         self, row: int, rng: np.random.Generator
     ) -> tuple[list[int], list[float] | None]:
         """n random documents other than one, whose source is no training query; none is scored."""
         rows = self._fill_up([], [row], rng)
-        return rows, None if self.teacher is None else [np.nan] * (1 + self.n)
+        return rows, None if self.scored is None else [np.nan] * (1 + self.n)
 
     def _fill_up(
         self, chosen: list[int], excluded: list[int], rng: np.random.Generator

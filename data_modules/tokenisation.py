@@ -104,10 +104,9 @@ def _make_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """A tokeniser of the collection's own words or pieces, made once."""
     made_from = documents._fingerprint, queries._fingerprint
+    key = short_hash("unigram/7", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
     if unit == "word":
         key = short_hash("word/1", *made_from)
-    else:
-        key = short_hash("unigram/7", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
     path = cache_folder("tokenizers") / f"{key}.json"
     with write_once(path) as partial:
         if partial is not None:
@@ -147,9 +146,8 @@ def clean_table(table: Dataset, steps: list[str]) -> Dataset:
     names = [name for name in ("title", "text") if name in table.column_names]
 
     def clean_rows(rows: pa.Table) -> dict[str, list[str]]:
-        columns = {name: rows[name].to_pylist() for name in names}
         return {
-            name: [clean_text(text, steps) for text in texts] for name, texts in columns.items()
+            name: [clean_text(text, steps) for text in rows[name].to_pylist()] for name in names
         }
 
     return _map(table, clean_rows, short_hash("clean/3", table._fingerprint, steps), "cleaning")
@@ -317,19 +315,22 @@ def add_views(
         views: name → file; see `read_view_texts`. A document that it does not name has no texts.
     """
     for view, path in views.items():
-        name, file = f"{view}_tokens", Path(path).expanduser()
-
-        @cache  # read only if the column is not cached yet
-        def read(file: Path = file, table: Dataset = documents) -> dict[str, list[list[int]]]:
-            return read_view_texts(file, table, tokenizer)
-
-        def tokenise(rows: pa.Table, name: str = name, read: Callable = read) -> dict[str, list]:
-            return {name: [read().get(i, []) for i in rows["id"].to_pylist()]}
-
-        made_from = documents._fingerprint, name, sha256(file), hash_vocabulary(tokenizer)
-        key = short_hash("view/1", *made_from)
-        documents = _map(documents, tokenise, key, "tokenising", **{name: List(_INTEGERS)})
+        documents = _add_view(documents, f"{view}_tokens", Path(path).expanduser(), tokenizer)
     return documents
+
+
+def _add_view(
+    documents: Dataset, name: str, file: Path, tokenizer: PreTrainedTokenizerBase
+) -> Dataset:
+    # Read only if the column is not cached yet.
+    texts = cache(lambda: read_view_texts(file, documents, tokenizer))
+
+    def tokenise(rows: pa.Table) -> dict[str, list]:
+        return {name: [texts().get(i, []) for i in rows["id"].to_pylist()]}
+
+    made_from = documents._fingerprint, name, sha256(file), hash_vocabulary(tokenizer)
+    key = short_hash("view/1", *made_from)
+    return _map(documents, tokenise, key, "tokenising", **{name: List(_INTEGERS)})
 
 
 def encode_special_tokens(
@@ -376,7 +377,6 @@ def _map(
         key: names all that the columns depend on.
     """
     features = Features({**table.features, **new})
-
     schema = features.arrow_schema
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -139,7 +139,7 @@ def _json_pairs(file: Path) -> Iterator[NamedPair]:
         return
     try:
         mined = "qid" in json.loads(first_line(file))
-    except json.JSONDecodeError:  # one value that goes on in the next lines
+    except (ValueError, RecursionError):  # one value that goes on in the next lines
         mined = False
     if mined:
         for where, record in json_lines(file):

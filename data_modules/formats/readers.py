@@ -140,6 +140,8 @@ def opened(file: Path) -> Iterator[BinaryIO]:
             with zipfile.ZipFile(file) as archive:
                 if len(names := archive.namelist()) != 1:
                     raise ValueError(f"{file}: must be an archive of one file, has {len(names)}")
+                if archive.getinfo(names[0]).flag_bits & 1:
+                    raise ValueError(f"{file}: must not be encrypted: unpack it first")
                 with archive.open(names[0]) as content:
                     yield content
         else:
