@@ -143,18 +143,15 @@ class Examples:
     def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
         """A source that is no training query, with the targets of a document."""
         example = Example(source, self.targets(row, source, rng), row)
-        if self.drawn is None:
-            return example
-        return self._add_negatives(example, rng, *self.drawn.draw_random(row, rng))
+        return self._add_negatives(example, None, rng)
 
     def _add_negatives(
-        self,
-        example: Example,
-        rng: np.random.Generator,
-        rows: list[int],
-        teacher: list[float] | None,
+        self, example: Example, pair: int | None, rng: np.random.Generator
     ) -> Example:
         """Of each negative one target, as it would be drawn if the source asked for it."""
+        if self.drawn is None:
+            return example
+        rows, teacher = self.drawn.draw(pair, example.document, rng)
         targets = [self.targets(row, example.source, rng)[0] for row in rows]
         return example._replace(negatives=HardNegatives(targets, rows, teacher))
 
@@ -176,9 +173,7 @@ class Examples:
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         row, targets = int(self.document_rows[number]), self.pair_targets(number, rng)
         example = Example(self.query(number), targets, row, relevant=self.relevant(number))
-        if self.drawn is None:
-            return example
-        return self._add_negatives(example, rng, *self.drawn.draw(number, rng))
+        return self._add_negatives(example, number, rng)
 
     @property
     def target_lengths(self) -> np.ndarray:

@@ -365,26 +365,25 @@ class NegativeDraws:
         """(n,) fp32, the teacher's, of a query's (or of n queries') documents; NaN = not scored."""
         return self.values[self.scored.places(query, documents)]
 
-    def draw(self, pair: int, rng: np.random.Generator) -> tuple[list[int], list[float] | None]:
-        """n distinct documents for a training pair.
+    def draw(
+        self, pair: int | None, document: int, rng: np.random.Generator
+    ) -> tuple[list[int], list[float] | None]:
+        """n distinct documents for a training pair, or for a document and no training query.
 
         Returns:
-            Their rows, and a teacher's 1 + n scores of the pair's document and of them.
+            Their rows, and a teacher's 1 + n scores of the pair's document and of them, NaN without
+            a pair.
         """
-        query, document = int(self.query_rows[pair]), int(self.document_rows[pair])
+        if pair is None:
+            rows = self._fill_up([], [document], rng)
+            return rows, None if self.scored is None else [np.nan] * (1 + self.n)
+        query = int(self.query_rows[pair])
         own = self.candidates.of(query)
         chosen = rng.choice(own, min(self.n, len(own)), replace=False).tolist()
         rows = self._fill_up(chosen, self.relevant.of(query).tolist(), rng)
         if self.scored is None:
             return rows, None
         return rows, self.scores(query, [document, *rows]).tolist()
-
-    def draw_random(
-        self, row: int, rng: np.random.Generator
-    ) -> tuple[list[int], list[float] | None]:
-        """n random documents other than one, whose source is no training query; none is scored."""
-        rows = self._fill_up([], [row], rng)
-        return rows, None if self.scored is None else [np.nan] * (1 + self.n)
 
     def _fill_up(
         self, chosen: list[int], excluded: list[int], rng: np.random.Generator

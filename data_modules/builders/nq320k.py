@@ -8,11 +8,9 @@ NCI's and GenRet's files; a query's is its ``example_id``. As the format "nq" (`
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -47,6 +45,9 @@ def nq320k(
 ) -> Layout:
     """The collection of gr_as_mvdr Table 4, in a folder of the raw files.
 
+    One pass over the files gives the documents and leaves the questions in memory (some 100 MB for
+    all 315,203).
+
     Args:
         path: the folder.
         text: what a document's text is made of: abstract, content.
@@ -64,7 +65,38 @@ def nq320k(
     if not fields or set(fields) - set(FIELDS):
         raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
     files = {split: _raw_files(folder, split, check_counts) for split in _WHOLE}
-    pages = TitledPages(files, fields, first_tokens, TitleKey(titles), check_counts)
+    key = TitleKey(titles)
+    asked: dict[str, list[Asked]] = {}  # by split, filled by the one pass over the files
+    numbers: dict[str, int] = {}  # of each title, in the order of first appearance
+
+    def documents() -> Iterator[Document]:
+        """Each title's first page: training comes first, so its copy of a page wins."""
+        numbers.clear()
+        for split, own in files.items():
+            asked[split] = []
+            for where, record in json_lines(*own):
+                page = _page(where, record)
+                title = _title(where, record, page)
+                known = len(numbers)
+                number = numbers.setdefault(key(title), known)
+                id, text = word(where, "example_id", record), string(where, "question_text", record)
+                asked[split].append(Asked(where, id, text, (str(number),)))
+                if number == known:
+                    text = " ".join(filter(None, (field(page, name) for name in fields)))
+                    if first_tokens is not None:
+                        text = " ".join(text.split()[:first_tokens])
+                    yield Document(where, str(number), title, text)
+            if split == "train":
+                of_training = len(numbers)
+        for part in _PARTS:  # of pages that training has, too, or of others
+            seen = part == "dev_seen"
+            asked[part] = [q for q in asked["dev"] if (int(q.documents[0]) < of_training) == seen]
+        found = {"documents": len(numbers), **{split: len(own) for split, own in asked.items()}}
+        for name, expected in COUNTS.items() if check_counts else ():
+            if found[name] != expected:
+                rule = f"expected {expected:,} {name}, got {found[name]:,}: is a file cut short?"
+                raise ValueError(f"nq320k: {rule} ({_RELAX})")
+
     raw = [file for own in files.values() for file in own]
     return asked_layout(
         name="nq320k",
@@ -76,9 +108,9 @@ def nq320k(
             "title_vocabulary": titles is not None,
             "check_counts": check_counts,
         },
-        documents=pages.documents,
-        splits={split: partial(pages.questions, split) for split in _WHOLE},
-        parts={split: partial(pages.questions, split) for split in _PARTS},
+        documents=documents,
+        splits={split: lambda split=split: iter(asked[split]) for split in _WHOLE},
+        parts={split: lambda split=split: iter(asked[split]) for split in _PARTS},
     )
 
 
@@ -117,66 +149,6 @@ def _raw_files(folder: Path, split: str, check_shards: bool) -> list[Path]:
     return whole or shards
 
 
-class TitledPages:
-    """The documents of raw Natural Questions, numbered in the order in which their titles appear.
-
-    Training files come first, so the training copy of a page wins. One pass over the files gives
-    the documents and leaves the questions in memory (some 100 MB for all 315,203).
-    """
-
-    def __init__(
-        self,
-        files: Mapping[str, Sequence[Path]],
-        fields: Sequence[str],
-        first_tokens: int | None,
-        key: "TitleKey",
-        check_counts: bool,
-    ):
-        """
-        Args:
-            files: by split, training first; fields, first_tokens, check_counts: see `nq320k`.
-        """
-        self.files, self.fields, self.first_tokens = files, fields, first_tokens
-        self.key, self.check_counts = key, check_counts
-        self.asked: dict[str, list[Asked]] = {}  # by split
-        self.numbers: dict[str, int] = {}  # of each title
-        self.of_training = 0  # documents
-
-    def documents(self) -> Iterator[Document]:
-        """Each title's first page.
-
-        Raises:
-            ValueError: a line breaks the format, or a count differs.
-        """
-        self.asked, self.numbers = {split: [] for split in self.files}, {}
-        for split, files in self.files.items():
-            for page in pages(*files):
-                known = len(self.numbers)
-                number = self.numbers.setdefault(self.key(page.title), known)
-                asked = Asked(page.where, page.question_id, page.question, (str(number),))
-                self.asked[split].append(asked)
-                if number == known:
-                    yield Document(page.where, str(number), page.title, self._text(page.text))
-            if split == "train":
-                self.of_training = len(self.numbers)
-        for name, expected in COUNTS.items() if self.check_counts else ():
-            found = len(self.numbers if name == "documents" else self.questions(name))
-            if found != expected:
-                rule = f"expected {expected:,} {name}, got {found:,}: is a file cut short?"
-                raise ValueError(f"nq320k: {rule} ({_RELAX})")
-
-    def _text(self, page: str) -> str:
-        text = " ".join(filter(None, (field(page, name) for name in self.fields)))
-        return text if self.first_tokens is None else " ".join(text.split()[: self.first_tokens])
-
-    def questions(self, split: str) -> list[Asked]:
-        """Those of a split; ``dev_seen``: of pages that training has, too, ``dev_unseen``: not."""
-        if split in self.asked:
-            return self.asked[split]
-        seen = split == "dev_seen"
-        return [q for q in self.asked["dev"] if (int(q.documents[0]) < self.of_training) == seen]
-
-
 class TitleKey:
     """What two titles of one page have in common: BERT's lower-cased words without accents.
 
@@ -201,33 +173,6 @@ class TitleKey:
         return not self._pieces or self._pieces.tokenize(word)[0].value != "[UNK]"
 
 
-class Page(NamedTuple):
-    """A line: the question, and the page with its tags, tokens separated by blanks."""
-
-    where: str
-    question_id: str
-    question: str
-    title: str
-    text: str
-
-
-def pages(*files: Path) -> Iterator[Page]:
-    """The lines of files of either release.
-
-    The simplified training file has the page in ``document_text``; the original release, and the
-    development file of the simplified one, as ``document_tokens``, and say its ``document_title``.
-
-    Raises:
-        ValueError: a line has no question, page, or title; names ``file:line``.
-    """
-    for where, record in json_lines(*files):
-        text = _page_text(where, record)
-        title = _title(where, record, text)
-        check_characters(where, "the page's title", title)  # the key of a title needs whole ones
-        id, question = word(where, "example_id", record), string(where, "question_text", record)
-        yield Page(where, id, question, title, text)
-
-
 def field(text: str, name: str) -> str:
     """A part of a page, without tags, as NCI's preparation takes it.
 
@@ -250,7 +195,12 @@ def _plain(text: str) -> str:
     return " ".join(_TAG.sub(" ", text).split())
 
 
-def _page_text(where: str, record: dict) -> str:
+def _page(where: str, record: dict) -> str:
+    """The page of a line with its tags, tokens separated by blanks.
+
+    The simplified training file has it in ``document_text``; the original release, and the
+    development file of the simplified one, as ``document_tokens``, and say its ``document_title``.
+    """
     if "document_text" in record:
         return string(where, "document_text", record)
     tokens = record.get("document_tokens")
@@ -264,11 +214,10 @@ def _page_text(where: str, record: dict) -> str:
 
 def _title(where: str, record: dict, text: str) -> str:
     """The page's title where the line says it, else its first heading, as NCI's preparation."""
-    if isinstance(record.get("document_title"), str):
-        title = _plain(record["document_title"])
-    else:
-        heading = re.search("<H1>(.*?)</H1>", text, re.DOTALL)
-        title = _plain(heading[1]) if heading else ""
+    said = record.get("document_title")
+    heading = re.search("<H1>(.*?)</H1>", text, re.DOTALL)
+    title = _plain(said if isinstance(said, str) else heading[1] if heading else "")
     if not title:
         raise ValueError(f'{where}: the page has no title: neither "document_title" nor <H1>')
+    check_characters(where, "the page's title", title)  # the key of a title needs whole ones
     return title
