@@ -4,7 +4,6 @@ It is written once as Arrow tables with a manifest, and memory-mapped from then 
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -131,17 +129,14 @@ class Collection:
             Those of no split at all; of each of `splits` those that have judgements and no
             relevant document, or none that the collection has. Zeros are left out.
         """
-        judged = [arrow_column(table, "query_id").combine_chunks() for table in self.qrels.values()]
-        judged = judged or [pa.array([], pa.string())]
-        known = pc.is_in(arrow_column(self.queries, "id"), pa.concat_arrays(judged))
-        documents = arrow_column(self.documents, "id")
-        found = {"in no split": len(known) - (pc.sum(known).as_py() or 0)}
+        judged = {query for table in self.qrels.values() for query in table["query_id"][:]}
+        found = {"in no split": sum(query not in judged for query in self.queries["id"][:])}
+        documents = set(self.documents["id"][:])
         for split in splits:
-            query, document, relevance = (arrow_column(self.qrels[split], n) for n in JUDGEMENTS)
-            relevance = pc.if_else(pc.is_in(document, documents), relevance, 0)
-            table = pa.table({"query": query, "relevance": relevance})
-            best = table.group_by("query").aggregate([("relevance", "max")])["relevance_max"]
-            found[f"{split}: none relevant"] = pc.sum(pc.less(best, 1)).as_py()
+            table = self.qrels[split].to_pandas()
+            answers = (table["relevance"] > 0) & table["document_id"].isin(documents)
+            answered = answers.groupby(table["query_id"]).any()
+            found[f"{split}: none relevant"] = int((~answered).sum())
         return {name: count for name, count in found.items() if count}
 
 
@@ -162,7 +157,9 @@ def collect(
     place = Path(store).expanduser() if store else cache_folder("collections")
     sources = {str(file): _hash(file) for file in track(layout.files, f"hashing {layout.name}")}
     options = {**layout.options, "empty_documents": empty_documents}
-    key = _key(sources, options)
+    # Of all that makes the tables: the files' contents, not where they lie.
+    contents = sorted((Path(name).name, value) for name, value in sources.items())
+    key = short_hash(VERSION, contents, sorted(options.items()))
     folder = place / f"{layout.name}-{key[:12]}"
     with write_once(folder) as partial:
         if partial is not None:
@@ -187,13 +184,6 @@ def collect(
             }
             write_json(partial / MANIFEST, content)
     return open_collection(folder)
-
-
-def _key(sources: Mapping[str, str], options: Mapping[str, Any]) -> str:
-    """Of all that makes the tables: the files' contents, not where they lie."""
-    contents = sorted((Path(name).name, value) for name, value in sources.items())
-    made_from = [VERSION, contents, sorted(options.items())]
-    return hashlib.sha256(json.dumps(made_from, default=str).encode()).hexdigest()
 
 
 def _hash(file: Path) -> str:
@@ -254,8 +244,6 @@ def open_collection(folder: Path) -> Collection:
     """
     try:
         manifest = read_json(folder / MANIFEST)
-        if manifest["format"] != VERSION:
-            raise ValueError(f"of format {manifest['format']}, not {VERSION}")
         for name, expected in manifest.get("files", {}).items():
             verify(folder / name, expected)
 

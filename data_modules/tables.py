@@ -139,7 +139,7 @@ def cache_folder(name: str) -> Path:
 
 def short_hash(*causes: Any) -> str:
     """The key of what was made from these causes: 32 hexadecimal digits of their JSON's SHA-256."""
-    return hashlib.sha256(json.dumps(causes).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(causes, default=str).encode()).hexdigest()[:32]
 
 
 def sample_rows(table: Dataset, limit: int | None) -> Dataset:

@@ -399,7 +399,7 @@ def _map(
 
 # A private character that no text contains; pieces with it are dropped after training.
 _MARK = "\ue000"
-_WORD = re.compile(r"\w+")
+_LETTERS = re.compile(r"\w+")
 # Training sees this many letters of a word. A single sequence of 300,000 letters (DNA, base64) has
 # such a number of different substrings that training takes minutes or does not end.
 _LONGEST_WORD = 256
@@ -487,7 +487,7 @@ def _with_marked_copies(texts: Iterable[str]) -> Iterator[str]:
     """
     for text in texts:
         yield text
-        yield _WORD.sub(rf"\g<0>{_MARK}", text)
+        yield _LETTERS.sub(rf"\g<0>{_MARK}", text)
 
 
 def _settled_vocabulary(model: tokenizers.Tokenizer) -> list[tuple[str, float]]:
