@@ -109,6 +109,10 @@ def test_every_process_has_its_part_of_every_batch_and_no_example_is_lost():
         batches = [list(chain(*batch)) for batch in zip(*parts, strict=True)]
         assert sorted(chain(*batches)) == list(range(23))
         assert all(part for own in parts for part in own), "no process waits for another"
+    few = SimpleNamespace(lengths=np.ones(2), numbers=lambda rng: np.arange(2))
+    parts = [Epoch([few], seed=0, epoch=0).batches(8, True, rank, 3) for rank in range(3)]
+    assert [len(batch) for own in parts for batch in own] == [1, 1, 1]
+    assert {place for own in parts for batch in own for place in batch} == {0, 1}
 
 
 def test_hard_negatives_are_refused_where_documents_are_no_targets(tables):
