@@ -22,12 +22,11 @@ from data_modules.indexing import (
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import EOS_ID
-from tests.data_modules.tiny import make_collection
+from tests.data_modules.tiny import TOKENIZER, make_collection, written
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 WORDS = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
-TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 N_DOCUMENTS, N_PAIRS = 9, 12
 
 
@@ -67,19 +66,13 @@ def batches(data, epoch):
     ]
 
 
-def written(path, lines):
-    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
-    path.write_text(text + "\n")
-    return path
-
-
 @pytest.fixture
 def generated(tmp_path):
     """Two or three queries for every second document, none for the others."""
     queries = {n: [words(70 + 5 * n + k, 2 + k) for k in range(2 + n % 2)] for n in (0, 2, 3, 8)}
     lines = [{"document_id": f"d{n}", "queries": texts} for n, texts in queries.items()]
     lines += [{"document_id": "d1", "queries": []}, {"document_id": "d5", "queries": ["", "?!"]}]
-    return written(tmp_path / "queries.jsonl", lines), queries
+    return written(tmp_path / "queries.jsonl", *map(json.dumps, lines)), queries
 
 
 # How tasks are mixed

@@ -11,12 +11,11 @@ from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
-from tests.data_modules.tiny import judge, make_collection
+from tests.data_modules.tiny import TOKENIZER, judge, make_collection
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
-TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 
 
 def text(seed, n):

@@ -18,12 +18,11 @@ from data_modules.negatives import (
 )
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.tokenizers import EOS_ID
-from tests.data_modules.tiny import make_collection
+from tests.data_modules.tiny import TOKENIZER, make_collection, written
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 COLOURS = "red blue green black white grey brown pink gold plum".split()
-TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 N_DOCUMENTS, NEW, QUERIES = 14, 13, 6
 
 
@@ -59,11 +58,6 @@ def tiny(negatives=None, **options):
     return Tiny(**{**defaults, **options})
 
 
-def written(path, *lines):
-    path.write_text("".join(line + "\n" for line in lines))
-    return str(path)
-
-
 def drawn(data, epochs=30):
     """Pair number → the negative documents of many epochs, each as a frozen set."""
     found = {}
@@ -93,7 +87,7 @@ def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new
 
 
 def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
-    run = Path(written(tmp_path / "hard.trec", *RUN))
+    run = written(tmp_path / "hard.trec", *RUN)
     monkeypatch.setattr(Tiny, "own", {"hard": run})
     assert set().union(*drawn(tiny(OwnNegatives(name="hard", n=1)))[0]) == {1, 2, 3}
     with pytest.raises(ValueError, match=r"negatives\.name=easy: must be of .* own: hard"):
@@ -105,7 +99,7 @@ def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
 
 
 def test_too_few_candidates_are_filled_up_at_random(tmp_path, capsys):
-    run = written(tmp_path / "run.trec", *RUN, "q1 Q0 d1 1 2 x", "q2 Q0 d9 1 2 x")
+    run = str(written(tmp_path / "run.trec", *RUN, "q1 Q0 d1 1 2 x", "q2 Q0 d9 1 2 x"))
     data = tiny(RunNegatives(path=run, n=3))
     found = drawn(data, 60)
     assert set(found[0]) == {frozenset({1, 2, 3})}, "as many as asked for"
@@ -118,7 +112,7 @@ def test_too_few_candidates_are_filled_up_at_random(tmp_path, capsys):
 
 def test_triples_give_each_query_its_negatives(tmp_path):
     lines = ["q0 d0 d4", "q0 d10 d5", "q0 d8 d9", "q0 d4 d8", "q1 d1 d12", "q1 d1 d12"]
-    found = drawn(tiny(TripleNegatives(path=written(tmp_path / "triples.tsv", *lines))))
+    found = drawn(tiny(TripleNegatives(path=str(written(tmp_path / "triples.tsv", *lines)))))
     # d4 and d8 are called positive by a triple, d12 is the one candidate of q1.
     assert set().union(*found[0]) == {5, 9} and set(found[1]) == {frozenset({12})}
 
@@ -135,7 +129,7 @@ def test_more_negatives_than_documents_are_refused():
 
 def test_the_scores_of_a_margin_file_come_with_its_triples(tmp_path):
     lines = ["9.5 1.5 q0 d0 d4", "9.5 2.5 q0 d0 d5", "7 3 q0 d10 d4", "4 0.5 q1 d1 d2"]
-    data = tiny(TripleNegatives(path=written(tmp_path / "margins.tsv", *lines), n=1))
+    data = tiny(TripleNegatives(path=str(written(tmp_path / "margins.tsv", *lines)), n=1))
     positive = {0: 9.5, 1: 4.0, 6: 7.0}
     negative = {(0, 4): 1.5, (0, 5): 2.5, (1, 2): 0.5}  # of what is scored twice, the first
     for number in range(10):
@@ -149,12 +143,12 @@ def test_the_scores_of_a_margin_file_come_with_its_triples(tmp_path):
 
 @pytest.mark.parametrize("form", ["run", "margins"])
 def test_a_teacher_scores_the_negatives_of_any_source(form, tmp_path, capsys):
-    run = written(tmp_path / "run.trec", *RUN, "q1 Q0 d5 1 1 x")
+    run = str(written(tmp_path / "run.trec", *RUN, "q1 Q0 d5 1 1 x"))
     lines = {
         "run": ["q0 Q0 d0 1 9 t", "q0 Q0 d3 2 5 t", "q0 Q0 d9 3 4 t", "q2 Q0 d9 1 1 t"],
         "margins": ["9 5 q0 d0 d3", "9 4 q0 d0 d9", "0 1 q2 d12 d9"],
     }
-    teacher = written(tmp_path / "teacher", *lines[form])
+    teacher = str(written(tmp_path / "teacher", *lines[form]))
     data = tiny(RunNegatives(path=run, n=1, teacher=teacher))
     for number in range(10):
         examples = list(data.epoch(number))
@@ -172,11 +166,11 @@ def test_a_teacher_scores_the_negatives_of_any_source(form, tmp_path, capsys):
 
 
 def test_a_file_that_names_nothing_known_is_refused(tmp_path):
-    other = written(tmp_path / "other.tsv", "7 d0 d4", "8 d1 d2")
+    other = str(written(tmp_path / "other.tsv", "7 d0 d4", "8 d1 d2"))
     rule = "none of its 4 pairs can be used: 4 are of queries"
     with pytest.raises(ValueError, match=rf"data.examples.negatives.path={other}: {rule}"):
         tiny(TripleNegatives(path=other)).epoch(0)
-    teacher = written(tmp_path / "other.trec", "q0 Q0 4 1 1 x")
+    teacher = str(written(tmp_path / "other.trec", "q0 Q0 4 1 1 x"))
     rule = "none of its 1 pairs can be used: 0 .*, 1 name documents that are not known"
     with pytest.raises(ValueError, match=rf"data.examples.negatives.teacher={teacher}: {rule}"):
         tiny(Bm25Negatives(n=1, teacher=teacher)).epoch(0)

@@ -1,10 +1,20 @@
 """Small collections for tests of the data."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from datasets import Dataset
 
 from data_modules.collection import JUDGEMENTS, Collection
+
+# Numbers whole words.
+TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+
+
+def written(path: Path, *lines: str) -> Path:
+    """A file of these lines."""
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
 
 
 def judge(*rows: tuple) -> Dataset:

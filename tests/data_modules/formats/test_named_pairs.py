@@ -16,13 +16,9 @@ from data_modules.formats.named_pairs import (
     read_pairs,
 )
 from tests.data_modules.formats.miniature import MINIATURES, TITLES
+from tests.data_modules.tiny import written
 
 RUN_LINE = "q1 Q0 d1 1 2.5 bm25"
-
-
-def written(path, *lines):
-    path.write_text("".join(line + "\n" for line in lines))
-    return path
 
 
 @pytest.mark.parametrize(
