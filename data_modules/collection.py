@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +26,17 @@ from data_modules.tables import (
     arrow_column,
     cache_folder,
     integers,
+    keep_folder,
     open_table,
     short_hash,
     write_once,
     write_table,
 )
-from gr_mvdr.files import checksum, read_json, sha256, verify, write_json
+from gr_mvdr.files import sha256
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables
-MANIFEST = "manifest.json"
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
 JUDGEMENTS = Features(
@@ -151,7 +152,8 @@ def collect(
 
     Raises:
         ValueError: a rule that every collection keeps is broken, named with ``file:line``; counts
-            differ from those that were expected; nothing is left behind.
+            differ from those that were expected; nothing is left behind. The folder of the
+            collection is damaged.
         OSError: the disk is full; nothing is left behind.
     """
     place = Path(store).expanduser() if store else cache_folder("collections")
@@ -160,30 +162,42 @@ def collect(
     # Of all that makes the tables: the files' contents, not where they lie.
     contents = sorted((Path(name).name, value) for name, value in sources.items())
     key = short_hash(VERSION, contents, sorted(options.items()))
+
+    def write(partial: Path) -> dict[str, Any]:
+        try:
+            counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
+        except pa.ArrowException as error:
+            raise OSError(f"data.store={place}: could not be written: {error}") from None
+        return {
+            "name": layout.name,
+            "format": VERSION,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "sources": sources,
+            "options": options,
+            "splits": [split for split in layout.judgements if split in counts],
+            "counts": counts,
+        }
+
     folder = place / f"{layout.name}-{key[:12]}"
-    with write_once(folder) as partial:
-        if partial is not None:
-            partial.mkdir()
-            try:
-                counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
-            except pa.ArrowException as error:
-                raise OSError(f"data.store={place}: could not be written: {error}") from None
-            content = {
-                "name": layout.name,
-                "format": VERSION,
-                "made": datetime.now(UTC).isoformat(timespec="seconds"),
-                "sources": sources,
-                "options": options,
-                "splits": [split for split in layout.judgements if split in counts],
-                "counts": counts,
-                "files": {
-                    str(file.relative_to(partial)): checksum(file)
-                    for file in sorted(partial.rglob("*"))
-                    if file.is_file()
-                },
-            }
-            write_json(partial / MANIFEST, content)
-    return open_collection(folder)
+    manifest = keep_folder(folder, write)
+
+    def table(name: str, features: Features) -> Dataset:
+        fingerprint = hashlib.sha256(f"{folder.name}-{name}".encode()).hexdigest()[:32]
+        return open_table(folder, f"{name}.arrow", features, fingerprint)
+
+    def runs(kind: str) -> dict[str, Path]:
+        return {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
+
+    return Collection(
+        manifest["name"],
+        table("documents", DOCUMENTS),
+        table("queries", QUERIES),
+        {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]},
+        manifest["sources"],
+        folder,
+        candidates=runs("candidates"),
+        negatives=runs("negatives"),
+    )
 
 
 def _hash(file: Path) -> str:
@@ -234,42 +248,6 @@ def write_run(ranked: Iterable[NamedPair], file: Path, tag: str = "given") -> in
                 run.write(f"{query} Q0 {row.document_id} {rank} {row.score!r} {tag}\n")
                 count += 1
     return count
-
-
-def open_collection(folder: Path) -> Collection:
-    """A collection that `collect` wrote, memory-mapped.
-
-    Raises:
-        ValueError: the folder is not as it was written.
-    """
-    try:
-        manifest = read_json(folder / MANIFEST)
-        for name, expected in manifest.get("files", {}).items():
-            verify(folder / name, expected)
-
-        def table(name: str, features: Features) -> Dataset:
-            fingerprint = hashlib.sha256(f"{folder.name}-{name}".encode()).hexdigest()[:32]
-            return open_table(folder / f"{name}.arrow", features, fingerprint)
-
-        qrels = {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]}
-        runs = {
-            kind: {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
-            for kind in ("candidates", "negatives")
-        }
-        return Collection(
-            manifest["name"],
-            table("documents", DOCUMENTS),
-            table("queries", QUERIES),
-            qrels,
-            manifest["sources"],
-            folder,
-            **runs,
-        )
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ValueError(
-            f"data.store: {folder} is damaged ({reason}): remove it, and it is built again"
-        ) from None
 
 
 def _judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:

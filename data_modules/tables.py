@@ -27,6 +27,7 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.progress import track
 
+MANIFEST = "manifest.json"
 TABLE, _CONTENTS = "table.arrow", "table.json"
 _ROWS = 1000  # that are held in memory before they are written
 
@@ -83,14 +84,55 @@ def arrow_batches(table: Dataset, description: str) -> Iterator[pa.Table]:
         yield arrow[start : start + _ROWS]
 
 
-def open_table(file: Path, features: Features, fingerprint: str) -> Dataset:
+def keep_folder(
+    folder: Path, write: Callable[[Path], Mapping[str, Any] | None], manifest: str = MANIFEST
+) -> dict[str, Any]:
+    """A folder that is written once, and checked whenever it is opened; returns its manifest.
+
+    Args:
+        write: fills the empty folder; what it returns goes into the manifest, beside the checksums
+            of the files.
+
+    Raises:
+        ValueError: the folder is not as it was written.
+    """
+    with write_once(folder) as partial:
+        if partial is not None:
+            partial.mkdir()
+            content = dict(write(partial) or {})
+            files = [file for file in sorted(partial.rglob("*")) if file.is_file()]
+            content["files"] = {str(f.relative_to(partial)): checksum(f) for f in files}
+            write_json(partial / manifest, content)
+    with _damage_named(folder):
+        content = read_json(folder / manifest)
+        for name, expected in content.get("files", {}).items():
+            verify(folder / name, expected)
+    return content
+
+
+@contextmanager
+def _damage_named(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        rule = "remove it, and it is made again"
+        raise ValueError(f"{folder} is damaged ({reason}): {rule}") from None
+
+
+def open_table(folder: Path, name: str, features: Features, fingerprint: str) -> Dataset:
     """Memory-maps a table of `write_table`.
 
     Args:
+        name: of the file in its folder.
         fingerprint: names its content, so that what is made from the table is cached under it.
+
+    Raises:
+        ValueError: it is no such table.
     """
-    table = MemoryMappedTable.from_file(str(file))
-    return Dataset(table, info=DatasetInfo(features=features), fingerprint=fingerprint)
+    with _damage_named(folder):
+        table = MemoryMappedTable.from_file(str(folder / name))
+        return Dataset(table, info=DatasetInfo(features=features), fingerprint=fingerprint)
 
 
 def keep_table(folder: Path, features: Features, key: str, write: Callable[[Path], Any]) -> Dataset:
@@ -103,16 +145,12 @@ def keep_table(folder: Path, features: Features, key: str, write: Callable[[Path
     Raises:
         ValueError: the table is not as it was written.
     """
-    with write_once(folder) as partial:
-        if partial is not None:
-            partial.mkdir()
-            write(partial / TABLE)
-            write_json(partial / _CONTENTS, {TABLE: checksum(partial / TABLE)})
-    try:
-        verify(folder / TABLE, read_json(folder / _CONTENTS)[TABLE])
-        return open_table(folder / TABLE, features, key)
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise ValueError(f"{error}: remove {folder}, and it is made again") from None
+
+    def write_folder(partial: Path) -> None:
+        write(partial / TABLE)
+
+    keep_folder(folder, write_folder, _CONTENTS)
+    return open_table(folder, TABLE, features, key)
 
 
 def cache_table(rows: Callable[[], Iterator[dict]], features: Features, *made_from: str) -> Dataset:
