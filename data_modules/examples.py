@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -81,7 +81,10 @@ class Examples:
     Attributes:
         tables: what is prepared; pairs are numbered as in `tables.pairs`.
         query_rows, document_rows: (pairs,) int64.
+        reads_documents: whether an example holds the tokens of its document, not only of a part.
     """
+
+    reads_documents: ClassVar[bool] = False
 
     negatives: Negatives | None = None
     tables: TrainingTables = field(init=False, repr=False)
@@ -175,25 +178,20 @@ class Examples:
         example = Example(self.query(number), targets, row, relevant=self.relevant(number))
         return self._add_negatives(example, number, rng)
 
-    @property
-    def target_lengths(self) -> np.ndarray:
-        """(pairs,) about how many tokens a target has."""
-        return np.zeros(len(self.document_rows), dtype=np.int64)
-
-    @property
-    def document_lengths(self) -> np.ndarray:
-        """(pairs,) the tokens of each pair's document that are read."""
-        lengths = self.tables.document_tokens.lengths.clip(max=self.tables.document_length)
-        return lengths[self.document_rows]
-
     @cached_property
     def lengths(self) -> np.ndarray:
-        return self.tables.query_tokens.lengths[self.query_rows] + self.target_lengths
+        lengths = self.tables.query_tokens.lengths[self.query_rows]
+        if self.reads_documents:
+            documents = self.tables.document_tokens.lengths.clip(max=self.tables.document_length)
+            lengths = lengths + documents[self.document_rows]
+        return lengths
 
 
 @part("examples", negatives="negatives")
 class DocumentExamples(Examples):
     """Query → the document's own tokens, and those of its negatives. For multi-vector systems."""
+
+    reads_documents = True
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         return [self._text(row)]
@@ -201,10 +199,6 @@ class DocumentExamples(Examples):
     def _text(self, row: int) -> list[int]:
         tables = self.tables
         return tables.template.read_document(tables.document_tokens[row], tables.document_length)
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        return self.document_lengths
 
 
 @part("examples", negatives="negatives")
@@ -220,6 +214,8 @@ class IdentifierExamples(Examples):
 class QueryExamples(Examples):
     """Document → query: what a query generator learns (doc2query, DSI-QG)."""
 
+    reads_documents = True
+
     def __post_init__(self):
         if self.negatives:
             raise ValueError("data.examples.negatives: must be null where the query is the target")
@@ -232,10 +228,6 @@ class QueryExamples(Examples):
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         raise ValueError("data.indexing: must be null where the query is the target")
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        return self.document_lengths
 
 
 class Epoch(torch.utils.data.Dataset):

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -109,10 +109,16 @@ class SpanExamples(Examples):
 
     def prepare(self, tables: TrainingTables) -> Self:
         """See `Examples`; reads or computes the start weights."""
+
+        def weights() -> Iterator[dict]:
+            for pair in track(tables.pairs, "span weights", total=len(tables.pairs)):
+                query = tables.queries[pair["query_row"]]["text"]
+                document = tables.documents[pair["document_row"]]["text"]
+                yield {"weights": span_weights(query, document, self.temperature)}
+
         prepared, made = super().prepare(tables), (tables.pairs, tables.queries, tables.documents)
-        rows = partial(_start_weights, tables, self.temperature)
         made_from = str(self.temperature), *(table._fingerprint for table in made)
-        prepared.weights = cache_table(rows, _WEIGHTS, "span-weights/2", *made_from)
+        prepared.weights = cache_table(weights, _WEIGHTS, "span-weights/2", *made_from)
         return prepared
 
     @property
@@ -138,13 +144,6 @@ class SpanExamples(Examples):
         spans = cut_spans(self.tables.documents[row], starts, self.length)
         longest, stop = self.tables.document_length, self.tables.template.stop
         return [cut(span[: self.max_tokens], longest, stop) for span in spans]
-
-
-def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:
-    for pair in track(tables.pairs, "span weights", total=len(tables.pairs)):
-        query = tables.queries[pair["query_row"]]["text"]
-        document = tables.documents[pair["document_row"]]["text"]
-        yield {"weights": span_weights(query, document, temperature)}
 
 
 @part("examples")
