@@ -11,9 +11,8 @@ from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.readers import given_path, needed, numbered_lines
 from data_modules.formats.rows import (
     MSMARCO,
-    queries,
-    query_table,
     table_documents,
+    table_queries,
     trec_judgements,
 )
 
@@ -70,7 +69,7 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
                     f"msmarco_doc: {left:,} of {len(judged):,} {split} queries are left out: "
                     "none of the kept documents is relevant to them"
                 )
-            yield from (query for query in queries(query_table, file) if query.id in kept)
+            yield from (query for query in table_queries(file) if query.id in kept)
 
     def judgements(split: str) -> Iterator[Judgement]:
         """Those of kept documents, and of queries to which one of these is relevant."""

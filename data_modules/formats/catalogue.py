@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from data_modules.builders import nq320k
 from data_modules.formats import dpr, kilt, layout, passages, readers, rows
@@ -33,11 +34,25 @@ def _of_split(split: str, files: list[Path]) -> list[Path]:
     return exact or [file for file in files if ends.fullmatch(split_of(file))]
 
 
-class Reader(Protocol):
-    """What every format has."""
+@dataclass(frozen=True)
+class Format:
+    """A format as data: which files it has, and how they are read.
+
+    A module may be a format, too: it has `recognises` and `read`.
+
+    Attributes:
+        reader: name and version, part of what a stored collection is named after.
+        signs: a folder is of this format if it has a file of every pattern in one of them.
+        documents: pattern → reader; the one file of the first pattern that is there is read.
+    """
+
+    reader: str
+    signs: Sequence[Sequence[str]]
+    documents: Mapping[str, Callable[[Path], Iterator[Document]]]
 
     def recognises(self, path: Path) -> bool:
         """Whether a folder or a file looks like the format, complete or not."""
+        return any(all(find_all(path, *sign.split()) for sign in some) for some in self.signs)
 
     def read(self, path: Path) -> Layout:
         """The collection in a folder, or in a file if one file is enough.
@@ -47,15 +62,33 @@ class Reader(Protocol):
             ValueError: two files are of one split; (on reading) a line breaks the format, named
                 with ``file:line`` and what was expected.
         """
+        raise NotImplementedError
+
+    def find_documents(self, path: Path) -> tuple[Path, Callable[[Path], Iterator[Document]]]:
+        """The file of documents, and its reader.
+
+        Raises:
+            FileNotFoundError: no file matches.
+            ValueError: several match.
+        """
+        for pattern, read in self.documents.items():
+            found = find_all(path, pattern)
+            if len(found) > 1:
+                names = ", ".join(file.name for file in found)
+                raise ValueError(
+                    f"data.path={path}: expected one file {pattern}, found {names}: name one of "
+                    f"them, data.path={found[0]}"
+                )
+            if found:
+                return found[0], read
+        raise missing(path, *self.documents)
 
 
-class Judged(NamedTuple):
+@dataclass(frozen=True)
+class Judged(Format):
     """A format with documents, queries and judgements in files of their own.
 
     Attributes:
-        reader: name and version, part of what a stored collection is named after.
-        signs: a folder is of this format if it has a file of every pattern in one of them.
-        documents: pattern → reader; the one file of the first pattern that is there is read.
         queries: patterns of the files of queries: one of all, or one for each split.
         judgements: patterns of the files of judgements, one a split that the name names.
         read_queries, read_judgements: read one of them.
@@ -65,24 +98,18 @@ class Judged(NamedTuple):
         known_only: see `Layout`.
     """
 
-    reader: str
-    signs: Sequence[Sequence[str]]
-    documents: Mapping[str, Callable[[Path], Iterator[Document]]]
     queries: Sequence[str]
     judgements: Sequence[str]
-    read_queries: Callable[..., Any] = partial(queries, rows.query_table)
+    read_queries: Callable[..., Any] = rows.table_queries
     read_judgements: Callable[..., Any] = rows.trec_judgements
     triples: str = ""
     runs: Sequence[str] = ()
     candidates: Sequence[str] = ()
     known_only: bool = False
 
-    def recognises(self, path: Path) -> bool:
-        return _recognises(path, self.signs)
-
     def read(self, path: Path) -> Layout:
         folder = _folder(path)
-        file, read = _find_documents(path, self.documents)
+        file, read = self.find_documents(path)
         qrels = readers.find_splits(folder, *self.judgements)
         triples = find_all(folder, self.triples)
         if not qrels and not triples:
@@ -112,29 +139,23 @@ class Judged(NamedTuple):
         )
 
 
-class AskedTogether(NamedTuple):
+@dataclass(frozen=True)
+class AskedTogether(Format):
     """A format whose lines hold a query and its documents.
 
     Attributes:
-        reader, signs, documents: see `Judged`.
         splits: patterns of the files of queries, one a split (`find_splits`).
         asked: reads one of them, by its split.
         part: which queries of a split another file names ("dev_seen" of "dev"), by their ids or
             texts → where it names them; None = a split that is called so is like any other.
     """
 
-    reader: str
-    signs: Sequence[Sequence[str]]
-    documents: Mapping[str, Callable[[Path], Iterator[Document]]]
     splits: Sequence[str]
     asked: Callable[[Path, str], Iterator[Asked]]
     part: Callable[[Path, str], Mapping[str, str]] | None = None
 
-    def recognises(self, path: Path) -> bool:
-        return _recognises(path, self.signs)
-
     def read(self, path: Path) -> Layout:
-        file, read = _find_documents(path, self.documents)
+        file, read = self.find_documents(path)
         if not (found := readers.find_splits(_folder(path), *self.splits)):
             raise missing(path, *self.splits)
         whole_of = {split: re.sub("_(un)?seen$", "", split) for split in found if self.part}
@@ -162,36 +183,12 @@ class AskedTogether(NamedTuple):
                 raise ValueError(f"{where}: the query {name[:60]!r} is not in the split {split!r}")
 
 
-def _recognises(path: Path, signs: Sequence[Sequence[str]]) -> bool:
-    return any(all(find_all(path, *sign.split()) for sign in some) for some in signs)
-
-
 def _folder(path: Path) -> Path:
     return path.parent if path.is_file() else path
 
 
 def _name(path: Path) -> str:
     return path.resolve().name if path.is_dir() else plain_name(path).removesuffix(".json")
-
-
-def _find_documents(path: Path, readers: Mapping[str, Any]) -> tuple[Path, Any]:
-    """The file of documents, and its reader.
-
-    Raises:
-        FileNotFoundError: no file matches.
-        ValueError: several match.
-    """
-    for pattern, read in readers.items():
-        found = find_all(path, pattern)
-        if len(found) > 1:
-            names = ", ".join(file.name for file in found)
-            raise ValueError(
-                f"data.path={path}: expected one file {pattern}, found {names}: name one of them, "
-                f"data.path={found[0]}"
-            )
-        if found:
-            return found[0], read
-    raise missing(path, *readers)
 
 
 def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tuple[Path, ...]:
@@ -238,7 +235,7 @@ def _glen_part(file: Path, split: str) -> dict[str, str]:
 
 
 # The first pattern of documents has the fullest texts.
-FORMATS: dict[str, Reader] = {
+FORMATS: dict[str, Any] = {
     "beir": Judged(
         reader="beir/2",
         signs=[["corpus.jsonl"]],

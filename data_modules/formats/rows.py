@@ -67,7 +67,7 @@ def judgements(
 
 
 MSMARCO = ("id", "url", "title", "text")
-query_table = partial(table, columns=("id", "query"))
+table_queries = partial(queries, partial(table, columns=("id", "query")))
 trec_judgements = partial(
     judgements, partial(table, columns=("query", "0", "document", "grade"), delimiter=None)
 )
