@@ -9,12 +9,7 @@ from functools import cache, partial
 
 from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.readers import given_path, needed, numbered_lines
-from data_modules.formats.rows import (
-    MSMARCO,
-    table_documents,
-    table_queries,
-    trec_judgements,
-)
+from data_modules.formats.rows import MSMARCO, table_documents, table_queries, trec_judgements
 
 SPLITS = ("train", "dev")
 

@@ -8,12 +8,7 @@ import pytest
 
 from data_modules.almanac import almanac
 from data_modules.almanac.prose import WORDINGS, ask, describe, told_in
-from data_modules.almanac.world import (
-    Concept,
-    Entry,
-    Phrase,
-    World,
-)
+from data_modules.almanac.world import Concept, Entry, Phrase, World
 
 ASKED, CALLED, DESCRIPTIVE, PREDICATES, PLANS, SENTENCES = (
     WORDINGS[key] for key in ("asked", "called", "descriptive", "predicates", "plans", "sentences")
