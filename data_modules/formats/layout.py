@@ -169,7 +169,8 @@ class LayoutChecks:
     def documents(self) -> Iterator[dict[str, str]]:
         """Rows of the documents' table."""
         empty = 0
-        for where, id, title, text in self._rows("document", self.document_ids):
+        found = self._rows("document", "documents", self.document_ids)
+        for where, id, title, text in found:
             check_characters(where, f"document {id!r}", title, text)
             if not (title.strip() or text.strip()):
                 if not self.keep_empty:
@@ -184,19 +185,18 @@ class LayoutChecks:
 
     def queries(self) -> Iterator[dict[str, str]]:
         """Rows of the queries' table."""
-        for where, id, text in self._rows("query", self.query_ids):
+        for where, id, text in self._rows("query", "queries", self.query_ids):
             check_characters(where, f"query {id!r}", text)
             if not text.strip():
                 raise ValueError(f"{where}: query {id!r} is empty")
             yield {"id": id, "text": text}
 
-    def _rows(self, kind: str, seen: dict[str, int]) -> Iterator[Any]:
+    def _rows(self, kind: str, name: str, seen: dict[str, int]) -> Iterator[Any]:
         """The documents or queries, each id once.
 
         Raises:
             ValueError: two rows of one id differ, or there is no row.
         """
-        name = {"document": "documents", "query": "queries"}[kind]
         repeated = _Count()
         for row in getattr(self.layout, name)():
             check_id(row.where, kind, row.id)
@@ -243,22 +243,16 @@ class LayoutChecks:
             yield {"query_id": query, "document_id": document, "relevance": grade}
         repeated.report("judgements")
         if outside.number:
-            self._check_outside(split, len(grades), outside)
+            said = (
+                f"{outside.first} is not in the collection: {outside.number:,} of the "
+                f"{len(grades):,} judgements of the split {split!r} are of such documents"
+            )
+            if outside.number == len(grades) or outside.number > max(_FEW, _SHARE * len(grades)):
+                rule = "so it judges another collection, or documents are missing"
+                raise ValueError(f"{said}, {rule}")
+            print(f"{said}; no search can find them, and they count as missed")
         if grades and not relevant:
             raise ValueError(f"data.path: the split {split!r} names no relevant document")
-
-    def _check_outside(self, split: str, judged: int, outside: "_Count") -> None:
-        """Raises ValueError if most judgements are of unknown documents; prints how many are."""
-        number, of = outside.number, f"of the {judged:,} judgements of the split {split!r} are"
-        if number == judged or number > max(_FEW, _SHARE * judged):
-            raise ValueError(
-                f"{outside.first} is not in the collection: {number:,} {of} of such documents, so "
-                "it judges another collection, or documents are missing"
-            )
-        print(
-            f"{outside.first} is not in the collection: {number:,} {of} of such documents; no "
-            "search can find them, and they count as missed"
-        )
 
     def ranked(self, kind: str, rows: Callable[[], Iterable[NamedPair]]) -> Iterator[NamedPair]:
         """Candidates or negatives: of queries and documents that the collection has."""
