@@ -180,7 +180,8 @@ def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[Plan, int]]:
         choice, one, two, three = choice >> 24, choice >> 3 & 127, choice >> 10 & 127, choice >> 17
         fact = asked[three % len(asked)] if three & 64 or kind == "name" else "name"
         if kind == "name":
-            if not _in_name(entry, fact):
+            # The name may give the fact away: the town of the "Velbury Observatory".
+            if surface(getattr(entry, fact), 0) not in entry.name:
                 with_noun = entry.namesake or (one & 1 and len(WORDINGS["called"][entry.kind]) > 1)
                 yield Plan(kind, ("name", "noun") if with_noun else ("name",), fact), choice
             continue
@@ -192,30 +193,20 @@ def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[Plan, int]]:
             yield Plan(kind, ("noun", *sorted(given)), fact), choice
 
 
-def _in_name(entry: Entry, fact: str) -> bool:
-    """Whether the name gives the fact away: the town of the "Velbury Observatory"."""
-    return surface(getattr(entry, fact), 0) in entry.name
-
-
 def _write(entry: Entry, prose: Prose, plan: Plan, choice: int) -> Question:
     if plan.kind == "name":
-        forms = [
-            f for f in WORDINGS["called"][entry.kind] if ("{noun}" in f) == ("noun" in plan.given)
-        ]
+        with_noun = "noun" in plan.given
+        forms = [f for f in WORDINGS["called"][entry.kind] if ("{noun}" in f) == with_noun]
         subject = fill(entry, _pick(forms, choice), choice >> 3)
-        text = fill(
-            entry,
-            _pick(ASKED[entry.kind][plan.asked], choice >> 6),
-            choice >> 9,
-            subject,
-        )
+        form = _pick(ASKED[entry.kind][plan.asked], choice >> 6)
+        text = fill(entry, form, choice >> 9, subject)
     else:
         noun, clause = surface(entry.noun, choice), _clause(entry, plan.given[1:], choice >> 2)
         who = WORDINGS["relative"].get(entry.kind, "that")
         if plan.asked == "name":
             text = _pick(WORDINGS["which"], choice >> 9).format(noun=noun, clause=clause, who=who)
         else:
-            forms = _ending_with_subject(entry.kind, plan.asked)
+            forms = [form for form in ASKED[entry.kind][plan.asked] if form.endswith("{x}?")]
             form = _pick(forms, choice >> 9)
             text = fill(entry, form, choice >> 12, f"the {noun} {who} {clause}")
     evidence = sorted({prose.spans[told_in(f)] for f in plan.given if told_in(f) in prose.spans})
@@ -237,8 +228,3 @@ def _clause(entry: Entry, facts: tuple[str, ...], choice: int) -> str:
 
 def _pick(forms: list[str], choice: int) -> str:
     return forms[choice % len(forms)]
-
-
-@cache
-def _ending_with_subject(kind: str, fact: str) -> list[str]:
-    return [form for form in ASKED[kind][fact] if form.endswith("{x}?")]
