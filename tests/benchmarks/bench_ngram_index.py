@@ -1,12 +1,6 @@
-"""Benchmark of the n-gram index: 5 million tokens built, stored, loaded and counted (`make bench`).
-
-With sizes as arguments: time, memory and bytes of each, of a trie of as many docids' tokens, too.
-"""
+"""Benchmark of the n-gram index: 5 million tokens built, stored, loaded and counted."""
 
 import random
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from gr_mvdr.decoding.ngram_index import NgramIndex
-from gr_mvdr.decoding.trie import Trie
 
 N_TOKENS = 5_000_000
 DOCUMENT_LENGTH = 250
@@ -23,7 +16,6 @@ MAX_BUILD_SECONDS = 10
 MAX_BYTES_A_TOKEN = 10
 MAX_LOAD_SECONDS = 1
 MAX_COUNT_MS = 0.05  # of one n-gram
-TOKENS_A_DOCID = 7
 
 
 def zipf_corpus(n_tokens: int = N_TOKENS, seed: int = 0) -> list[list[int]]:
@@ -73,33 +65,5 @@ def main() -> None:
     assert one_count < MAX_COUNT_MS
 
 
-def measure(kind: str, tokens: int) -> None:
-    """One process: the cost of building an index of this many tokens."""
-    is_trie = kind == "trie"
-    made_from = semantic_docids(tokens // TOKENS_A_DOCID) if is_trie else zipf_corpus(tokens)
-    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    begun = time.process_time()
-    index = (Trie if is_trie else NgramIndex).build(made_from)
-    seconds = time.process_time() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    print(
-        f"{kind} of {tokens:,} tokens, {len(index):,} entries: {seconds:.1f} s of CPU, peak memory "
-        f"{peak / 1e9:.2f} GB above the input, {peak / tokens:.0f} bytes a token"
-    )
-
-
-def semantic_docids(count: int) -> list[list[int]]:
-    """Docids of 10 clusters a level."""
-    levels = np.arange(TOKENS_A_DOCID)
-    digits = np.arange(count)[:, None] // 10 ** levels[::-1] % 10
-    return (32_128 + 10 * levels + digits).tolist()
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and not sys.argv[1].isdecimal():
-        measure(sys.argv[1], int(sys.argv[2]))
-    elif len(sys.argv) > 1:
-        for case in ((kind, size) for kind in ("ngrams", "trie") for size in sys.argv[1:]):
-            subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_ngram_index", *case])
-    else:
-        main()
+    main()

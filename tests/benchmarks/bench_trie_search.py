@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import T5ForConditionalGeneration
+from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.heads.plain import Head
-from tests.benchmarks.bench_beam_search import small_t5
 
 DOCUMENTS, DEPTH, CLUSTERS = 100_000, 6, 7
 QUERIES, BEAMS, QUERY_LENGTH = 16, 10, 32
@@ -31,6 +30,12 @@ Found = list[list[tuple[list[int], float]]]
 
 
 # All docids of a scheme are equally long: see tests/gr_mvdr/test_trie_generate_parity.py.
+
+
+def small_t5(vocab_size: int) -> T5ForConditionalGeneration:
+    torch.manual_seed(0)
+    shape = {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 2, "num_heads": 4}
+    return T5ForConditionalGeneration(T5Config(vocab_size=vocab_size, **shape)).eval()
 
 
 def semantic_docids() -> list[list[int]]:
