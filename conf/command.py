@@ -15,7 +15,6 @@ from typing import Any
 
 import hydra
 from hydra._internal import utils as internals
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -85,8 +84,6 @@ def _run_command(name: str, target: str) -> None:
             getattr(import_module(module), function)(config)
 
     register_resolvers()
-    # Hydra copies all experiments for each group that its help lists, and never changes the copies.
-    ConfigStore.__deepcopy__ = lambda store, memo: store
     with report_errors(), _raised_by_hydra():
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         _check_flags(sys.argv[1:])

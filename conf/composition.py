@@ -105,6 +105,8 @@ def register_experiments(specific: bool = True) -> None:
     Args:
         specific: also what single systems add, which a list of the user's choices does not need.
     """
+    # Hydra copies all of them whenever it composes, and never changes the copies.
+    ConfigStore.__deepcopy__ = lambda store, memo: store
     store = ConfigStore.instance().store
     for groups in read_experiments().values():
         for group, options in groups.items():

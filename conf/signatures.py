@@ -38,6 +38,7 @@ Place = tuple[str, ast.ClassDef | ast.FunctionDef]  # a module, and a definition
 Parameters = tuple[dict[str, Any], bool]  # their types, and whether any other name is taken, too
 
 
+@cache
 def read_signature(path: str) -> Signature | None:
     """The signature of the class or function of a dotted path; None: the source cannot tell.
 
