@@ -1,6 +1,8 @@
 """The whole run: configurations, what a run leaves behind, bad input, resuming."""
 
+import gc
 import signal
+import weakref
 
 import datasets
 import pytest
@@ -15,6 +17,7 @@ from analysis.runs.run_folder import find_runs
 from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import build_word_tokenizer
+from models.multi_vector import MultiVector
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, SMALL, TINY, beir, command, compose_config, small
 from train import train
@@ -38,6 +41,7 @@ def test_every_experiment_runs_for_two_steps(tmp_path, experiment):
         "data.max_test_queries=20",
         "data.max_rerank_queries=2",
         "analysis=none",
+        *TINY,
     )
     assert "retrieve/mrr@10" in train(config).metrics
     if config.study:
@@ -125,6 +129,42 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(
         if not key.startswith("cost"):
             assert resumed[key] == pytest.approx(value, abs=1e-6), key
     assert_frame_equal(part_curve, whole_curve, rtol=1e-3)
+
+
+def test_a_run_that_is_interrupted_in_its_search_goes_on_without_training(
+    tmp_path, monkeypatch, capsys
+):
+    """And what training held is freed before the search: Adam and gradients are three models."""
+    keys = ["model=t5_colbert", "data.test_split=[test,test_unseen]", *NO_ANALYSIS, *TINY]
+    whole = train(small(tmp_path, *keys, name="whole")).metrics
+    configure, retrieve, held = MultiVector.configure_optimizers, MultiVector.retrieve, []
+
+    def watched(self):
+        made = configure(self)
+        held.append(weakref.ref(made["optimizer"]))
+        return made
+
+    def interrupted(self, queries, *arguments, **options):
+        gc.collect()
+        assert held[0]() is None and not any(p.grad is not None for p in self.parameters())
+        held.append(weakref.ref(self))
+        if (tmp_path / "part/retrieve.trec").exists():
+            raise KeyboardInterrupt
+        return retrieve(self, queries, *arguments, **options)
+
+    monkeypatch.setattr(MultiVector, "configure_optimizers", watched)
+    monkeypatch.setattr(MultiVector, "retrieve", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(tmp_path, *keys, name="part"))
+    monkeypatch.undo()
+    gc.collect()
+    assert len(held) == 3 and not any(one() for one in held), "a sweep would hold every model"
+    capsys.readouterr()
+    resumed = train(small(tmp_path, *keys, "resume=true", name="part")).metrics
+    assert "resume: training is finished (checkpoint of step 2)" in capsys.readouterr().out
+    for key, value in whole.items():
+        if not key.startswith("cost"):
+            assert resumed[key] == pytest.approx(value, abs=1e-6), key
 
 
 @pytest.mark.parametrize(

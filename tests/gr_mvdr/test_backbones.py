@@ -60,6 +60,31 @@ def test_a_pretrained_model_gives_the_checkpoints_vectors_and_logits(tmp_path, f
     assert torch.allclose(loaded(**arguments).logits, saved(**arguments).logits, atol=1e-5)
 
 
+def test_gradient_checkpointing_computes_each_layer_twice_and_the_same_gradients(float64):
+    """Dropout draws the same numbers both times."""
+    ids, mask = batch()
+    found = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = load_backbone(
+            None,
+            shape=SHAPE,
+            dropout_rate=0.3,
+            decodes=True,
+            gradient_checkpointing=checkpointing,
+        )
+        calls = []
+        for stack in (model.encoder, model.decoder):
+            layer = stack.block[0].layer[0]
+            layer.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        loss = model(input_ids=ids, attention_mask=mask, labels=ids).loss
+        loss.backward()
+        assert len(calls) == 2 * (1 + checkpointing)
+        found.append([loss.detach(), *(p.grad for p in model.parameters())])
+    for plain, recomputed in zip(*found, strict=True):
+        assert torch.allclose(plain, recomputed, rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_a_stack_with_a_table_of_its_own_is_refused(stack):
     model = load_backbone(None, shape=SHAPE, decodes=True)

@@ -16,6 +16,7 @@ TINY = [
     *("logger=none", "data.n_documents=50", "trainer.max_steps=1", "data.max_test_queries=4"),
     *("backbone.shape.d_model=32", "backbone.shape.d_kv=8", "backbone.shape.d_ff=64"),
 ]
+NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}  # an analysis that asks nothing
 MODELS = ("t5_colbert", "dsi_semantic")
 
 
