@@ -7,11 +7,9 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     raise SystemExit
 
 import hashlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise, product
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -25,21 +23,23 @@ from analysis.tables import metric_names
 from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate, read_qrels, write_qrels
 from gr_mvdr.files import VERSION, new_folder, write_json, write_text
+from gr_mvdr.options import check_choice
 from gr_mvdr.progress import track
 
 MAIN = ""  # the main split, as the names of a run's files leave it out
 MERGE = "merge"
-# What ranx calls a method, and what tables call it. The first two look at ranks, whatever the norm.
+# Method → what tables call it, where the fusion is called after its method.
 METHODS = {
-    "rrf": ("rrf", "RRF"),
-    "isr": ("isr", "ISR"),
-    "combsum": ("sum", "CombSUM"),
-    "combmnz": ("mnz", "CombMNZ"),
-    "combmax": ("max", "CombMAX"),
-    "weighted": ("wsum", ""),
+    "rrf": "RRF",
+    "isr": "ISR",
+    "combsum": "CombSUM",
+    "combmnz": "CombMNZ",
+    "combmax": "CombMAX",
+    "weighted": "",
+    MERGE: "",
 }
-BY_RANK = ("rrf", "isr")
 STEPS = 10  # of a weight from 0 to 1 where weights are chosen
+SMALLEST = 1e-9  # what scores are divided by at least
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,11 @@ class Fusion:
     """How rankings become one.
 
     Attributes:
-        method: one of `METHODS`, or `MERGE`. norm: of the scores, as ranx has it; None = none.
-        k: of rrf. weights: of "weighted", one for each part. depth: documents kept of a query.
+        method: one of `METHODS`. norm: see `normalise`; rrf and isr read ranks alone. k: of rrf.
+        weights: of "weighted", one for each part. depth: documents kept of a query.
+
+    Raises:
+        ValueError: another method.
     """
 
     method: str = "rrf"
@@ -72,6 +75,9 @@ class Fusion:
     k: int = 60
     weights: Sequence[float] | None = None
     depth: int = 100
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, METHODS)
 
     def __call__(self, rankings: Sequence[Ranking]) -> Ranking:
         """One ranking of all queries that any of the given ones has.
@@ -81,60 +87,81 @@ class Fusion:
         """
         if self.method == MERGE:
             return _merge(rankings).top(self.depth)
-        options = self._options(len(rankings))
-        queries = list(dict.fromkeys(query for one in rankings for query in one.query_ids))
-        found = [_found(one, queries) for one in rankings]
-        norm = None if self.method in BY_RANK else self.norm
-        with uncompiled_ranx() as ranx:
-            runs = list(map(ranx.Run, found))
-            fused = ranx.fuse(runs, norm, METHODS[self.method][0], options).run
-            rows = {q: {str(d): float(s) for d, s in fused[q].items()} for q in queries}
+        # Best first; documents of a score −inf were not found.
+        parts = [
+            {(q, d): s for q in one.query_ids for d, s in one.scores(q).items() if isfinite(s)}
+            for one in rankings
+        ]
+        if not all(parts):
+            raise ValueError("runs: one of them holds no document")
+        rows: dict[str, dict[str, float]] = {q: {} for one in rankings for q in one.query_ids}
+        for (query, document), score in self._fuse(list(map(pd.Series, parts))).items():
+            rows[query][document] = score
         return Ranking(rows).top(self.depth)
 
-    def _options(self, parts: int) -> dict[str, Any]:
-        if self.method == "rrf":
-            return {"k": self.k}
-        if self.method != "weighted":
-            return {}
+    def _fuse(self, parts: Sequence[pd.Series]) -> pd.Series:
+        """(query, document) → its score, from those in each part."""
+        scores = pd.concat(parts, axis=1)  # NaN where a part did not find the document
+        ranks = pd.concat([one.groupby(level=0).cumcount() + 1 for one in parts], axis=1)
+        match self.method:
+            case "rrf":  # Cormack et al., SIGIR 2009
+                scores = 1 / (self.k + ranks)
+            case "isr":  # Mourão et al., 2015
+                scores = 1 / ranks**2
+            case _:
+                scores = normalise(scores, ranks, self.norm)
+        match self.method:  # Fox and Shaw, TREC-2
+            case "combmax":
+                return scores.max(axis=1)
+            case "combmnz" | "isr":
+                return scores.sum(axis=1) * scores.count(axis=1)
+            case "weighted":
+                scores = scores * self._check_weights(len(parts))
+        return scores.sum(axis=1)
+
+    def _check_weights(self, parts: int) -> list[float]:
         if self.weights is None or len(self.weights) != parts:
             given = None if self.weights is None else list(self.weights)
             rule = f"must be {parts} numbers, one for each of the runs, or tune=SPLIT chooses them"
             raise ValueError(f"part_weights={given}: {rule}")
-        return {"weights": list(map(float, self.weights))}
+        return list(self.weights)
 
 
-@contextmanager
-def uncompiled_ranx() -> Iterator[Any]:
-    """The library ranx as plain Python, unless it was imported before with numba's compiler on.
+def normalise(scores: pd.DataFrame, ranks: pd.DataFrame, norm: str | None) -> pd.DataFrame:
+    """Makes the scores of several parts comparable, query by query.
 
-    numba compiles for a minute at the first use; 7,000 queries of 100 documents are then fused in
-    more than a minute, without it in 15 s. Other code's numba is as it was outside the block.
-
-    Raises:
-        ValueError: it is not installed.
+    Args:
+        scores, ranks: a row for each query and document, a column for each part; NaN where the part
+            did not find the document.
+        norm: "min-max": from 0 to 1; "max": divided by the largest; "sum": from 0, divided by their
+            sum; "zmuv": mean 0, variance 1; "rank": from 1, falling evenly with the rank; "borda":
+            as "rank" over the documents of all parts, those that a part did not find sharing what
+            is left; None: as they are.
     """
-    try:
-        import numba
 
-        before = numba.config.DISABLE_JIT
-        known = getattr(sys.modules.get("ranx.fusion.rrf"), "_rrf_score", None)
-        numba.config.DISABLE_JIT = before if hasattr(known, "py_func") else 1
-        try:
-            import ranx
+    def of_query(table: pd.DataFrame, measure: str, **options: Any) -> pd.DataFrame:
+        return table.groupby(level=0).transform(measure, **options)
 
-            yield ranx
-        finally:
-            numba.config.DISABLE_JIT = before
-    except ImportError:
-        raise ValueError("method: needs ranx: pip install 'gr-mvdr[fusion]'") from None
-
-
-def _found(ranking: Ranking, queries: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Of each query the documents that were found: those of a score −inf were not."""
-    rows = {q: {d: s for d, s in ranking.scores(q).items() if isfinite(s)} for q in queries}
-    if not any(rows.values()):
-        raise ValueError("runs: one of them holds no document")
-    return rows
+    from_zero = scores - of_query(scores, "min")
+    match norm:
+        case "min-max":
+            return from_zero / of_query(from_zero, "max").clip(lower=SMALLEST)
+        case "max":
+            return scores / of_query(scores, "max").clip(lower=SMALLEST)
+        case "sum":
+            return from_zero / of_query(from_zero, "sum").clip(lower=SMALLEST)
+        case "zmuv":
+            deviation = of_query(scores, "std", ddof=0).clip(lower=SMALLEST)
+            return (scores - of_query(scores, "mean")) / deviation
+        case "rank":
+            return 1 - (ranks - 1) / of_query(ranks, "count")
+        case "borda":
+            documents = of_query(ranks, "size")
+            rest = 0.5 - (of_query(ranks, "count") - 1).div(2 * documents, axis=0)
+            return (1 - (ranks - 1).div(documents, axis=0)).fillna(rest)
+        case None:
+            return scores
+    raise ValueError(f"norm={norm}: must be min-max, max, sum, zmuv, rank, borda or null")
 
 
 def _merge(rankings: Sequence[Ranking]) -> Ranking:
@@ -295,10 +322,8 @@ def choose_weights(
             f"({', '.join(known) or 'there is no other'}), see data.test_split"
         )
     rankings, name, values = [part.rankings[split] for part in parts], name_metric(metric), {}
-    # Stars and bars: all whole shares that add up to `STEPS`.
-    bars = combinations(range(1, STEPS + len(parts)), len(parts) - 1)
-    edges = [(0, *places, STEPS + len(parts)) for places in bars]
-    simplex = [tuple((b - a - 1) / STEPS for a, b in pairwise(one)) for one in edges]
+    shares = product(range(STEPS + 1), repeat=len(parts))
+    simplex = [tuple(share / STEPS for share in one) for one in shares if sum(one) == STEPS]
     for weights in track(simplex, "choosing weights"):
         found = replace(fusion, weights=weights)(rankings)
         values[weights] = evaluate(found, parts[0].qrels[split], [name])[name]
@@ -314,7 +339,7 @@ def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
     if fusion.method == "weighted":
         pairs = zip(fusion.weights or (), parts, strict=True)
         return " + ".join(f"{weight:g} {part.name}" for weight, part in pairs)
-    return f"{METHODS[fusion.method][1]} ({' + '.join(part.name for part in parts)})"
+    return f"{METHODS[fusion.method]} ({' + '.join(part.name for part in parts)})"
 
 
 def measure(part: Part, qrels: Mapping[str, Qrels], names: Sequence[str]) -> dict[str, float]:
@@ -339,19 +364,19 @@ def write_fusion(
         metrics: with none, there are no judgements, and no `metrics.json`.
         replaced: whether a folder that is there is taken for an earlier result of the same command.
     """
-    first = next((part.run for part in parts if part.run), None)
-    made = {"method": fusion.method, "runs": [str(part.path) for part in parts]}
-    made |= {"norm": fusion.norm, "k": fusion.k, "retrieval_depth": fusion.depth}
-    made |= {"weights": None if fusion.weights is None else list(fusion.weights)}
-    seeds = {part.run.seed for part in parts if part.run}
+    runs = [part.run for part in parts if part.run]
+    made = asdict(fusion) | {"runs": [str(part.path) for part in parts]}
+    seeds = {run.seed for run in runs}
     seed = seeds.pop() if len(seeds) == 1 else None
-    record = {"system": fused.name, "paradigm": "fusion", "collection": "TREC runs"}
-    names = ("collection", "splits", "sources", "text_fields")
-    record |= {k: first.provenance[k] for k in names if first and k in first.provenance}
     config: dict[str, Any] = {"seed": seed, "fusion": made}
-    if fusion.method == MERGE and first:  # the system's own run, over all documents
-        record |= {"paradigm": first.provenance.get("paradigm", "")}
-        config = first.config | {"data": first.config["data"] | {"shard": None}, "fusion": made}
+    record = {"system": fused.name, "paradigm": "fusion", "collection": "TREC runs"}
+    if runs:
+        shared = ("collection", "splits", "sources", "text_fields")
+        record |= {key: value for key, value in runs[0].provenance.items() if key in shared}
+    if runs and fusion.method == MERGE:  # the system's own run, over all documents
+        record["paradigm"] = runs[0].provenance.get("paradigm", "")
+        whole = runs[0].config["data"] | {"shard": None}
+        config = runs[0].config | {"data": whole, "fusion": made}
     with new_folder(fused.path, replace=replaced) as folder:
         for split, ranking in fused.rankings.items():
             ranking.write(folder / ranking_file("retrieve", split), fusion.method)
