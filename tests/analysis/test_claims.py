@@ -35,10 +35,10 @@ def made(folder, system, seed=1, queries=QUERIES, splits=("dev",), metrics=None,
 
 
 def judged(folder):
-    """Finding by claim and split: "MVDR finds more than GR" → {"almanac dev": Finding}."""
+    """The rows by claim and place: "MVDR finds more than GR" → {"almanac dev": row}."""
     found = {}
-    for finding in judge_claims(compare_runs([folder], mixed=True)):
-        found.setdefault(finding.claim.name, {})[finding.place] = finding
+    for row in judge_claims(compare_runs([folder], mixed=True)).itertuples():
+        found.setdefault(row.claim, {})[row.place] = row
     return found
 
 
@@ -52,16 +52,16 @@ def test_verdicts_by_hand(tmp_path):
     made(tmp_path / "b", "T5-SEAL", retrieve=[1] * 39 + [2], rerank=2)
     found = judged(tmp_path)
     forward = only(found, "MVDR (q→d) reranks better than MVDR (q←d)")
-    assert forward.found.effect == pytest.approx(1 - 1 / 5) and forward.found.units == N
-    assert forward.found.low == forward.found.high == pytest.approx(0.8)
+    assert forward.effect == pytest.approx(1 - 1 / 5) and forward.units == N
+    assert forward.low == forward.high == pytest.approx(0.8)
     assert (forward.verdict, forward.systems) == ("confirmed", "T5-ColBERT − T5-ColBERT")
     assert only(found, "MVDR (q→d) reranks better than GR").verdict == "confirmed"
     back = only(found, "MVDR (q←d) reranks better than GR")
-    assert back.found.effect == pytest.approx(1 / 5 - 1 / 2) and back.verdict == "contradicted"
+    assert back.effect == pytest.approx(1 / 5 - 1 / 2) and back.verdict == "contradicted"
     # One query of forty differs: the interval holds 0.
     searched = only(found, "MVDR finds more than GR")
-    assert searched.found.effect == pytest.approx(0.5 / 40) and searched.verdict == "undecided"
-    assert searched.found.p == 1
+    assert searched.effect == pytest.approx(0.5 / 40) and searched.verdict == "undecided"
+    assert searched.p == 1
     # Four tests: the three smallest p-values are 1/10,001 each.
     assert forward.corrected == back.corrected == pytest.approx(4 / 10_001)
 
@@ -72,8 +72,8 @@ def test_an_interval_that_leaves_out_zero_is_not_enough(tmp_path):
     for system, rank in (("T5-ColBERT", 1), ("T5-SEAL", worse), ("BM25", 1)):
         made(tmp_path / system, system, retrieve=rank)
     finding = only(judged(tmp_path), "MVDR finds more than GR")
-    assert finding.found.low > 0 and finding.found.p == pytest.approx(2 * 2**-6, rel=0.15)
-    assert finding.corrected == pytest.approx(2 * finding.found.p)
+    assert finding.low > 0 and finding.p == pytest.approx(2 * 2**-6, rel=0.15)
+    assert finding.corrected == pytest.approx(2 * finding.p)
     assert finding.corrected > 0.05 and finding.verdict == "undecided"
 
 
@@ -100,9 +100,9 @@ def test_systems_of_one_name_are_judged_one_by_one(tmp_path):
         folder = made(tmp_path / name, "T5-ColBERT", retrieve=rank)
         (folder / "config.yaml").write_text(f"{{seed: 1, alignment: {alignment}}}")
     made(tmp_path / "c", "BM25", retrieve=2)
-    findings = judge_claims(compare_runs([tmp_path]))
-    own = [f for f in findings if f.claim.name == "MVDR finds more than BM25"]
-    assert [(f.systems, f.verdict) for f in own] == [
+    table = judge_claims(compare_runs([tmp_path]))
+    own = table[table["claim"] == "MVDR finds more than BM25"]
+    assert list(zip(own["systems"], own["verdict"], strict=True)) == [
         ("T5-ColBERT (alignment=top_k) − BM25", "confirmed"),
         ("T5-ColBERT (alignment=softmax) − BM25", "contradicted"),
     ]
@@ -132,11 +132,11 @@ def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
             "query_to_document,all,all,all,103\n"
         )
     finding = only(judged(tmp_path), "Rare query tokens match themselves less (MVDR)")
-    found, error = finding.found, math.sqrt(1.125 / 100)
+    error = math.sqrt(1.125 / 100)
     ends = [math.tanh(math.atanh(-0.5) + sign * 1.96 * error) for sign in (-1, 1)]
-    assert (found.effect, found.units) == (pytest.approx(-0.5), 103)
-    assert [found.low, found.high] == pytest.approx(ends)
-    assert found.p == pytest.approx(math.erfc(math.atanh(0.5) / error / math.sqrt(2)))
+    assert (finding.effect, finding.units) == (pytest.approx(-0.5), 103)
+    assert [finding.low, finding.high] == pytest.approx(ends)
+    assert finding.p == pytest.approx(math.erfc(math.atanh(0.5) / error / math.sqrt(2)))
     assert finding.verdict == "confirmed"
 
 
@@ -161,11 +161,11 @@ def test_the_rank_of_stored_alignments(make_pairs, tmp_path):
     write_store(folder / "alignments", description, Explanation([pairs], paths), pairs=names)
     found = judged(tmp_path)
     finding = only(found, "GR's alignment is nearly of rank one")
-    assert finding.found.effect == pytest.approx(math.sqrt(0.5), abs=1e-6)
+    assert finding.effect == pytest.approx(math.sqrt(0.5), abs=1e-6)
     assert finding.verdict == "contradicted"
-    assert finding.found.units == n // 2  # two pairs of every query
+    assert finding.units == n // 2  # two pairs of every query
     norms = only(found, "‖A − R‖ is below ‖W‖ (GR)")
-    assert norms.found.effect == pytest.approx(0.5) and norms.verdict == "confirmed"
+    assert norms.effect == pytest.approx(0.5) and norms.verdict == "confirmed"
 
 
 def test_two_searches_of_a_study_at_the_most_neighbours(tmp_path):
@@ -180,7 +180,7 @@ def test_two_searches_of_a_study_at_the_most_neighbours(tmp_path):
     lines += [f"{query},0.5,0.5,{0.5 - loss},0.1,0.1,0.1" for query in QUERIES]
     (folder / "study_queries.csv").write_text("\n".join(lines))
     finding = only(judged(tmp_path), "XTR loses little without gathering")
-    assert finding.found.effect == pytest.approx(-loss) and finding.verdict == "confirmed"
+    assert finding.effect == pytest.approx(-loss) and finding.verdict == "confirmed"
     assert only(judged(tmp_path), "T5-ColBERT loses much without gathering").missing
     # Without a training alignment it is T5-ColBERT (experiment=xtr_k).
     (folder / "config.yaml").write_text("{seed: 1, model: {training_alignment: null}}")
@@ -199,4 +199,5 @@ def test_the_command_writes_tables_and_a_forest_plot(tmp_path, capsys):
     assert "- missing (almanac dev): MVDR finds more than BM25: no run of BM25" in said
     rows = {row["claim"]: row for row in csv.DictReader((out / "claims.csv").open())}
     assert float(rows["MVDR finds more than GR"]["effect"]) == pytest.approx(0.8)
+    assert "| T5-ColBERT − T5-SEAL | 1 |" in said
     assert (out / "claims.png").is_file() and str(out / "claims.md") in said
