@@ -1,7 +1,7 @@
 """What the metrics of a run mean, how they are written, and in which order they are read.
 
-A metric is declared once: those of analyses in `analysis/chapters.toml`, this file lists those of
-rankings, costs and identifiers. Tables, figures, pages and the glossary read these declarations.
+A metric is declared once: those of analyses in `analysis/chapters.toml`, those of rankings, costs
+and identifiers in `metrics.toml`. Tables, figures, pages and the glossary read these declarations.
 
 A key of `metrics.json` is a path: a group, where it was measured, the metric, and sometimes a part
 of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
@@ -17,6 +17,7 @@ from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
 from gr_mvdr.evaluation.metrics import MACRO
+from gr_mvdr.files import read_text
 
 CHAPTERS = Path(__file__).parents[1] / "chapters.toml"
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
@@ -71,143 +72,19 @@ class Chapter(NamedTuple):
     figures: Mapping[str, Mapping[str, str]] = {}
 
 
-RANKINGS = (
-    Metric(
-        "recall@#",
-        "The share of a query's relevant documents that are among the first k, as a mean over "
-        "queries. R@10 is recall@10.",
-        *("R@#", "", "high"),
-    ),
-    Metric(
-        "success@#",
-        "The share of queries with a relevant document among the first k.",
-        *("Success@#", "", "high"),
-    ),
-    Metric(
-        "mrr@#",
-        "Mean reciprocal rank: 1 divided by the rank of the first relevant document, 0 where it is "
-        "not among the first k, as a mean over queries.",
-        *("MRR@#", "", "high"),
-    ),
-    Metric(
-        "ndcg@#",
-        "How near a ranking is to the best possible one: hits count less the lower they are, and "
-        "relative to the best order of the first k.",
-        *("nDCG@#", "", "high"),
-    ),
-    Metric(
-        "precision@#",
-        "The share of the first k documents that are relevant, as a mean over queries.",
-        *("P@#", "", "high"),
-    ),
-    Metric(
-        "map@#",
-        "Mean average precision: P@r at the rank r of each relevant document among the first k, "
-        "summed and divided by the number of all relevant ones, as a mean over queries.",
-        *("MAP@#", "", "high"),
-    ),
-    Metric(
-        "recall_of_exact@#",
-        "The share of the exact search's first documents that this approximate search finds.",
-        better="high",
-    ),
+_DECLARED = tomllib.loads(read_text(Path(__file__).with_name("metrics.toml")))
+RANKINGS, COSTS, IDENTIFIERS = (
+    tuple(Metric(**declared) for declared in _DECLARED[kind])
+    for kind in ("rankings", "costs", "identifiers")
 )
-COSTS = (
-    Metric("train_seconds", "Seconds that training took.", "training", "s", headline=True),
-    Metric("index_bytes", "Bytes of the index on disk.", "index", "bytes", headline=True),
-    Metric("searched_bytes", "Bytes of the index that a search reads.", "bytes searched", "bytes"),
-    Metric(
-        "query_ms_p50",
-        "Milliseconds of a single query, encoding included: half of the queries are faster.",
-        *("query, median", "ms"),
-        headline=True,
-    ),
-    Metric(
-        "query_ms_p95",
-        "Milliseconds of a single query: 95 of 100 are faster.",
-        *("query, 95th percentile", "ms"),
-    ),
-    Metric("query_ms", "Milliseconds of a single query.", unit="ms"),
-    Metric("query_cpu_ms", "Milliseconds of computing time of a single query.", unit="ms"),
-    Metric("search_ms", "Milliseconds of a query's search without encoding.", unit="ms"),
-    Metric("stage_ms", "Milliseconds of a stage of the pipeline.", unit="ms"),
-    Metric(
-        "own_memory_bytes",
-        "The peak memory without mapped files, which the system takes back if it needs room.",
-        *("own memory", "bytes"),
-    ),
-    Metric(
-        "peak_memory_bytes",
-        "The most main memory that the run, or a stage of it, held at a time, mapped files "
-        "included.",
-        *("peak memory", "bytes"),
-        headline=True,
-    ),
-    Metric(
-        "gpu_memory_bytes",
-        "The most memory that tensors held on a GPU at a time.",
-        *("GPU memory", "bytes"),
-    ),
-    Metric("index_seconds", "Seconds that indexing took.", unit="s"),
-    Metric("bytes_per_token", "Bytes of the index for each stored token.", unit="bytes"),
-    Metric("head_bytes", "Memory of the output table and of its logits for a batch.", unit="bytes"),
-    Metric("document_floats", "Numbers that are stored for a document.", unit="count"),
-    Metric("candidates", "Documents that a query's search scores.", unit="count"),
-    Metric("scored_tokens", "Tokens of documents that a query's search scores.", unit="count"),
-    Metric(
-        "scoring_flops",
-        "Operations of scoring a query's candidates, counted as in XTR.",
-        unit="flops",
-    ),
-    Metric(
-        "joint_flops",
-        "Operations that need both texts, for a query's candidates.",
-        unit="flops",
-    ),
-    Metric("encoder_calls", "Texts that the encoder reads.", unit="count"),
-)
-IDENTIFIERS = (
-    Metric("documents", "How many documents there are.", unit="count"),
-    Metric("assigned", "How many documents have an identifier.", unit="count"),
-    Metric("collision_rate", "The share of documents that share their identifier with another."),
-    Metric("mean_length", "The mean length of an identifier, in tokens."),
-    Metric("min_length", "The length of the shortest identifier, in tokens.", unit="count"),
-    Metric("max_length", "The length of the longest identifier, in tokens.", unit="count"),
-    Metric("branching", "How many tokens can follow a beginning of an identifier, on average."),
-    Metric("code_usage", "The share of a level's codes that some document has."),
-    Metric(
-        "code_entropy",
-        "Entropy of a level's codes over the documents, in bits: even use has log₂ of their "
-        "number.",
-    ),
-    Metric(
-        "code_collision_rate",
-        "The share of documents whose codes another document has, too, before a number is added.",
-    ),
-    Metric("largest_code_group", "The most documents that have the same codes.", unit="count"),
-    Metric("reconstruction_error", "The share of the vectors' variance that their codes lose."),
-)
-# Words of metrics that several chapters have.
-WORDS = {
-    "cost": "What the system takes: time, memory, disk.",
-    "pairs": "How many pairs were measured.",
-    "queries": "How many queries were measured.",
-    "document": "One text of the collection; as a label of the analysis: tokens of the document.",
-    "query": "What is searched for; as a label of the analysis: tokens of the query.",
-    "identifiers": "What documents are called, see docid.",
-    "own": "As the system itself aligns, not as systems are made comparable.",
-    "mean": "As a mean over the tokens.",
-    "sum": "As a sum over the tokens.",
-    "recall": "The share of what is right that was retrieved: of the relevant documents, or of "
-    "the tokens that answer the question.",
-}
+WORDS: dict[str, str] = _DECLARED["words"]  # of metrics that several chapters have
 
 
 @cache
 def all_chapters() -> dict[str, Chapter]:
     """Name → chapter: the analyses in the order of `chapters.toml`, then the others."""
     chapters = {}
-    for name, texts in tomllib.loads(CHAPTERS.read_text(encoding="utf-8")).items():
+    for name, texts in tomllib.loads(read_text(CHAPTERS)).items():
         metrics = tuple(Metric(**metric) for metric in texts.get("metrics", ()))
         chapters[name] = Chapter(**texts | {"metrics": metrics})
     chapters["identifiers"] = Chapter("Identifiers", metrics=IDENTIFIERS)
