@@ -1,4 +1,7 @@
-"""Compares finished runs: ``python -m analysis.compare runs='[outputs/a,outputs/b]'``."""
+"""Compares finished runs: ``python -m analysis.compare runs='[outputs/a,outputs/b]'``.
+
+Writes tables as `comparison.csv`, `.md` and `.tex`, figures, and the page `comparison.html`.
+"""
 
 if __name__ == "__main__":  # before the other imports: errors of the command line need none
     from conf.command import run_command
@@ -8,18 +11,64 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
+import seaborn
 from hydra.utils import instantiate
+from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
+from pandas import DataFrame
 
+from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, Gallery, GalleryEntry, styled
 from analysis.runs.publish import describe_run, find_group, publish_comparison
 from analysis.runs.run_folder import named_folders
-from analysis.tables.comparison import Comparison, compare_runs, name_comparison, place_comparison
-from analysis.tables.page import examine_comparison, write_comparison
-from analysis.tables.paper import read_paper, write_paper_table
-from analysis.tables.rows import print_tables
+from analysis.tables.comparison import (
+    LEVEL,
+    Comparison,
+    Section,
+    compare_runs,
+    name_comparison,
+    place_comparison,
+)
+from analysis.tables.metric_names import DIRECTIONS, read_key
+from analysis.tables.paper import PaperTable, read_paper, write_paper_table
+from analysis.tables.report import embed_picture, find_readings, name_splits, write_page
+from analysis.tables.rows import (
+    Cell,
+    Row,
+    Table,
+    pivot,
+    print_tables,
+    select,
+    tabulate,
+    tabulate_chapters,
+    write_rows,
+    write_tables,
+)
+from analysis.tables.significance import (
+    Effectiveness,
+    compare_alignments,
+    compare_effectiveness,
+    tabulate_agreement,
+)
+from analysis.viewer.cases import AlignedRun, embed_cases, open_runs
+
+FIGURES = "comparison_figures"
+COLUMNS_AT_MOST = 6  # systems side by side in a summary; more are rows
+SEEDS = "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries."
+MARKS = (
+    f"Bold: the best value of a metric. *: it is better than every other system's, p < {LEVEL}; "
+    "only MRR@10 and R@10 of the search are tested. Without a star the lead may be chance."
+)
+EXACT_MATCH = (
+    "How often a token aligns to an equal token, averaged over the token types of each IDF range; "
+    "rarer tokens are on the right. Hard: its strongest partner is the same token. Soft: the share "
+    "of its alignment that falls on equal tokens."
+)
+IDF_KEY = r"^analysis/exact_match/(?P<direction>\w+)/(?P<measure>hard|soft)/idf_(?P<idf>\w+)$"
 
 
 def compare(
@@ -65,6 +114,214 @@ def compare(
     with open_logger(logger, comparison) as opened:
         publish_comparison(opened, comparison, [one.gallery for one in findings])
     return comparison
+
+
+@dataclass
+class SectionFindings:
+    """What the runs of a section say together.
+
+    Attributes:
+        table: the long table of its systems. effectiveness: intervals and tests.
+        gallery: its figures. agreement: of every two systems' alignments.
+        aligned: the runs whose cases can be shown. notes: why one cannot.
+    """
+
+    section: Section
+    table: DataFrame
+    effectiveness: Effectiveness
+    gallery: Gallery
+    agreement: list[Row]
+    aligned: list[AlignedRun]
+    notes: list[str]
+
+    @property
+    def summary(self) -> Table:
+        """The headlines of every system, which are columns unless there are too many."""
+        shown = self.table[self.table["headline"]]
+        places = zip(shown["name"], shown["system"], strict=True)
+        cells: dict[tuple[str, str], Cell | str] = {}
+        for group in self.section.groups:
+            cells["paradigm", group.label] = group.paradigm
+            cells["seeds", group.label] = group.seeds
+        cells |= zip(places, shown["cell"], strict=True)
+        found = pivot(cells, self.section.setting, corner="", note=f"{SEEDS} {MARKS}")
+        return found if len(found.columns) <= COLUMNS_AT_MOST else found.turned()
+
+
+def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionFindings]:
+    """Draws, tests and opens what the runs left behind, section by section.
+
+    Args:
+        directory: the comparison's; the figures go into `FIGURES` there.
+    """
+    several, findings = len(comparison.sections) > 1, []
+    for number, section in enumerate(comparison.sections, start=1):
+        tested, systems = compare_effectiveness(section), {}
+        for group in section.groups:
+            ends = tested.statistics.get(group.label, {})
+            systems[group.label] = group.statistics | {
+                key: replace(group.statistics[key], low=of_queries.low, high=of_queries.high)
+                for key, of_queries in ends.items()
+                if key in group.statistics
+            }
+        gallery = draw_comparison(section, directory / FIGURES, f"{number}_" if several else "")
+        # One seed of each system: an alignment is one run's own, not a mean.
+        aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
+        table = tabulate(systems, tested.winners)
+        agreement = compare_alignments(aligned)
+        findings.append(SectionFindings(section, table, tested, gallery, agreement, aligned, notes))
+    return findings
+
+
+def write_comparison(
+    comparison: Comparison,
+    findings: Sequence[SectionFindings],
+    directory: Path,
+    papers: Sequence[PaperTable] = (),
+) -> list[Path]:
+    """Writes all files of a comparison but its figures; earlier ones are replaced.
+
+    Args:
+        findings: of `examine_comparison`.
+        papers: tables of a paper next to ours, which come first on the page.
+
+    Returns:
+        The page, and the tables as Markdown and LaTeX.
+    """
+    parts = []
+    for one in findings:
+        search = one.table[one.table["section"] == "retrieve"]
+        pictures = map(embed_picture, one.gallery.paths)
+        parts.append(
+            {
+                "section": one.section,
+                "reports": {g.label: g.runs[0].path / "report.html" for g in one.section.groups},
+                "search": select(search, "system", "label", note=f"{SEEDS} {MARKS}"),
+                "summary": one.summary,
+                "tests": one.effectiveness.table,
+                "test_notes": one.effectiveness.notes,
+                "pictures": list(zip(one.gallery.entries, pictures, strict=True)),
+                "browser": embed_cases(one.aligned),
+                "case_notes": one.notes,
+                "agreement": tabulate_agreement(one.agreement) if one.agreement else None,
+                "chapters": tabulate_chapters(one.table),
+            }
+        )
+    shown = {
+        "comparison": comparison,
+        "parts": parts,
+        "papers": papers,
+        "readings": find_readings(),
+    }
+    splits = name_splits(comparison.runs)
+    page = write_page(directory / "comparison.html", "comparison.html", splits, **shown)
+    _write_numbers(comparison, findings, directory)
+    blocks: list[Table | str] = []
+    for one in findings:
+        blocks += [one.summary, *one.effectiveness.blocks]
+    blocks += comparison.notes
+    forms = (directory / f"comparison.{form}" for form in ("md", "tex"))
+    return [page, *(write_tables(path, "Comparison", blocks) for path in forms)]
+
+
+def _write_numbers(
+    comparison: Comparison, findings: Sequence[SectionFindings], directory: Path
+) -> None:
+    """All numbers as CSV, a row for each system, and what is said of every two systems."""
+    files: dict[str, list[Row]] = {"": [], "_tests": [], "_agreement": []}
+    for one in findings:
+        setting = {"setting": one.section.setting}
+        for group in one.section.groups:
+            row = {"system": group.label, "paradigm": group.paradigm, "seeds": group.seeds}
+            numbers = one.table.loc[one.table["system"] == group.label].set_index("key")
+            for ending in ("", "/std", "_low", "_high"):
+                column = numbers[ending.strip("/_") or "mean"].dropna()
+                row |= column.add_suffix(ending, axis="index").to_dict()
+            files[""].append(setting | row)
+        files["_tests"] += [setting | row for row in one.effectiveness.differences]
+        files["_agreement"] += [setting | row for row in one.agreement]
+    for name, rows in files.items():
+        if rows:
+            write_rows(rows, directory / f"comparison{name}.csv")
+
+
+def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gallery:
+    """Draws MRR@10 of the rankings as bars, and exact match by IDF as curves.
+
+    Args:
+        directory: where PNG and PDF go. prefix: of their names, where there are several sections.
+    """
+    rows = [
+        {"system": group.label, "key": key, "value": value}
+        for group in section.groups
+        for run in group.runs
+        for key, value in run.metrics.items()
+    ]
+    table, gallery = DataFrame(rows, columns=["system", "key", "value"]), Gallery(directory)
+    bars = table[table["key"].str.fullmatch(r"(retrieve|rerank)/(.*/)?mrr@10")]
+    systems = bars.groupby("key")["system"].transform("nunique")
+    bars = bars[systems >= min(2, len(section.groups))]  # of one alone it compares nothing
+    if len(bars):
+        caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
+        entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
+        gallery.add(draw_effectiveness(bars, section.setting), entry)
+    places = table["key"].str.extract(IDF_KEY)
+    if len(curves := table.join(places).dropna()):
+        entry = GalleryEntry(f"{prefix}exact_match", "Exact match by IDF", EXACT_MATCH)
+        gallery.add(draw_exact_match(curves, section.setting), entry)
+    return gallery
+
+
+@styled
+def draw_effectiveness(table: DataFrame, title: str) -> Figure:
+    """A cluster of bars for each ranking, a bar for each system.
+
+    Args:
+        table: a row for each seed: `system`, `key`, `value`.
+    """
+    shown = table.assign(ranking=table["key"].map(lambda key: read_key(key).section))
+    height = 0.6 + 0.16 * len(shown.drop_duplicates(["system", "key"]))
+    size = {"height": height, "aspect": PAGE_WIDTH / height}
+    grid = seaborn.catplot(shown, kind="bar", x="value", y="ranking", **_look(table), **size)
+    for bars in grid.ax.containers:
+        grid.ax.bar_label(bars, fmt="%.2f", fontsize=6, padding=2)
+    grid.set(xlim=(0, 1.05), xlabel="MRR@10", ylabel="")
+    return _finish(grid, title)
+
+
+@styled
+def draw_exact_match(table: DataFrame, title: str) -> Figure:
+    """Exact-match rates of all systems against IDF, hard and soft, in both directions.
+
+    Figures 2 and 3 of Wu et al. (§7.2), with every system in one plot.
+
+    Args:
+        table: a row for each seed: `system`, `value` and the groups of `IDF_KEY`.
+    """
+    look = _look(table) | {"style": "system", "markers": True, "dashes": False}
+    panels = {"row": "measure", "col": "direction", "facet_kws": {"sharey": "row"}}
+    size = {"height": PANEL_HEIGHT, "aspect": PAGE_WIDTH / 2 / PANEL_HEIGHT}
+    words = {
+        "idf": table["idf"].str.replace("_", "-"),
+        "direction": table["direction"].map(DIRECTIONS),
+    }
+    shown = table.assign(**words)
+    grid = seaborn.relplot(shown, kind="line", x="idf", y="value", **panels, **look, **size)
+    grid.set_titles("{row_name}, {col_name}").set(ylim=(0, None))
+    return _finish(grid.set_axis_labels("IDF of the aligning token", "exact match"), title)
+
+
+def _look(table: DataFrame) -> dict[str, Any]:
+    colours = [COLOURS[number % len(COLOURS)] for number in range(table["system"].nunique())]
+    return {"hue": "system", "palette": colours, "errorbar": "sd"}
+
+
+def _finish(grid: seaborn.FacetGrid, title: str) -> Figure:
+    legend = {"ncol": 2, "title": None, "frameon": False, "bbox_to_anchor": (0.5, 0)}
+    seaborn.move_legend(grid, "upper center", **legend)
+    grid.figure.suptitle(title, y=1.02, parse_math=False)
+    plt.close(grid.figure)
+    return grid.figure
 
 
 @contextmanager

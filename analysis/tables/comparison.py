@@ -15,7 +15,7 @@ from analysis.tables.metric_names import Statistic, find_splits, join_intervals
 from gr_mvdr.files import UnfinishedRun, read_json, write_json
 from gr_mvdr.options import make_printable
 
-PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
+PARADIGMS = ("lexical", "multi vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant whose corrected p-value is below it
 SHOWN_CHOICES = 3  # more differences than these do not fit a label
 SHOWN_VALUE = 40  # letters of a choice's value in a label
@@ -25,7 +25,6 @@ _TARGET = "._target_"
 # folder, so that a comparison that is moved with its runs keeps its place.
 RECORD = "comparison.json"
 WRITTEN = ("comparison.*", "comparison_*", "paper_table*", "study.*")  # files of its folder
-_MADE = ("comparison.html", "comparison.md", "comparison.csv")
 SHOWN_LETTERS = 60  # of the systems' names in a folder's name
 SHOWN_RUNS = 3  # in an error
 
@@ -136,15 +135,12 @@ def compare_runs(
         Section(name, _group_runs(runs, notes))
         for name, runs in zip(names, settings.values(), strict=True)
     ]
-    comparison = Comparison(sections, notes)
     if labels:
-        _check_labels(list(map(str, labels)), sections)
-    for group, label in zip(comparison.groups, labels, strict=False):
-        group.label = str(label)
-    places = {paradigm.replace("_", " "): place for place, paradigm in enumerate(PARADIGMS)}
+        _name_groups(list(map(str, labels)), sections)
+    places = {paradigm: place for place, paradigm in enumerate(PARADIGMS)}
     for section in sections:  # within a paradigm they stay as given
         section.groups.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
-    return comparison
+    return Comparison(sections, notes)
 
 
 def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
@@ -195,20 +191,22 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
     return found
 
 
-def _check_labels(labels: Sequence[str], sections: Sequence[Section]) -> None:
-    """Raises ValueError unless the user's labels name each group, those of a section apart."""
-    typed = f"labels=[{', '.join(labels)}]"
-    names = [group.label for section in sections for group in section.groups]
-    if len(labels) != len(names):
+def _name_groups(labels: Sequence[str], sections: Sequence[Section]) -> None:
+    """Calls the groups as the user does.
+
+    Raises:
+        ValueError: not a label for each group, or two groups of a section with the same.
+    """
+    typed, groups = f"labels=[{', '.join(labels)}]", [g for s in sections for g in s.groups]
+    if len(labels) != len(groups):
         raise ValueError(
-            f"{typed}: must be {len(names)}, one for each of the runs (seeds of one system are "
-            f"one): {', '.join(names)}"
+            f"{typed}: must be {len(groups)}, one for each of the runs (seeds of one system are "
+            f"one): {', '.join(group.label for group in groups)}"
         )
-    if not all(label.strip() and label.isprintable() for label in labels):
-        raise ValueError(f"{typed!r}: must be printable texts, none of them empty")
-    rest = iter(labels)
+    for group, label in zip(groups, labels, strict=True):
+        group.label = label
     for section in sections:
-        if len({next(rest) for _ in section.groups}) < len(section.groups):
+        if len({group.label for group in section.groups}) < len(section.groups):
             raise ValueError(f"{typed}: must be distinct")
 
 
@@ -280,11 +278,7 @@ def name_comparison(comparison: Comparison) -> str:
     The same runs have the same name, wherever the folder that holds them all is.
     """
     systems = sorted({run.system for run in comparison.runs})
-    names = [re.sub(r"[^A-Za-z0-9.]+", "-", system).strip("-.") or "system" for system in systems]
-    shown = "_".join(names)
-    while len(shown) > SHOWN_LETTERS and len(names) > 1:
-        names.pop()
-        shown = f"{'_'.join(names)}_and-{len(systems) - len(names)}-more"
+    shown = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", system).strip("-.") for system in systems)
     folders = sorted(_locate_runs(comparison, find_common_folder(comparison)))
     digest = hashlib.sha256(json.dumps(folders).encode()).hexdigest()
     return f"comparison-{shown[:SHOWN_LETTERS]}-{digest[:6]}"
@@ -301,10 +295,10 @@ def place_tables(comparison: Comparison, kind: str, output: str | None) -> Path:
     return Path(output) if output else find_common_folder(comparison) / name
 
 
-def _locate_runs(comparison: Comparison, folder: Path) -> list[str]:
+def _locate_runs(of: Comparison | Group, folder: Path) -> list[str]:
     """The runs' folders as paths from a folder."""
     start = folder.resolve()
-    return [Path(os.path.relpath(run.path.resolve(), start)).as_posix() for run in comparison.runs]
+    return [Path(os.path.relpath(run.path.resolve(), start)).as_posix() for run in of.runs]
 
 
 def place_comparison(
@@ -333,11 +327,10 @@ def place_comparison(
         )
     check_links(folder, WRITTEN)
     folder.mkdir(parents=True, exist_ok=True)
-    labels = [group.label for group in comparison.groups for _ in group.runs]
-    found = zip(_locate_runs(comparison, folder), comparison.runs, labels, strict=True)
     runs = [
-        {"folder": place, "system": run.system, "seed": run.seed, "label": label}
-        for place, run, label in found
+        {"folder": place, "system": run.system, "seed": run.seed, "label": group.label}
+        for group in comparison.groups
+        for place, run in zip(_locate_runs(group, folder), group.runs, strict=True)
     ]
     # First of all files: a comparison that is interrupted is made again in its place.
     write_json(folder / RECORD, {"runs": runs})
@@ -347,9 +340,7 @@ def place_comparison(
 def _find_others(comparison: Comparison, folder: Path) -> str:
     """The runs of another comparison in a folder; "" without one, or if it is of our runs."""
     if not (folder / RECORD).is_file():
-        return (
-            "which ones, it does not say" if any((folder / file).exists() for file in _MADE) else ""
-        )
+        return ""
     try:
         places = sorted(str(run["folder"]) for run in read_json(folder / RECORD)["runs"])
     except (ValueError, KeyError, TypeError):

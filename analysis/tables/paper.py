@@ -111,13 +111,10 @@ def read_paper(paper: str | Path) -> Paper:
     for line in lines:
         key, where = line["row"], line["where"]
         if across:
-            key, where = (
-                f"{line['collection']}, {key}",
-                {"collection": line["collection"]} | where,
-            )
-        study = {column: read_value(text) for column, text in line["study"].items()}
+            key = f"{line['collection']}, {key}"
+            where = {"collection": line["collection"]} | where
         values = dict.fromkeys(metrics)
-        row = PaperRow(key, line["systems"], values, line["place"], where, study)
+        row = PaperRow(key, line["systems"], values, line["place"], where, line["study"])
         rows.setdefault(key, row).values[line["metric"]] = line["value"]
     kind = re.search(r"(table|figure)(\w?\d+)", name)
     title = f"{kind[1].capitalize()} {kind[2]} of {lines[0]['file']}" if kind else name
@@ -128,12 +125,10 @@ def read_paper(paper: str | Path) -> Paper:
 def _read_lines(file: Path) -> Iterator[Row]:
     """The lines of a file below its header, their values parsed."""
     numbered = enumerate(read_text(file).splitlines(), start=1)
-    (_, header), *lines = [(n, line) for n, line in numbered if line and line[0] != "#"] or [
-        (1, "")
-    ]
-    if header != ",".join(COLUMNS):
+    lines = [(number, line) for number, line in numbered if line and line[0] != "#"]
+    if not lines or lines[0][1] != ",".join(COLUMNS):
         raise ValueError(f"{file}: the first line must be {','.join(COLUMNS)}")
-    for number, text in lines:
+    for number, text in lines[1:]:
         (cells,) = csv.reader([text])
         try:
             if len(cells) != len(COLUMNS):
@@ -162,42 +157,36 @@ def _parse(line: dict[str, str]) -> Row:
         if bad := [key for key, sign, _ in pairs if not sign]:
             raise ValueError(f"{bad[0]}: must be key=value")
         parsed[column] = {key: text for key, _, text in pairs}
+    parsed["study"] = {column: read_value(text) for column, text in parsed["study"].items()}
     return parsed
 
 
-@dataclass
-class Line:
-    """A row of the table: the paper's numbers, and the runs that reproduce it, if there are any.
+def match_runs(section: Section, paper: Paper) -> list[Row]:
+    """The rows in the paper's order; one that has several groups of ours becomes several lines.
 
-    Attributes:
-        name: of the row, with what tells it from other groups of the same row.
-        row: the paper's, with its numbers in percent.
-        group: our runs, one for each seed; None where the comparison has none, and of an average.
-        ours: metric → our value in percent, mean and deviation over seeds; None: not measured.
+    Returns:
+        Of each line `setting`, `system` (the row's name, with the group's where it has several),
+        `place`, what `_compare` says of each metric, and `seeds`, "" where we have no run.
     """
-
-    name: str
-    row: PaperRow
-    group: Group | None
-    ours: dict[str, Statistic | None]
-
-    def difference(self, metric: str) -> float | None:
-        """Our value minus the paper's, in points; None where either is missing."""
-        ours, paper = self.ours[metric], self.row.values[metric]
-        return None if ours is None or paper is None else ours.mean - paper
-
-
-def match_runs(section: Section, paper: Paper) -> list[Line]:
-    """The rows in the paper's order; one that has several groups of ours becomes several lines."""
     lines = []
     for row in paper.rows:
         groups = [group for group in section.groups if _is_of_row(group, row)]
         groups.sort(key=lambda group: row.systems.index(group.runs[0].system))
         for group in groups or [None]:
             name = f"{row.name}: {group.label}" if len(groups) > 1 else row.name
-            ours = {metric: _measure(row, group, metric) for metric in row.values}
-            lines.append(Line(name, row, group, ours))
+            line = {"setting": section.setting, "system": name, "place": row.place}
+            for metric, value in row.values.items():
+                line |= _compare(metric, value, _measure(row, group, metric))
+            lines.append(line | {"seeds": group.seeds if group else ""})
     return lines
+
+
+def _compare(metric: str, paper: float | None, ours: Statistic | None) -> Row:
+    """A metric's values in percent and their difference in points; None where one is missing."""
+    difference = None if ours is None or paper is None else ours.mean - paper
+    mean, std = (ours.mean, ours.std) if ours else (None, None)
+    values = {f"paper/{metric}": paper, metric: mean, f"{metric}/std": std}
+    return values | {f"difference/{metric}": difference}
 
 
 def _is_of_row(group: Group, row: PaperRow) -> bool:
@@ -225,37 +214,38 @@ def _measure(row: PaperRow, group: Group | None, metric: str) -> Statistic | Non
     return Statistic.over(values) if values else None
 
 
-def average_lines(lines: Sequence[Line]) -> list[Line]:
+def average_lines(lines: Sequence[Row], metrics: Sequence[str]) -> list[Row]:
     """Below a table of several collections: of each row the mean over those that we have a run on,
     and the paper's over the same ones."""
-    rows: dict[str, list[Line]] = {}
+    rows: dict[str, list[Row]] = {}
     for line in lines:
-        name = line.name.removeprefix(f"{line.row.where['collection']}, ")
-        rows.setdefault(name, []).append(line)
+        rows.setdefault(line["system"].partition(", ")[2], []).append(line)
     averages = []
     for name, of_row in rows.items():
-        if made := [line for line in of_row if None not in line.ours.values()]:
-            papers = {m: [line.row.values[m] for line in made] for m in made[0].ours}
-            values = {m: None if None in given else fmean(given) for m, given in papers.items()}
-            ours = {m: Statistic(fmean(line.ours[m].mean for line in made)) for m in papers}
-            name = f"average of {len(made)} of {len(of_row)}, {name}"
-            averages.append(Line(name, PaperRow(name, (), values), None, ours))
+        if made := [line for line in of_row if None not in map(line.get, metrics)]:
+            average = made[0] | {"system": f"average of {len(made)} of {len(of_row)}, {name}"}
+            for metric in metrics:
+                given = [line[f"paper/{metric}"] for line in made]
+                paper = None if None in given else fmean(given)
+                ours = Statistic(fmean(line[metric] for line in made))
+                average |= _compare(metric, paper, ours)
+            averages.append(average | {"seeds": ""})
     return averages
 
 
-def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
+def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Row]) -> Table:
     """The lines as a table for people."""
     labels = [metric_names.label(metric) for metric in paper.metrics]
     columns = [f"{kind} {label}" for kind in ("paper", "ours", "difference") for label in labels]
     rows = []
     for line in lines:
-        texts = [_format(line.row.values[metric]) for metric in paper.metrics]
-        for ours in (line.ours[metric] for metric in paper.metrics):
-            spread = "" if ours is None or ours.std is None else f" ± {ours.std:.1f}"
-            texts.append(MISSING if ours is None else f"{ours.mean:.1f}{spread}")
-        texts += [_format(line.difference(metric), "+") for metric in paper.metrics]
-        texts.append(str(len(line.group.runs)) if line.group else MISSING)
-        rows.append((line.name, list(map(Cell, texts))))
+        texts = [_format(line[f"paper/{metric}"]) for metric in paper.metrics]
+        for metric in paper.metrics:
+            std = line[f"{metric}/std"]
+            texts.append(_format(line[metric]) + ("" if std is None else f" ± {std:.1f}"))
+        texts += [_format(line[f"difference/{metric}"], "+") for metric in paper.metrics]
+        texts.append(str(len(line["seeds"].split(", "))) if line["seeds"] else MISSING)
+        rows.append((line["system"], list(map(Cell, texts))))
     heading = f"{paper.title} ({paper.collection}) and ours ({section.setting})"
     return Table(heading, [*columns, "seeds"], rows)
 
@@ -282,24 +272,14 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
             f"In percent; the paper's on {paper.collection}. Ours: mean ± sample standard "
             "deviation over seeds; difference: ours minus the paper's, in points."
         ]
-        if missing := [line.name for line in lines if line.group is None]:
+        if missing := [line["system"] for line in lines if not line["seeds"]]:
             notes.append(f"{'; '.join(missing)}: no run here.")
-        if paper.across and (averages := average_lines(lines)):
+        if paper.across and (averages := average_lines(lines, paper.metrics)):
             lines += averages
             notes.append(AVERAGED)
         shown.append((tabulate_paper(section, paper, lines), notes))
-        records += [_record(section, line) for line in lines]
+        records += lines
     texts = [[*format_markdown(t), "", *map(escape_markdown, notes), ""] for t, notes in shown]
     write_text(directory / "paper_table.md", "\n".join(chain(*texts)).rstrip() + "\n")
     write_rows(records, directory / "paper_table.csv")
     return shown
-
-
-def _record(section: Section, line: Line) -> Row:
-    """A line with plain numbers, in percent; a missing number is left out."""
-    record = {"setting": section.setting, "system": line.name, "place": line.row.place}
-    for metric, value in line.row.values.items():
-        ours = line.ours[metric] or Statistic(None)
-        record |= {f"paper/{metric}": value, metric: ours.mean, f"{metric}/std": ours.std}
-        record[f"difference/{metric}"] = line.difference(metric)
-    return record | {"seeds": line.group.seeds if line.group else ""}

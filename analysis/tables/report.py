@@ -31,7 +31,13 @@ VIEWER = Path(__file__).parents[1] / "viewer"
 _PICTURE = 2**26  # bytes of a picture in a page
 # What a report links to, in the run's folder.
 SHOWN_FILES = (
-    *("config.yaml", "provenance.json", "*.trec", "*.qrels", "*.csv", "alignments", "figures"),
+    "config.yaml",
+    "provenance.json",
+    "*.trec",
+    "*.qrels",
+    "*.csv",
+    "alignments",
+    "figures",
 )
 
 
@@ -62,7 +68,8 @@ def write_report(
         for one in runs
     ]
     aligned, notes = open_runs(list(zip(runs, labels, strict=True)))
-    browser = embed_cases(aligned, own=True)
+    # A cross-encoder has no alignments of its own: the peers' cases are compared as they are.
+    browser = embed_cases(aligned, own=any(one.label == labels[0] for one in aligned))
     table = tabulate({read.system: join_intervals(read.metrics)})
     chapters: dict[str, dict[str, list]] = defaultdict(lambda: {"tables": [], "pictures": []})
     for title in ("Retrieve", "Rerank", *find_readings()):

@@ -6,22 +6,20 @@ alignments from their stores.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, product
-from pathlib import Path
 
 import numpy as np
 import torch
+from pandas import DataFrame
 
 from analysis.alignment_store import AlignmentStore
-from analysis.exact_match import DIRECTIONS
 from analysis.runs.run_folder import Run, ranking_file
 from analysis.shape import agreement
 from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
-from analysis.tables import metric_names
 from analysis.tables.comparison import LEVEL, Section
-from analysis.tables.metric_names import Statistic, label
+from analysis.tables.metric_names import DIRECTIONS, MISSING, Statistic, label
 from analysis.tables.rows import Row, Table, pivot
 from analysis.viewer.cases import AlignedRun
 from analysis.viewer.directed_alignment import directed_alignment
@@ -50,30 +48,15 @@ class JudgedQueries:
         """The file of a run's ranking: "rerank-document_to_query.trec"."""
         return ranking_file(*self.place.split("/"), self.split)
 
-    def _judged(self, stage: str) -> str:
-        """The file of a stage's judgements: "retrieve-test_unseen.qrels"."""
-        return ranking_file(stage, self.split, ending="qrels")
-
     @cached_property
     def judgements(self) -> Qrels | None:
         """What the runs were judged by; None where a run lacks its files or seeds differ."""
-        names = self.file, self._judged("retrieve")
-        files = [run.path / name for run in self.runs for name in names]
+        judged = ranking_file(self.place.split("/")[0], self.split, ending="qrels")
+        files = [run.path / name for run in self.runs for name in (self.file, judged)]
         if not files or not all(file.exists() for file in files):
             return None
-        first, *others = (self._read_judgements(run.path) for run in self.runs)
+        first, *others = (read_qrels(run.path / judged, run.path) for run in self.runs)
         return first if all(other == first for other in others) else None
-
-    def _read_judgements(self, folder: Path) -> Qrels:
-        own = folder / self._judged("rerank")
-        if self.place != "retrieve" and own.exists():
-            return read_qrels(own, folder)
-        qrels = read_qrels(folder / self._judged("retrieve"), folder)
-        if self.place == "retrieve":  # a query for which nothing was retrieved counts, too
-            return qrels
-        # An older run has no file of them.
-        reranked = set(Ranking.read(folder / self.file, folder).query_ids)
-        return {query: grades for query, grades in qrels.items() if query in reranked}
 
     def values(self, metrics: Sequence[str]) -> dict[str, np.ndarray]:
         """Metric → (Q,) of every query, averaged over seeds, in the order of sorted query ids."""
@@ -86,72 +69,42 @@ class JudgedQueries:
         }
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Two systems on the same queries.
-
-    Attributes:
-        metric: one of `METRICS`.
-        first, second: the systems' labels.
-        difference: mean of the first minus mean of the second.
-        p: two-sided, of the paired randomisation test.
-        corrected: p after Holm's correction over all pairs of systems.
-    """
-
-    metric: str
-    first: str
-    second: str
-    difference: float
-    p: float
-    corrected: float
-
-    def __str__(self) -> str:
-        p = "p < 0.001" if self.corrected < 0.001 else f"p = {self.corrected:.3f}"
-        text = f"{self.difference:+.3f} ({p})".replace("-", "−")
-        return text + " *" * (self.corrected < LEVEL)
-
-
 @dataclass
 class Effectiveness:
     """The searches of a section's systems, query by query.
 
     Attributes:
         statistics: label → "retrieve/METRIC" → mean over queries (and seeds) with its interval.
-        differences: of every pair of systems.
+        differences: of every two systems and each of `METRICS`: `metric`, `first` and `second`
+            (labels), `difference` of their means, `p` of the two-sided paired randomisation test,
+            and `corrected`, p after Holm's correction over all pairs of systems.
         notes: why a system is missing.
     """
 
     statistics: dict[str, dict[str, Statistic]] = field(default_factory=dict)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def rows(self) -> list[Row]:
-        """The differences, for a CSV."""
-        return list(map(asdict, self.differences))
 
     @property
     def winners(self) -> dict[str, str]:
         """Metric ("retrieve/mrr@10") → the system that is better in it than every other one, each
         difference being significant; a metric without such a system is missing."""
         beaten = Counter(
-            (d.metric, d.first if d.difference > 0 else d.second)
-            for d in self.differences
-            if d.corrected < LEVEL
+            (row["metric"], row["first"] if row["difference"] > 0 else row["second"])
+            for row in self.differences
+            if row["corrected"] < LEVEL
         )
         others = len(self.statistics) + len(self.notes) - 1  # a note: a system without tests
         return {f"retrieve/{m}": label for (m, label), n in beaten.items() if n == others}
 
     @property
-    def blocks(self) -> list[Table | str]:
-        """The table of differences, if two systems were tested, and the notes."""
-        return [*([self.tabulate()] if self.differences else []), *self.notes]
-
-    def tabulate(self) -> Table:
-        """A row for every two systems: first minus second, with p."""
+    def table(self) -> Table | None:
+        """A row for every two systems: first minus second, with p; None of fewer than two."""
+        if not self.differences:
+            return None
         cells = {
-            (f"{d.first} − {d.second}", f"retrieve {label(d.metric)}"): str(d)
-            for d in self.differences
+            (f"{row['first']} − {row['second']}", f"retrieve {label(row['metric'])}"): _show(row)
+            for row in self.differences
         }
         pairs = len(self.differences) // len(METRICS)
         corrected = f", corrected for {pairs} pairs of systems (Holm)" if pairs > 1 else ""
@@ -160,6 +113,18 @@ class Effectiveness:
             f"({PERMUTATIONS:,} permutations){corrected}; *: p < {LEVEL}."
         )
         return pivot(cells, "Differences between systems", corner="systems", note=note)
+
+    @property
+    def blocks(self) -> list[Table | str]:
+        """The table of differences, if there is one, and the notes."""
+        return [*([self.table] if self.table else []), *self.notes]
+
+
+def _show(row: Row) -> str:
+    """A difference as a cell: "+0.012 (p = 0.031) *"."""
+    p = "p < 0.001" if row["corrected"] < 0.001 else f"p = {row['corrected']:.3f}"
+    text = f"{row['difference']:+.3f} ({p})".replace("-", "−")
+    return text + " *" * (row["corrected"] < LEVEL)
 
 
 def compare_effectiveness(section: Section) -> Effectiveness:
@@ -172,7 +137,7 @@ def compare_effectiveness(section: Section) -> Effectiveness:
     for group in section.groups:
         queries = JudgedQueries(group.runs)
         if queries.judgements is None:
-            reason = f"a run has no {queries.file} and retrieve.qrels, or seeds were judged apart"
+            reason = f"a run has no {queries.file} with its qrels, or seeds were judged apart"
         elif judged is not None and queries.judgements != judged:
             reason = "judged on other queries than the first system"
         else:
@@ -185,12 +150,11 @@ def compare_effectiveness(section: Section) -> Effectiveness:
     for metric in METRICS:
         both = [(values[a][metric], values[b][metric]) for a, b in pairs]
         p_values = [randomisation_test(*one) for one in track(both, f"testing {label(metric)}")]
-        tested.differences += [
-            Difference(metric, a, b, float(first.mean() - second.mean()), p, corrected)
-            for (a, b), (first, second), p, corrected in zip(
-                pairs, both, p_values, holm(p_values), strict=True
-            )
-        ]
+        table = DataFrame(pairs, columns=["first", "second"])
+        table.insert(0, "metric", metric)
+        table["difference"] = [first.mean() - second.mean() for first, second in both]
+        table = table.assign(p=p_values, corrected=holm(p_values))
+        tested.differences += table.to_dict("records")
     return tested
 
 
@@ -235,32 +199,27 @@ def measure_agreement(
     """
     numbers = {tuple(pair): number for number, pair in enumerate(second.pairs)}
     shared = [(n, numbers[tuple(p)]) for n, p in enumerate(first.pairs) if tuple(p) in numbers]
-    paradigms, ignored = [s.description.paradigm for s in (first, second)], torch.tensor(special)
-    means = []
+    rows, ignored = [], torch.tensor(special)
     for one, other in track(shared[:: max(1, -(-len(shared) // limit))], "comparing alignments"):
         pair, twin = first[one], second[other]
-        texts = {  # of the aligning side
-            "query_to_document": (pair.query_ids, pair.query_mask),
-            "document_to_query": (pair.document_ids, pair.document_mask),
+        same_documents = torch.equal(pair.document_ids, twin.document_ids)
+        if not (same_documents and torch.equal(pair.query_ids, twin.query_ids)):
+            continue
+        aligning = {
+            "query_to_document": pair.query_mask & ~torch.isin(pair.query_ids, ignored),
+            "document_to_query": pair.document_mask & ~torch.isin(pair.document_ids, ignored),
         }
-        if not torch.equal(pair.document_ids, twin.document_ids):
-            continue
-        if not torch.equal(pair.query_ids, twin.query_ids):
-            continue
-        means.append([])
-        for direction in DIRECTIONS:
-            ids, mask = texts[direction]
+        row = {}
+        for direction, tokens in aligning.items():
             ways = [
-                directed_alignment(p, paradigm, direction)
-                for p, paradigm in zip((pair, twin), paradigms, strict=True)
+                directed_alignment(aligned, store.description.paradigm, direction)
+                for aligned, store in ((pair, first), (twin, second))
             ]
-            counted = mask & ~torch.isin(ids, ignored)
-            for measure in agreement(*ways, pair.document_mask, pair.query_mask, direction):
-                means[-1].append(float(measure[counted].float().mean()))
-    if not means:
-        return {"pairs": 0}
-    names = [f"{direction}/{measure}" for direction, measure in product(DIRECTIONS, MEASURES)]
-    return {"pairs": len(means)} | dict(zip(names, np.nanmean(means, 0).tolist(), strict=True))
+            found = agreement(*ways, pair.document_mask, pair.query_mask, direction)
+            for name, measure in zip(MEASURES, found, strict=True):
+                row[f"{direction}/{name}"] = float(measure[tokens].float().mean())
+        rows.append(row)
+    return {"pairs": len(rows)} | DataFrame(rows).mean().to_dict()
 
 
 def tabulate_agreement(rows: Sequence[Row]) -> Table:
@@ -271,6 +230,6 @@ def tabulate_agreement(rows: Sequence[Row]) -> Table:
         cells[pair, "pairs"] = str(row["pairs"])
         for direction, measure in product(DIRECTIONS, MEASURES):
             value = row.get(f"{direction}/{measure}")
-            column = f"{metric_names.DIRECTIONS[direction]}, {MEASURES[measure]}"
-            cells[pair, column] = metric_names.MISSING if value is None else f"{value:.3f}"
+            column = f"{DIRECTIONS[direction]}, {MEASURES[measure]}"
+            cells[pair, column] = MISSING if value is None else f"{value:.3f}"
     return pivot(cells, "Agreement of systems", corner="systems")

@@ -136,7 +136,7 @@ def test_a_query_without_candidates_counts_in_a_reranking(reranked, tmp_path):
 def test_a_run_that_was_not_measured_there_is_no_run(reranked, tmp_path):
     write_run(reranked / "c", "T5-ColBERT", 1, [1] * QUERIES, dimension=64)
     comparison = compare_runs([reranked])
-    names = [line.name for line in match_runs(comparison.sections[0], TABLE_5)]
+    names = [line["system"] for line in match_runs(comparison.sections[0], TABLE_5)]
     assert names == ["q→d", "q←d", "GR", "search"]
 
 
@@ -164,7 +164,7 @@ def test_a_row_says_which_runs_it_means(tmp_path):
     paper = Paper("T", "NQ320k", ("recall@1",), tuple(rows))
     (section,) = compare_runs([tmp_path / "runs"]).sections
     lines = match_runs(section, paper)
-    assert [line.difference("recall@1") for line in lines] == [99, -1, None]
+    assert [line["difference/recall@1"] for line in lines] == [99, -1, None]
 
 
 def test_a_grid_reads_the_studies_of_all_collections(tmp_path):

@@ -44,12 +44,14 @@ def test_seeds_are_averaged_query_by_query(tmp_path):
 def test_every_pair_of_systems_is_tested_and_corrected(tmp_path):
     section = section_of(tmp_path, best=[1] * 40, near=[1] * 39 + [5], bad=[5] * 40)
     found = compare_effectiveness(section)
-    mrr = {(d.first, d.second): d for d in found.differences if d.metric == "mrr@10"}
+    mrr = {
+        (row["first"], row["second"]): row for row in found.differences if row["metric"] == "mrr@10"
+    }
     assert set(mrr) == {("best", "near"), ("best", "bad"), ("near", "bad")}
-    assert mrr["best", "bad"].difference == pytest.approx(0.8)
-    assert mrr["best", "near"].p == 1 and mrr["best", "bad"].p < 0.001
-    assert mrr["best", "bad"].corrected == pytest.approx(3 * mrr["best", "bad"].p)
-    rows = {name: cells[0].text for name, cells in found.tabulate().rows}
+    assert mrr["best", "bad"]["difference"] == pytest.approx(0.8)
+    assert mrr["best", "near"]["p"] == 1 and mrr["best", "bad"]["p"] < 0.001
+    assert mrr["best", "bad"]["corrected"] == pytest.approx(3 * mrr["best", "bad"]["p"])
+    rows = {name: cells[0].text for name, cells in found.table.rows}
     assert rows["best − near"] == "+0.020 (p = 1.000)"
     assert rows["best − bad"] == "+0.800 (p < 0.001) *"
     assert found.winners == {}  # the best is no better than the next one but by chance
