@@ -33,6 +33,7 @@ from analysis.viewer.directed_alignment import (
     ALIGNING,
     DIRECTIONS,
     aligning_side,
+    aligning_words,
     directed_alignment,
     directed_heads,
     own_direction,
@@ -115,8 +116,7 @@ def find_matches(
         if own_direction(description.paradigm) == "query_to_document":  # a sparse A
             alignment = softmax_of_alignment(pairs, direction)
             found[OF_A] = exact_match(alignment, *sides, direction)[1]
-        ids, mask = aligning_side(pairs, direction)
-        counted = mask & ~special[ids]
+        ids, counted = aligning_side(pairs, direction)[0], aligning_words(pairs, direction, special)
         columns = {name: value[counted].double().numpy() for name, value in found.items()}
         tokens = {"pair": units[:, None].expand_as(ids)[counted].numpy(), "token": ids[counted]}
         yield DataFrame(tokens | columns).assign(direction=direction, occurrences=1.0)
@@ -219,8 +219,7 @@ def _head_sums(pairs: PairAlignment, direction: str, special: Tensor) -> dict[st
     Of document_to_query a head's alignment is its attention itself, of query_to_document the
     attention's columns divided by their sums.
     """
-    ids, mask = aligning_side(pairs, direction)
-    counted = (mask & ~special[ids])[:, None]
+    counted = aligning_words(pairs, direction, special)[:, None]
     sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
     heads = directed_heads(pairs, direction)
     match = exact_match(heads, *(side[:, None] for side in sides), direction)

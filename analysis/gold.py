@@ -33,7 +33,12 @@ from analysis.figures import (
     styled,
 )
 from analysis.statistics import long_frame, spread, spread_numbers
-from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment, normalised
+from analysis.viewer.directed_alignment import (
+    DIRECTIONS,
+    aligning_words,
+    directed_alignment,
+    normalised,
+)
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
@@ -205,13 +210,7 @@ class GoldAlignment(PairAnalysis):
 
     def measure(self, batch: Explanation, first: int) -> Iterable[DataFrame]:
         last, special = batch.layers[-1], self.texts.kinds.special
-        real, counted = (
-            mask & ~special[ids]
-            for ids, mask in (
-                (last.document_ids, last.document_mask),
-                (last.query_ids, last.query_mask),
-            )
-        )
+        real, counted = (aligning_words(last, side, special) for side in DIRECTIONS[::-1])
         answer, evidence = (gold & real for gold in self._gold(last, first))
         if not answer.any():
             return

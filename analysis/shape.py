@@ -17,7 +17,7 @@ from analysis.figures import COLOURS, PANEL_HEIGHT, captioned, legend_below, pag
 from analysis.statistics import long_frame, mean_table
 from analysis.viewer.directed_alignment import (
     DIRECTIONS,
-    aligning_side,
+    aligning_words,
     directed_alignment,
     directed_heads,
     own_direction,
@@ -145,20 +145,17 @@ class Shape(PairAnalysis):
                 place = {"alignment": name, "layer": layer, "direction": direction}
                 yield long_frame(first, self._sums(pairs, alignment, direction), "head", **place)
         returned = links_returned(*both.values(), pairs.document_mask, pairs.query_mask)
-        links = self._counted(pairs, DIRECTIONS[0])
+        links = aligning_words(pairs, DIRECTIONS[0], self.texts.kinds.special)
         place = {"alignment": "directed", "layer": layer, "direction": DIRECTIONS[0], "head": 1}
         sums = {"returned": (returned & links).sum(1), "links": links.sum(1)}
         yield long_frame(first, sums, **place)
-
-    def _counted(self, pairs: PairAlignment, direction: str) -> Tensor:
-        ids, mask = aligning_side(pairs, direction)
-        return mask & ~self.texts.kinds.special[ids]
 
     def _sums(self, pairs: PairAlignment, alignment: Tensor, direction: str) -> dict[str, Tensor]:
         """(B, H) sums of the measures over aligned tokens, and how many tokens there are."""
         masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
         measures = measure_shape(alignment, *masks, direction)
-        counted = self._counted(pairs, direction)[:, None].expand_as(measures["top_1"])
+        counted = aligning_words(pairs, direction, self.texts.kinds.special)
+        counted = counted[:, None].expand_as(measures["top_1"])
         aligned = counted & (measures["top_1"] > 0)
         sums = {name: (value.double() * aligned).sum(2) for name, value in measures.items()}
         return sums | {"aligned": aligned.sum(2), "tokens": counted.sum(2)}

@@ -87,6 +87,16 @@ def aligning_side(pairs: PairAlignment, direction: str) -> tuple[Tensor, Tensor]
     return getattr(pairs, f"{side}_ids"), getattr(pairs, f"{side}_mask")
 
 
+def aligning_words(pairs: PairAlignment, direction: str, special: Tensor) -> Tensor:
+    """(B, N) or (B, M) bool: the real tokens of the side that aligns, without special ones.
+
+    Args:
+        special: (V,) bool.
+    """
+    ids, mask = aligning_side(pairs, direction)
+    return mask & ~special[ids]
+
+
 def directed_heads(pairs: PairAlignment, direction: str) -> Tensor:
     """Every head's own alignment, normalised over the other side.
 
