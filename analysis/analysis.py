@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -43,11 +43,9 @@ from analysis.alignment_store import AlignmentStore
 from analysis.figures import GalleryEntry
 from analysis.tables.rows import Row
 from analysis.tokens import TokenKinds
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.relevance import Explanation
-
-if TYPE_CHECKING:
-    from data_modules.module import RetrievalDataModule
-    from models.base import System
+from models.base import System
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,8 @@ class Subject:
             (`analysis.pairs=0`). texts: of these pairs.
     """
 
-    model: "System | None" = None
-    data: "RetrievalDataModule | None" = None
+    model: System | None = None
+    data: RetrievalDataModule | None = None
     run: Path | None = None
     store: AlignmentStore | None = None
     texts: Texts | None = None

@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
-from typing import TYPE_CHECKING
 
 import torch
 from matplotlib.figure import Figure
@@ -46,9 +45,7 @@ from gr_mvdr.relevance import Factors, relevance, similarity
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors, stack
 from models.base import Table
-
-if TYPE_CHECKING:
-    from models.multi_vector import MultiVector
+from models.multi_vector import MultiVector
 
 # Vectors (…, l) → log φ (…, m) of a feature map φ.
 LogFeatures = Callable[[Tensor], Tensor]
@@ -209,7 +206,7 @@ def squared_key_norm(factors: Factors) -> Tensor:
 
 @torch.inference_mode()
 def kernel_rankings(
-    model: "MultiVector",
+    model: MultiVector,
     documents: Table,
     queries: Table,
     sample: Table,

@@ -3,24 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
 
 import numpy
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import STOPWORDS
 from gr_mvdr.tokenizers import token_strings
-
-if TYPE_CHECKING:
-    from data_modules.module import RetrievalDataModule
 
 # The piece begins a word: SentencePiece's mark, and what byte-level tokenisers write for a space.
 WORD_MARKS = ("▁", "Ġ")
 
 
-def find_special(data: "RetrievalDataModule") -> list[int]:
+def find_special(data: RetrievalDataModule) -> list[int]:
     """Ids of special tokens: the tokeniser's own, and those around texts such as [unused0]."""
     return sorted({*data.tokenizer.all_special_ids, *data.template.special})
 
