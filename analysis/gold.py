@@ -37,7 +37,7 @@ from analysis.viewer.directed_alignment import (
     DIRECTIONS,
     aligning_words,
     directed_alignment,
-    normalised,
+    directed_heads,
 )
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.options import Count, part
@@ -215,24 +215,22 @@ class GoldAlignment(PairAnalysis):
         if not answer.any():
             return
 
-        def frame(strengths: Tensor, **place: object) -> DataFrame:
+        # With equal strengths the k strongest are a random choice; every threshold takes them all.
+        found = [("random", "", 0, torch.ones(real.shape))]
+        paradigm, name = self.description.paradigm, "own" if self.generative else "softmax"
+        for layer, pairs in enumerate(batch.layers, start=1):
+            for side in DIRECTIONS:
+                mean = directed_alignment(pairs, paradigm, side)
+                found.append((name, side, layer, strength(mean, counted)))
+            if not self.generative:
+                own = directed_heads(pairs, DIRECTIONS[0]).mean(1)
+                found.append(("own", DIRECTIONS[0], layer, strength(own, counted)))
+        for alignment, direction, layer, strengths in found:
             chosen = at_thresholds(strengths, real, THRESHOLDS), at_top(strengths, real, DEPTHS)
             values = measure(torch.cat(chosen, -2), answer, evidence)
+            place = {"alignment": alignment, "direction": direction, "layer": layer}
             table = long_frame(first, values, "selection", **place)
-            return table[answer.any(1).numpy()[table["pair"] - first]]
-
-        # With equal strengths the k strongest are a random choice; every threshold takes them all.
-        yield frame(torch.ones(real.shape), alignment="random", direction="", layer=0)
-        for number, pairs in enumerate(batch.layers, start=1):
-            for direction in DIRECTIONS:
-                mean = directed_alignment(pairs, self.description.paradigm, direction)
-                name = "own" if self.generative else "softmax"
-                place = {"direction": direction, "layer": number}
-                yield frame(strength(mean, counted), alignment=name, **place)
-            if not self.generative:
-                own = normalised(pairs.alignment, DIRECTIONS[0]).mean(1)
-                place = {"direction": DIRECTIONS[0], "layer": number}
-                yield frame(strength(own, counted), alignment="own", **place)
+            yield table[answer.any(1).numpy()[table["pair"] - first]]
 
     def _gold(self, pairs: PairAlignment, first: int) -> Tensor:
         """(2, B, M) bool, answer and evidence; no token of a pair without gold of its length."""

@@ -172,14 +172,9 @@ class TokenRetrieval(Analysis):
 
         def context(rank: int, row: int, similarity: float, relevant: bool) -> dict[str, Any]:
             document, before, own, after = self.model.searcher.store.context(row, AROUND)
-            where = {"rank": rank, "similarity": similarity, "document": document}
-            token = readable(tokenizer, own)
-            return where | {
-                "relevant": relevant,
-                "before": text(before),
-                "token": token,
-                "after": text(after),
-            }
+            found = {"rank": rank, "similarity": similarity, "document": document}
+            found |= {"relevant": relevant, "before": text(before)}
+            return found | {"token": readable(tokenizer, own), "after": text(after)}
 
         tokens = []
         for token, *parts in zip(ids, *retrieved, strict=True):
