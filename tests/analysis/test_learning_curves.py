@@ -1,86 +1,47 @@
+"""The alignment after every epoch, and training's curves from its log."""
+
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from analysis.analysis import Findings, Subject
+from analysis.exact_match import exact_match
 from analysis.learning_curves import AlignmentCurve, Curve, Training
+from analysis.low_rank import low_rank
+from analysis.viewer.directed_alignment import directed_alignment, own_direction
 from models.training import CURVES
+from tests.analysis.viewer.tiny import make_multi_vector, make_seal
 
 
-class Learner(torch.nn.Module):
-    """Its alignments are known beforehand; it notes how it was asked and what it logged."""
-
-    alignable = True
-    device = torch.device("cpu")
-
-    def __init__(self, explanations, paradigm="generative"):
-        super().__init__()
-        self.explanations, self.paradigm = explanations, paradigm
-        self.modes, self.logged = [], []
-
-    def covers(self, row):
-        return True
-
-    def explain(self, batch):
-        self.modes.append((self.training, torch.is_grad_enabled()))
-        return self.explanations[batch.number]
-
-    def log(self, name, value, **options):
-        self.logged.append((name, value))
-
-
-class Batch(SimpleNamespace):
-    def __init__(self, number):
-        super().__init__(number=number)
-
-    def to(self, device):
-        return self
-
-
-def measured(model, batches=1):
-    """What an epoch's end logs of a model."""
-
-    def test_pairs(split, pairs, covers):
-        assert (split, pairs, covers(0)) == ("test", 7, True)
-        return ["pair"] * batches, [Batch(number) for number in range(batches)]
-
-    data = SimpleNamespace(test_splits=["test"], test_pairs=test_pairs)
-    AlignmentCurve(7).on_train_epoch_end(SimpleNamespace(datamodule=data), model)
-    return {name.removeprefix("alignment/"): value for name, value in model.logged}
-
-
-@pytest.mark.parametrize("paradigm", ["generative", "multi_vector"])
-def test_pairs_are_measured_without_training_mode(make_explanation, paradigm):
-    model = Learner([make_explanation(n, seed=n, paradigm=paradigm) for n in (3, 2)], paradigm)
-    found = measured(model, 2)
-    assert model.modes == [(False, False)] * 2 and model.training
+@pytest.mark.parametrize("make", [make_multi_vector, make_seal])
+def test_an_epoch_logs_means_over_heads_and_tokens(make, tiny_data):
+    system, logged, modes = make().train(), {}, []
+    explain = system.explain
+    system.log = lambda name, value, **_: logged.update({name.removeprefix("alignment/"): value})
+    system.explain = lambda batch: modes.append(system.training) or explain(batch)
+    for pairs in (0, 7):
+        AlignmentCurve(pairs).on_train_epoch_end(SimpleNamespace(datamodule=tiny_data), system)
+        assert bool(logged) == bool(pairs) and system.training
+    assert modes == [False]
+    with torch.inference_mode():
+        found = explain(tiny_data.test_pairs("test", 7)[1][0])
+    last, direction = found.layers[-1], own_direction(system.paradigm)
+    masks = last.document_mask, last.query_mask
+    errors = low_rank(last.alignment, *(mask[:, None] for mask in masks))
+    expected = (errors["equal_rows"] / errors["frobenius"]).mean()
+    assert logged["relative_error"] == pytest.approx(float(expected), rel=1e-5)
+    directed = directed_alignment(last, system.paradigm, direction)
+    _, soft = exact_match(directed, last.document_ids, last.query_ids, *masks, direction)
+    real = masks[direction == "query_to_document"]
+    assert logged["soft"] == pytest.approx(float(soft[real].mean()), rel=1e-5)
     names = {"relative_error", "relative_error_rank_one", "hard", "soft"}
-    assert set(found) == names | ({"cross_attention"} if paradigm == "generative" else set())
-    assert all(0 <= value <= 1 for value in found.values())
+    assert logged.keys() == names | ({"cross_attention"} if found.decoder else set())
+    assert all(0 <= value <= 1 for value in logged.values())
 
 
-def test_rank_one_attention_has_no_error(make_explanation):
-    explanation = make_explanation(4)
-    pairs = explanation.layers[-1]
-    rows = pairs.query_mask.float() / pairs.query_mask.sum(1, keepdim=True)
-    pairs.alignment = (rows[:, None, None] * pairs.document_mask[:, None, :, None]).expand_as(
-        pairs.alignment
-    )
-    sizes = torch.arange(1, 1 + pairs.document_mask.shape[1])[:, None]
-    for scaled in (1, sizes):  # rank one still, with unequal rows
-        pairs.alignment = pairs.alignment * scaled
-        found = measured(Learner([explanation]))
-        assert found["relative_error_rank_one"] < 1e-6
-        assert (found["relative_error"] < 1e-6) == (scaled is not sizes)
-
-
-def test_nothing_is_measured_if_nothing_is_asked_or_aligned(make_explanation):
-    model = Learner([make_explanation(3)])
-    AlignmentCurve(0).on_train_epoch_end(None, model)
-    model.alignable = False
-    AlignmentCurve(7).on_train_epoch_end(None, model)
-    assert not model.logged
+def test_a_system_without_alignment_logs_nothing():
+    AlignmentCurve(7).on_train_epoch_end(None, SimpleNamespace(alignable=False))
 
 
 def test_the_curve_is_drawn_from_the_training_curves(tmp_path):
