@@ -7,7 +7,8 @@ from pandas import DataFrame
 from analysis.analysis import Findings, Subject, Texts
 from analysis.contribution import Contribution, contributions, group_shares, top_shares
 from analysis.tokens import TokenKinds
-from gr_mvdr.relevance import Explanation, PairAlignment
+from gr_mvdr.relevance import Explanation
+from tests.analysis.asking import aligned
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -74,18 +75,9 @@ def one_pair():
     """Document </s> , the x x with contributions 1 2 3 10 4; one query token; then padding."""
     ids = torch.tensor([[1, 4, 7, 20, 20, 0]])
     size = torch.tensor([1.0, -2.0, 3.0, 10.0, 4.0, 0.0])
-    mask = ids > 0
-    return PairAlignment(
-        similarity=size[None, None, :, None],
-        alignment=mask[:, None, :, None].float(),
-        normaliser=torch.ones(1),
-        relevance=size.sum()[None],
-        score=size.sum()[None],
-        document_ids=ids,
-        document_mask=mask,
-        query_ids=torch.tensor([[20]]),
-        query_mask=torch.ones(1, 1, dtype=torch.bool),
-    )
+    similarity, query = size[None, None, :, None], torch.tensor([[20]])
+    masks = ids > 0, query > 0
+    return aligned(masks[0][:, None, :, None].float(), ids, query, similarity, masks)
 
 
 def test_a_pair_by_hand():

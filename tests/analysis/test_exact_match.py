@@ -23,8 +23,9 @@ from analysis.tokens import BIN_NAMES, TokenKinds, idf_bin
 from analysis.viewer.directed_alignment import aligning_side, directed_alignment, directed_heads
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
-from models.multi_vector import MultiVector
+from gr_mvdr.relevance import DecoderPaths, Explanation
+from tests.analysis.asking import aligned
+from tests.analysis.viewer.tiny import make_multi_vector
 
 GOLDEN = Path(__file__).parents[2].parent / "shared/golden/alignment_measures.json"
 
@@ -73,20 +74,8 @@ def test_equals_the_reference_in_a_padded_batch(golden, direction):
 
 def test_token_types_and_bins_equal_the_reference(golden):
     """The token-type means of the reference, and from these the means of IDF bins."""
-    similarity, *sides = padded(golden["pairs"])
-    document_ids, query_ids, *masks = sides
-    ones = torch.ones(len(similarity))
-    pairs = PairAlignment(
-        similarity[:, None],
-        similarity[:, None],
-        ones,
-        ones,
-        ones,
-        document_ids,
-        masks[0],
-        query_ids,
-        masks[1],
-    )
+    similarity, document_ids, query_ids, *masks = padded(golden["pairs"])
+    pairs = aligned(similarity[:, None], document_ids, query_ids, masks=masks)
     no, description = torch.zeros(12, dtype=torch.bool), StoreDescription("s", "multi_vector", "c")
     idf = torch.arange(12.0)
     frame = pd.concat(find_matches(pairs, description, no, torch.arange(len(similarity))))
@@ -139,12 +128,10 @@ def test_directed_alignments_sum_to_one_over_the_other_side(make_pairs, paradigm
 
 def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
     # BM25: a query term weighs the same against every document token; A says where it counts
-    ids = {"document_ids": torch.tensor([[5, 2, 3, 2]]), "query_ids": torch.tensor([[2, 4, 3]])}
-    masks = {"document_mask": torch.ones(1, 4).bool(), "query_mask": torch.ones(1, 3).bool()}
-    equal = (ids["document_ids"][:, :, None] == ids["query_ids"][:, None]).float()[:, None]
+    document_ids, query_ids = torch.tensor([[5, 2, 3, 2]]), torch.tensor([[2, 4, 3]])
+    equal = (document_ids[:, :, None] == query_ids[:, None]).float()[:, None]
     weights = torch.tensor([1.5, 3.0, 2.0]).expand(1, 1, 4, 3)
-    ones = torch.ones(1)
-    pairs = PairAlignment(weights, equal, ones, ones, ones, **ids, **masks)
+    pairs = aligned(equal, document_ids, query_ids, weights)
     columns = directed_alignment(pairs, "lexical", "query_to_document")[0]
     exp = math.exp(1.5)
     assert columns[:, 0].tolist() == pytest.approx([v / (2 * exp + 2) for v in (1, exp, 1, exp)])
@@ -158,10 +145,7 @@ def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
 def test_the_softmax_of_a_itself_by_hand(store_of, measure):
     # both query tokens choose the first of three document tokens, 7 8 7; the first of them is 7
     chosen = torch.tensor([[1.0, 1.0], [0, 0], [0, 0]])[None, None]
-    ids = {"document_ids": torch.tensor([[7, 8, 7]]), "query_ids": torch.tensor([[7, 9]])}
-    masks = {"document_mask": torch.ones(1, 3).bool(), "query_mask": torch.ones(1, 2).bool()}
-    ones = torch.ones(1)
-    pairs = PairAlignment(3 * chosen, chosen, ones, ones, ones, **ids, **masks)
+    pairs = aligned(chosen, torch.tensor([[7, 8, 7]]), torch.tensor([[7, 9]]), 3 * chosen)
     metrics = measure(ExactMatch, store_of(Explanation([pairs]), "multi_vector")).metrics
     e, name = math.e, "analysis/exact_match/{}/soft_of_a"
     found = {d: metrics[name.format(d)] for d in DIRECTIONS}
@@ -188,11 +172,7 @@ def explained(pairs):
 def by_hand():
     """One pair: document a b </s>, query a a c; rows of the attention are given."""
     attention = torch.tensor([[[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]]])
-    ones = torch.ones(1)
-    mask = torch.ones(1, 3, dtype=torch.bool)
-    ids = {"document_ids": torch.tensor([[2, 3, 1]]), "query_ids": torch.tensor([[2, 2, 4]])}
-    masks = {"document_mask": mask, "query_mask": mask}
-    return explained(PairAlignment(attention, attention, ones, ones, ones, **ids, **masks))
+    return explained(aligned(attention, torch.tensor([[2, 3, 1]]), torch.tensor([[2, 2, 4]])))
 
 
 IDF = torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0])
@@ -240,15 +220,7 @@ def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
 @torch.inference_mode()
 def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_data):
     """All four BM25 candidates and the relevant document of each query, one by one."""
-    shape = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
-    torch.manual_seed(0)
-    system = MultiVector(
-        dict(name=None, dropout_rate=0.0, attention="eager", shape=shape),
-        **dict(dimension=8, query_length=8, document_length=10, search={"mode": "exact"}),
-        alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
-        loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
-        optimizer={"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"},
-    ).eval()
+    system = make_multi_vector().eval()
     store = store_of(make_explanation(1, paradigm="multi_vector"), "multi_vector")
     no = torch.zeros(60, dtype=torch.bool)
     texts = Texts(torch.linspace(0, 10, 60), TokenKinds(no, no, no), list)

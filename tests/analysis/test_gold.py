@@ -18,7 +18,7 @@ from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.relevance import Explanation, PairAlignment
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import EOS_ID
-from tests.analysis.asking import asked
+from tests.analysis.asking import aligned, asked
 from tests.data_modules.tiny import judge
 
 WORDS = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
@@ -169,10 +169,8 @@ def cross_attention(*strengths):
         words = torch.tensor([*values, 0.95])
         alignment[row, 0, : len(words)] = torch.stack([words, 1 - words], -1)
         ids[row, : len(words)] = torch.tensor([5] * len(values) + [END])
-    ones = torch.ones(len(strengths))
     query = torch.tensor([[8, END]] * len(strengths))
-    texts = dict(document_ids=ids, document_mask=ids > 0, query_ids=query, query_mask=query > 0)
-    return PairAlignment(alignment, alignment, ones, ones, ones, **texts)
+    return aligned(alignment, ids, query, masks=(ids > 0, query > 0))
 
 
 def test_a_pair_by_hand():
