@@ -20,6 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+import pandas
 import torch
 from matplotlib.figure import Figure
 from pandas import DataFrame
@@ -55,8 +56,8 @@ _MAPS = re.compile(
     r"|(layer\.1\.EncDecAttention\.o|encoder_attn\.out_proj)"
     r"|(layer\.\d\.DenseReluDense\.wo|fc2|output\.dense|ffn\.lin2|mlp\.Wo)"
 )
-# Stack, part, layer and head, both from 1 (0: all), and the group of tokens (`groups`).
-Key = tuple[str, str, int, int, str]
+# Columns that say what was patched: layers and heads count from 1, 0 is all of them.
+PLACES = ("stack", "part", "layer", "head", "tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,15 +207,27 @@ class PatchedPair:
         step = -(-len(every) // _COLUMNS)
         return [every[first : first + step] for first in every[::step]]
 
-    def maps(self, stack: str) -> tuple[Tensor, Tensor]:
-        """(sites, columns) and (attentions, H) fp64: what each part restores at each of `columns`,
-        and each head at all tokens.
+    def table(self, groups: Callable[[str], Mapping[Any, Sequence[int]]]) -> DataFrame:
+        """What is `restored` by all parts of a stack together, by each of them at each group of
+        tokens, and by each head at all tokens.
+
+        Args:
+            groups: of a stack, name → the places of its tokens.
+
+        Returns:
+            A row for each: `PLACES` and `restored`, fp64.
         """
-        sites, columns = self.sites[stack], self.columns(stack)
-        tokens = [Patch([site], at) for site in sites for at in columns]
-        heads = [Patch([s], head=h) for s in sites if s.heads > 1 for h in range(s.heads)]
-        found = self.restored([*tokens, *heads]).split([len(tokens), len(heads)])
-        return found[0].view(-1, len(columns)), found[1].view(-1, max(s.heads for s in sites))
+        patches: dict[tuple, Patch] = {}
+        for stack, sites in self.sites.items():
+            named = groups(stack)
+            patches[stack, "all parts", 0, 0, "all"] = Patch(sites)
+            for site in sites:
+                place = stack, site.part, site.layer + 1
+                patches |= {(*place, 0, name): Patch([site], at) for name, at in named.items()}
+                heads = range(site.heads) if site.heads > 1 else ()
+                patches |= {(*place, h + 1, "all"): Patch([site], head=h) for h in heads}
+        restored = self.restored([*patches.values()]).numpy()
+        return DataFrame([*patches], columns=PLACES).assign(restored=restored)
 
 
 def even_out(pairs: PairBatch, filler: int) -> PairBatch:
@@ -305,15 +318,16 @@ class Patching(Analysis):
 
     def finish(self) -> Findings:
         """Metrics: the largest shares of a layer's part and of a head; two tables, the figure."""
-        rows, changes = [], []
+        rows, found = [], []
         for about, texts in self._texts():
-            clean, perturbed, found = patch_texts(self.retriever, texts, about["document"], _look)
-            rows.append(about | {"clean": clean, "perturbed": perturbed, "counts": bool(found)})
-            changes += [(clean - perturbed, found)] if found else []
-        if len(changes) < 2:
+            scores, table = patch_texts(self.retriever, texts, about["document"], _look)
+            rows.append(about | scores | {"counts": table is not None})
+            if table is not None:
+                found.append(table.assign(pair=len(found)))
+        if len(found) < 2:
             return Findings()
-        shares = patching_table(changes)
-        title = f"{self.data.collection.name}: {len(changes):,} pairs with an exchanged word"
+        shares = patching_table(pandas.concat(found))
+        title = f"{self.data.collection.name}: {len(found):,} pairs with an exchanged word"
         figures = [(patching_figure(shares, title), captioned("patching"))]
         tables = {"patching": shares.to_dict("records"), "patching_pairs": rows}
         return Findings(named(self.name, summarise(shares)), tables, figures)
@@ -334,35 +348,21 @@ class Patching(Analysis):
                 yield about | {"text": found[1]}, (texts[query], found[1])
 
 
-def _look(pair: PatchedPair) -> tuple[float, float, dict[Key, float]]:
-    """The scores, and what a stack's parts together restore, each of them at each group of tokens,
-    and each head; {} where the perturbation does not lower the score.
-    """
-    patches: dict[Key, Patch] = {}
-    for stack, sites in pair.sites.items():
-        groups = pair.groups(stack)
-        patches[stack, "all parts", 0, 0, "all"] = Patch(sites)
-        for site in sites:
-            key = stack, site.part, site.layer + 1
-            patches |= {(*key, 0, name): Patch([site], tokens) for name, tokens in groups.items()}
-            heads = range(site.heads) if site.heads > 1 else ()
-            patches |= {(*key, h + 1, "all"): Patch([site], head=h) for h in heads}
-    found = pair.restored([*patches.values()]).tolist() if pair.change > 0 else []
-    return pair.clean, pair.perturbed, dict(zip(patches, found, strict=False))
+def _look(pair: PatchedPair) -> tuple[dict[str, float], DataFrame | None]:
+    """The scores, and what parts restore; None where the perturbation does not lower the score."""
+    scores = {"clean": pair.clean, "perturbed": pair.perturbed}
+    lowered = pair.change > 0
+    return scores, pair.table(pair.groups).assign(change=pair.change) if lowered else None
 
 
-def patching_table(found: Sequence[tuple[float, Mapping[Key, float]]]) -> DataFrame:
+def patching_table(frame: DataFrame) -> DataFrame:
     """Σ (patched − perturbed) / Σ (clean − perturbed) with 95 % intervals over pairs.
 
     Args:
-        found: of each pair clean − perturbed > 0, and what each patch restores; a pair may lack a
-            group of tokens.
+        frame: of each `pair` what parts restore, and its `change`, clean − perturbed > 0; a pair
+            may lack a group of tokens.
     """
-    places = ["stack", "part", "layer", "head", "tokens"]
-    rows = [
-        (n, *key, c, c * share) for n, (c, own) in enumerate(found) for key, share in own.items()
-    ]
-    frame = DataFrame(rows, columns=["pair", *places, "change", "restored"])
+    places, frame = [*PLACES], frame.assign(restored=frame["restored"] * frame["change"])
     table = mean_table(frame, places, ["restored"], "change").set_index(places)
     table = table.assign(pairs=frame.groupby(places)["pair"].count()).drop(columns="change")
     table = table.loc[frame.set_index(places).index.unique()]  # the order of the patches

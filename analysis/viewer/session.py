@@ -12,6 +12,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Literal, NamedTuple
 
+from pandas import DataFrame
+
 from analysis.figures import DOTS
 from analysis.patching import Exchange, PatchedPair, patch_texts, patchable
 from analysis.runs.run_folder import Run
@@ -294,10 +296,12 @@ class Session:
             perturbed = (exchange(query, title or "") or ("", ""))[1]
 
         def tell(pair: PatchedPair) -> dict[str, Any]:
+            table = pair.table(lambda stack: dict(enumerate(pair.columns(stack))))
+            stacks = table.groupby("stack", sort=False)
             return {
                 "perturbed": perturbed,
                 "scores": [pair.clean, pair.perturbed],
-                "stacks": [_describe_stack(retriever, pair, stack) for stack in pair.sites],
+                "stacks": [_describe_stack(retriever, pair, *stack) for stack in stacks],
             }
 
         return patch_texts(retriever, (query, perturbed), given, tell)
@@ -378,18 +382,21 @@ def _describe_shares(shares: Iterable[Share]) -> list[dict[str, Any]]:
     return [{"text": share.text, "value": share.value} for share in shares]
 
 
-def _describe_stack(retriever: Retriever, pair: PatchedPair, stack: str) -> dict[str, Any]:
+def _describe_stack(
+    retriever: Retriever, pair: PatchedPair, stack: str, table: DataFrame
+) -> dict[str, Any]:
     """The parts of an encoder or decoder, and what each restores by token and by head."""
-    ids, sites, (by_token, by_head) = pair.tokens(stack), pair.sites[stack], pair.maps(stack)
+    ids, parts = pair.tokens(stack), table[table["layer"] > 0]
     texts = ["" if i is None else token_strings(retriever.tokenizer, [i])[0] for i in ids]
-    names = [f"{site.part} {site.layer + 1}".replace("_", " ") for site in sites]
+    names = parts["part"].str.replace("_", " ") + " " + parts["layer"].astype(str)
+    restored = parts.groupby([parts["head"] > 0, names], sort=False)["restored"].agg(list)
     return {
         "name": stack,
         "tokens": ["".join(texts[place] for place in column) for column in pair.columns(stack)],
-        "parts": names,
-        "by_token": by_token.tolist(),
-        "attentions": [n for n, site in zip(names, sites, strict=True) if site.heads > 1],
-        "by_head": by_head.tolist(),
+        "parts": [*restored[False].index],
+        "by_token": [*restored[False]],
+        "attentions": [*restored[True].index],
+        "by_head": [*restored[True]],
     }
 
 

@@ -5,9 +5,11 @@ from itertools import chain
 import pytest
 import torch
 import transformers
+from pandas import DataFrame, concat
 
 from analysis import patching
 from analysis.patching import (
+    PLACES,
     Exchange,
     Patch,
     PatchedPair,
@@ -171,11 +173,13 @@ def test_maps_show_the_tokens_that_are_read(tmp_path):
     assert pair.tokens("encoder") == [None] * 3 + QUERIES[0]
     groups = {"all": [*range(8)], "exchanged": [4], "first": [0], "last": [7]}
     assert pair.groups("encoder") == groups | {"others": [1, 2, 3, 5, 6]}
-    tokens, heads = pair.maps("encoder")
-    sites = pair.sites["encoder"]
-    assert tokens[0].tolist() == pytest.approx([0.0] * 4 + [1.0] + [0.0] * 3, abs=1e-9)
-    (alone,) = pair.restored([Patch([sites[3]], head=1)])
-    assert heads[1, 1].item() == pytest.approx(alone.item(), abs=1e-9)
+    table = pair.table(lambda stack: dict(enumerate(pair.columns(stack))))
+    assert table["restored"][0] == pytest.approx(1) and table["part"][0] == "all parts"
+    residual = table[(table["part"] == "residual") & (table["layer"] == 1)]["restored"]
+    assert residual.tolist() == pytest.approx([0.0] * 4 + [1.0] + [0.0] * 3, abs=1e-9)
+    (alone,) = pair.restored([Patch([pair.sites["encoder"][3]], head=1)])
+    heads = table[(table["layer"] == 2) & (table["head"] == 2)]["restored"]
+    assert heads.tolist() == pytest.approx([alone.item()], abs=1e-9)
 
 
 def test_what_cannot_be_patched_is_refused(tmp_path):
@@ -221,15 +225,15 @@ def test_words_are_exchanged_for_words_of_the_collection():
 
 
 def test_shares_are_ratios_of_sums():
-    keys = [
+    places = [
         ("encoder", "all parts", 0, 0, "all"),
         ("encoder", "residual", 1, 0, "exchanged"),
         ("encoder", "self_attention", 1, 0, "all"),
         ("encoder", "self_attention", 1, 2, "all"),
     ]
-    found = [(4.0, dict(zip(keys, (1.0, 0.5, 0.25, 0.25), strict=True)))]
-    found += [(1.0, {keys[0]: 1.0, keys[2]: -1.0, keys[3]: 0.0})]
-    table = patching_table(found)
+    first = DataFrame(places, columns=PLACES).assign(pair=0, change=4.0)
+    second = first.drop(1).assign(pair=1, change=1.0, restored=[1.0, -1.0, 0.0])
+    table = patching_table(concat([first.assign(restored=[1.0, 0.5, 0.25, 0.25]), second]))
     assert table["restored"].tolist() == pytest.approx([1.0, 0.5, 0.0, 0.2])
     assert table["pairs"].tolist() == [2, 1, 2, 2]
     assert table.loc[2, ["low", "high"]].tolist() == pytest.approx([-1.0, 0.25])

@@ -4,6 +4,7 @@ import base64
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -254,19 +255,23 @@ def test_patches_over_http_are_those_of_the_analysis(browser, session, system, m
     assert post(browser, "patch", **asked)["perturbed"] not in ("", "apple pie")
     told = post(browser, "patch", **asked, perturbed="a pear pie")
     retriever = session.systems[system].retriever
-    scores, maps = patch_texts(
-        retriever,
-        ("apple pie", "a pear pie"),
-        "a",
-        lambda pair: ([pair.clean, pair.perturbed], list(map(pair.maps, pair.sites))),
-    )
+
+    def look(pair):
+        table = pair.table(lambda stack: dict(enumerate(pair.columns(stack))))
+        return [pair.clean, pair.perturbed], pair.sites, table[table["layer"] > 0]
+
+    scores, sites, table = patch_texts(retriever, ("apple pie", "a pear pie"), "a", look)
     assert told["scores"] == close(scores)
-    assert [s["name"] for s in told["stacks"]] == ["encoder", "decoder"][: len(maps)]
-    for stack, (by_token, by_head) in zip(told["stacks"], maps, strict=True):
-        assert stack["by_token"] == [close(row) for row in by_token.tolist()]
-        assert stack["by_head"] == [close(row) for row in by_head.tolist()]
-        assert (len(stack["parts"]), len(stack["tokens"])) == by_token.shape
-        assert len(stack["attentions"]) == len(by_head)
+    assert [stack["name"] for stack in told["stacks"]] == [*sites]
+    for stack in told["stacks"]:
+        own = table[table["stack"] == stack["name"]]
+        for name, rows in (("by_token", own[own["head"] == 0]), ("by_head", own[own["head"] > 0])):
+            assert [*chain(*stack[name])] == close(rows["restored"].tolist())
+        assert len(stack["parts"]) == len(stack["by_token"]) == len(sites[stack["name"]])
+        assert {len(row) for row in stack["by_token"]} == {len(stack["tokens"])}
+        heads = [site.heads for site in sites[stack["name"]] if site.heads > 1]
+        assert [len(row) for row in stack["by_head"]] == heads
+        assert len(stack["attentions"]) == len(heads)
 
 
 def test_the_nearest_tokens_are_those_of_all_similarities(browser, session):
