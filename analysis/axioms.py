@@ -396,7 +396,8 @@ def find_effects(rows: Iterable[Row]) -> DataFrame:
     shifts = margins / first["deviation"].where(first["deviation"] > 0)
     effects = rows[counted] - first[counted].mul(names != ORIGINAL, axis=0)
     effects["shift"] = shifts[names != ORIGINAL]
-    by_name, found = shifts.unstack(), [effects.melt(ignore_index=False, var_name="measure")]
+    found = [effects.melt(ignore_index=False, var_name="measure")]
+    by_name = shifts.unstack(sort=False)
     for axiom, (higher, lower) in AXIOMS.items():
         if {higher, lower} <= {*by_name}:
             both = by_name[[higher, lower]].dropna()
