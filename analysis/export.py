@@ -41,7 +41,7 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
-from models.export.folder import check_exportable, write_system
+from models.export.folder import write_system
 from models.export.sentence_transformers import import_library
 from models.finished_run import FinishedRun, restore_run
 from models.multi_vector import EncodedQueries, MultiVector
@@ -78,7 +78,6 @@ def export_run(
     read = read_run(Path(run))
     folder = _check_new(output or read.path / "export")
     system, data = restore_run(read.path, trust=trust)
-    check_exportable(type(system))
     if isinstance(system, Docid):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.assign_new(data.documents)

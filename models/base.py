@@ -63,7 +63,7 @@ class System(pl.LightningModule):
     alignable: ClassVar[bool] = True
     # Whose tokens its decoder generates; None = it has no decoder.
     generates: ClassVar[Literal["document", "query"] | None] = None
-    # What the parts of a search's score are, and what `score` measures.
+    # To what a share of a search's score belongs, and what `score` measures.
     share_of: ClassVar[str] = "query token"
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
     # What a search's scores need of the whole collection; "" = shards can be searched separately.

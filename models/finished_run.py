@@ -94,7 +94,11 @@ class FinishedRun:
         sample = documents[rows]
         tokenizer = load_tokenizer(self.path / "tokenizer")
         tokens = tokenizer(sample["text"], add_special_tokens=False)["input_ids"]
-        if tokens != [list(tokens) for tokens in sample["tokens"]]:
+        self.check_tokenizer(tokens == [list(tokens) for tokens in sample["tokens"]])
+
+    def check_tokenizer(self, same: bool) -> None:
+        """Raises ValueError unless the run's tokeniser is the `same` as this run's."""
+        if not same:
             raise ValueError(
                 f"{self.key}: was trained with another tokeniser, must be this run's "
                 "(see backbone.name and tokenizer in both configurations)"

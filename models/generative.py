@@ -51,7 +51,7 @@ class GenerativeSystem(System):
     paradigm = "generative"
     # Whose tokens it generates: the decoder's paths, and the rows of A that sum to one, are theirs.
     generates = "document"
-    # Of the indexed documents, set by `index`; None of a system that generates queries.
+    # Of the indexed documents, set by `index`; None where queries are generated.
     names: Names | None = None
     # Scores prefixes before a search (`models.beyond.planned_search`); None = no plan.
     plan: Any = None

@@ -96,6 +96,7 @@ class MultiVector(System):
         self.search = SearchOptions(**search)
         imputes = self.search.mode == "impute"
         self.scores_need = "similarities imputed from all documents" if imputes else ""
+        self.indexes_in_shards = self.search.mode != "rerank"
         self.scoring = Scoring(build("alignment", alignment), normaliser, heads)
         trained = build("alignment", training_alignment or alignment)
         self.training_scoring = Scoring(trained, normaliser, heads)
@@ -206,10 +207,6 @@ class MultiVector(System):
         return self.scoring.factors(*self._sides(batch))
 
     # Index ------------------------------------------------------------------------------------
-
-    @property
-    def indexes_in_shards(self) -> bool:
-        return self.search.mode != "rerank"
 
     @torch.inference_mode()
     def index(self, documents: Table, directory: str | Path | None = None) -> None:

@@ -180,16 +180,13 @@ class RunWeights:
 
     def _read_checkpoint(self, model: System, tokenizer: Any) -> dict[str, Any]:
         """The run's checkpoint; raises ValueError unless it reads texts as this system does."""
-        if load_tokenizer(self.folder / "tokenizer").get_vocab() != tokenizer.get_vocab():
-            raise ValueError(
-                f"{self.key}: was trained with another tokeniser, must be this run's "
-                "(see backbone.name and tokenizer in both configurations)"
-            )
+        theirs = load_tokenizer(self.folder / "tokenizer").get_vocab()
+        self.run.check_tokenizer(theirs == tokenizer.get_vocab())
         checkpoint = read_checkpoint(self.checkpoint)
         settings = checkpoint["hyper_parameters"].get("backbone") or {}
-        theirs = TextTemplate(**(settings.get("template") or {}))
+        template = TextTemplate(**(settings.get("template") or {}))
         for side in SIDES:
-            own, other = getattr(model.template, side), getattr(theirs, side)
+            own, other = getattr(model.template, side), getattr(template, side)
             if own != other:
                 raise ValueError(
                     f"{self.key}: was trained with the tokens {list(other)} before a {side}, "

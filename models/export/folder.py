@@ -17,7 +17,7 @@ from gr_mvdr.files import read_json, read_tensors, reading, write_json
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, show
+from gr_mvdr.options import TARGET, admitting, build, check_parts, show
 from gr_mvdr.progress import quiet_libraries
 from models.base import System, find_backbone
 from models.docid import Docid
@@ -35,12 +35,6 @@ SETTINGS, PARTS, ROWS = "gr_mvdr.json", "gr_mvdr.safetensors", "head_rows.safete
 IDENTIFIERS = "identifiers"
 
 
-def check_exportable(kind: type[System]) -> None:
-    """Raises ValueError for a class of systems that learns nothing: a lexical one, a pipeline."""
-    if not kind.trainable:
-        raise ValueError(f"{kind.__name__}: has no weights to export")
-
-
 @quiet_libraries()
 def write_system(
     system: System,
@@ -53,8 +47,12 @@ def write_system(
     Args:
         tokenizer: the run's; the folder's ends a text by itself, as this library does.
         texts: `text_fields` and `cleaning` of the documents (`gr_mvdr.texts.TextReader`).
+
+    Raises:
+        ValueError: the system learns nothing: a lexical one, a pipeline.
     """
-    check_exportable(type(system))
+    if not system.trainable:
+        raise ValueError(f"{type(system).__name__}: has no weights to export")
     name, backbone = find_backbone(system)
     write_backbone(backbone, folder)
     modules = isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
@@ -205,7 +203,6 @@ def _read(file: Path) -> dict[str, Any]:
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
     """The system on the exported backbone, its other parts still untrained."""
     check_parts("model", settings)
-    check_exportable(find_part("model", settings[TARGET]))
     options = dict(settings["hyper_parameters"])
     options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}
     if "tokenizer" in options:
