@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.texts import TextTable
 from models.docid import Docid
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
@@ -46,16 +47,6 @@ DOCUMENTS, MOST_BYTES = 50, 12 * 2**30  # of a run at base size
 FEW = ("data.batch_size=16", "data.max_test_queries=4", "data.max_rerank_queries=1")
 FEW += ("analysis=none",)  # the pairs of `analysis.pairs` are aligned all the same
 ROOT = Path(__file__).parents[2]
-
-
-class Texts(dict):
-    """Documents by column: what a docid system must know of a corpus."""
-
-    def __len__(self) -> int:
-        return len(self["id"])
-
-    def select(self, rows: Any) -> "Texts":
-        return Texts({name: [column[row] for row in rows] for name, column in self.items()})
 
 
 class Case(NamedTuple):
@@ -131,9 +122,9 @@ def dsi(backbone: dict[str, Any], batch: int, cache: int | None) -> Case:
         optimizer=OPTIMIZER,
     )
     names = [f"{number:06}" for number in range(DOCIDS)]
-    texts = Texts(id=names, tokens=[[5]] * DOCIDS, text=names, title_tokens=[[5]] * DOCIDS)
+    columns = dict(id=names, tokens=[[5]] * DOCIDS, text=names, title_tokens=[[5]] * DOCIDS)
     with TemporaryDirectory() as folder:
-        system.prepare(texts, range(DOCIDS), f"{folder}/identifiers")
+        system.prepare(TextTable(columns), range(DOCIDS), f"{folder}/identifiers")
     pairs = batch_of(batch, DSI_QUERY, batch, 1, backbone["shape"]["vocab_size"])
     pairs.document_index = torch.randint(DOCIDS, (batch,))
     targets = int(system.targets(pairs).document_mask.sum())

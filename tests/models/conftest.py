@@ -9,6 +9,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.heads.plain import real_places
+from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 from models.beyond.splade import SPLADE
 from models.beyond.views import MultiViewSEAL
@@ -114,32 +115,17 @@ MULTI_VECTOR = {
 }
 
 
-class Texts(dict):
-    """The least that a table is: columns by name, slices and rows by number."""
+class Texts(TextTable):
+    """A table of texts by their tokens, with ids PREFIX0, PREFIX1, …; columns may be replaced."""
 
     def __init__(self, tokens, prefix, titles=None):
         ids = [f"{prefix}{n}" for n in range(len(tokens))]
         texts = [" ".join(map(str, row)) for row in tokens]
         titles = [row[:3] for row in tokens] if titles is None else titles
-        super().__init__(id=ids, tokens=tokens, text=texts, title_tokens=titles)
+        super().__init__(dict(id=ids, tokens=tokens, text=texts, title_tokens=titles))
 
-    def __len__(self):
-        return len(self["id"])
-
-    def __iter__(self):
-        return (self[number] for number in range(len(self)))
-
-    def __getitem__(self, key):
-        if isinstance(key, str):
-            return super().__getitem__(key)
-        if isinstance(key, list):
-            return {name: [column[row] for row in key] for name, column in self.items()}
-        return {name: column[key] for name, column in self.items()}
-
-    def select(self, rows):
-        found = Texts([], "")
-        found.update(self[[int(row) for row in rows]])
-        return found
+    def __setitem__(self, name, column):
+        self.columns[name] = column
 
 
 def draw_tokens(lengths, seed):
