@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import read_json, read_tensors, reading, write_json
 from gr_mvdr.heads.non_parametric import NonParametricHead
-from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts, show
 from gr_mvdr.progress import quiet_libraries
@@ -59,15 +58,20 @@ def write_system(
     write_tokenizer(find_prompts(system, tokenizer)[0] if modules else tokenizer, folder)
     state = system.state_dict().items()
     others = {key: value for key, value in state if not key.startswith(f"{name}.")}
-    _write_tensors({k: v for k, v in others.items() if isinstance(v, Tensor)}, folder / PARTS)
+    others.pop("head._extra_state", None)  # of the tokens of its rows, which are written apart
+    _write_tensors(others, folder / PARTS)
+    rows: dict[str, Any] = {}
+    if isinstance(system, GenerativeSystem) and system.head.row_tokens is not None:
+        rows = system.head.table_state() or {"row_tokens": system.head.row_tokens}
+    collection = rows.pop("collection", None)
+    _write_tensors(rows, folder / ROWS)
     settings: dict[str, Any] = {
         "format": FORMAT,
         "system": f"{type(system).__module__}.{type(system).__qualname__}",
         "hyper_parameters": dict(system.hparams),
         "texts": {name: list(values) for name, values in (texts or {}).items()},
+        "head": {"collection": collection},
     }
-    settings["head"], rows = head_rows(getattr(system, "head", None))
-    _write_tensors(rows, folder / ROWS)
     if isinstance(system, Docid):
         system.save_identifiers(folder / IDENTIFIERS)
     if modules:
@@ -125,36 +129,23 @@ def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
         save_file(copies, file, {"format": "pt"})
 
 
-def head_rows(head: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A head's settings (what JSON can hold) and its rows' tensors; {} where row v is token v.
-
-    Its parameters are the system's and not part of this.
-    """
-    if isinstance(head, NonParametricHead):
-        state = head.table_state()
-        return {"collection": state.pop("collection")}, state
-    if isinstance(head, PawaHead):
-        settings = {"first_token": head.first_token, "width": head.width}
-        return settings | {"trained": len(head.projection)}, {"row_tokens": head.row_tokens}
-    return {}, {}
-
-
-def make_head(system: GenerativeSystem, settings: dict[str, Any], rows: dict[str, Tensor]) -> None:
+def make_head(system: GenerativeSystem, folder: Path, collection: str | None) -> None:
     """Gives a system the head that was exported, before its parameters are loaded.
 
     Args:
-        system: on the exported T5; settings, rows: as from `head_rows`.
+        system: on the exported backbone, with its identifiers.
+        collection: a hash of the documents that an NP table was made of.
     """
-    if not rows:
+    if not (rows := _tensors(folder / ROWS)):  # row v is token v
         return
     tokens = rows["row_tokens"]
     # Rows of tokens that came after training have no parameters and come last.
-    trained = tokens[: settings.get("trained")]
-    known = {name: settings[name] for name in ("first_token", "width") if name in settings}
-    vocabulary = Vocabulary(trained, **known)
+    trained = tokens[: len(_tensors(folder / PARTS).get("head.projection", tokens))]
+    known = [system.scheme.first_token, system.scheme.width] if isinstance(system, Docid) else []
+    vocabulary = Vocabulary(trained, *known)
     system.head = build("head", system.hparams.head, system.backbone, vocabulary=vocabulary)
     if isinstance(system.head, NonParametricHead):
-        system.head.renew_table({**rows, "collection": settings["collection"]})
+        system.head.renew_table({**rows, "collection": collection})
     else:
         system.head.set_rows(torch.clone(tokens))
 
@@ -180,10 +171,10 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
         settings = _read(folder / SETTINGS)
         with admitting(settings) if trust else nullcontext():
             system = _new_system(settings, folder)
-            make_head(system, settings["head"], _tensors(folder / ROWS))
+            if isinstance(system, Docid):
+                system.load_identifiers(folder / IDENTIFIERS)
+            make_head(system, folder, settings["head"].get("collection"))
         _load_parts(system, folder / PARTS)
-        if isinstance(system, Docid):
-            system.load_identifiers(folder / IDENTIFIERS)
     return system.eval()
 
 
