@@ -78,6 +78,8 @@ def export_run(
     read = read_run(Path(run))
     folder = _check_new(output or read.path / "export")
     system, data = restore_run(read.path, trust=trust)
+    if not system.trainable:
+        raise ValueError(f"{type(system).__name__}: has no weights to export")
     if isinstance(system, Docid):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.assign_new(data.documents)

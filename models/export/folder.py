@@ -46,12 +46,7 @@ def write_system(
     Args:
         tokenizer: the run's; the folder's ends a text by itself, as this library does.
         texts: `text_fields` and `cleaning` of the documents (`gr_mvdr.texts.TextReader`).
-
-    Raises:
-        ValueError: the system learns nothing: a lexical one, a pipeline.
     """
-    if not system.trainable:
-        raise ValueError(f"{type(system).__name__}: has no weights to export")
     name, backbone = find_backbone(system)
     write_backbone(backbone, folder)
     modules = isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
