@@ -30,7 +30,6 @@ from gr_mvdr.files import (
     new_folder,
     reading,
     temporary_folder,
-    write_array,
     write_json,
     write_text,
 )
@@ -188,7 +187,8 @@ def _write_texts(store: TokenStore, folder: Path, dtype: np.dtype) -> dict[str, 
         shape = (int(store.counts[texts].sum()), store.sizes["vectors"])
         blocks = (store.read(block).vectors for block in texts.split(_BLOCK))
         _write_blocks(folder / f"vectors_{number:05}.npy", dtype, shape, blocks)
-        write_array(folder / f"vectors_{number:05}.doclens.npy", store.counts[texts].numpy())
+        counted = folder / f"vectors_{number:05}.doclens.npy"
+        _write_blocks(counted, np.dtype(np.int64), (len(texts),), [store.counts[texts]])
     if store.has_salience:
         blocks = (store.read(block).salience for block in live.split(_BLOCK))
         path = folder.with_name(f"{folder.name}_salience.npy")

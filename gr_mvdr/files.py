@@ -6,7 +6,6 @@ destination, `.NAME.RANDOM.partial`, flush it and rename it. A killed process le
 behind; the next process that owns the place removes it (`remove_abandoned`).
 """
 
-import atexit
 import hashlib
 import json
 import os
@@ -23,14 +22,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from ssl import SSLError
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import numpy as np
 import yaml
-from filelock import FileLock
 
 from gr_mvdr.options import describe_type, fits_type, make_printable, show
 
@@ -319,29 +316,17 @@ def write_json(path: str | Path, content: Any, indent: int | None = 2) -> None:
 
 def temporary_folder(name: str) -> Path:
     """Creates a folder in the system's temporary folder; it is removed when this process ends."""
-    place, _ = _process_folder(os.getpid())
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_process_folder().name))
 
 
 @cache
-def _process_folder(process: int) -> tuple[Path, FileLock]:
-    """The process's own temporary folder, and a lock in it that ends with the process.
-
-    Folders whose lock is free were left by killed processes, and are removed.
-    """
-    for left in Path(tempfile.gettempdir()).glob("gr-mvdr-*/.lock"):
-        with suppress(OSError), FileLock(left, timeout=0):
-            shutil.rmtree(left.parent)
-    place = Path(tempfile.mkdtemp(prefix="gr-mvdr-"))
-    lock = FileLock(place / ".lock", thread_local=False)
-    lock.acquire()
-    atexit.register(_remove_own, place, process)
-    return place, lock
+def _process_folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="gr-mvdr-")
 
 
 def remove_with(owner: object, folder: Path) -> None:
     """Removes a temporary folder when the object that reads its files is garbage collected."""
-    weakref.finalize(owner, _remove_own, folder, os.getpid())
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
 
 
 def remove_abandoned(folder: Path, name: str | None = None) -> None:
@@ -395,11 +380,6 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _remove_own(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a forked child ends, too
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @contextmanager
 def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
     """Adds a file's name to the system's errors of writing it, which most libraries leave out.
@@ -422,57 +402,10 @@ def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
         raise OSError(number, os.strerror(number), name.replace(written, str(path))) from error
 
 
-CONTENTS = "arrays.json"
-
-
-def write_arrays(
-    path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any], replace: bool = False
-) -> None:
-    """Writes arrays and settings (plain values) as the folder `path`; see `new_folder`."""
-    with new_folder(path, replace=replace) as folder:
-        for name, array in arrays.items():
-            write_array(folder / f"{name}.npy", array)
-        files = {f"{name}.npy": checksum(folder / f"{name}.npy") for name in arrays}
-        write_json(folder / CONTENTS, {"settings": settings, "files": files}, indent=1)
-
-
-def write_array(file: Path, array: np.ndarray) -> None:
-    """Writes a `.npy` file in place, for folders that are renamed when they are whole."""
-    with name_errors(file), file.open("wb") as stream:
-        # numpy's own way to write to a file hides the system's error.
-        hidden = SimpleNamespace(write=stream.write)
-        np.lib.format.write_array(hidden, np.asanyarray(array), allow_pickle=False)
-
-
 def check(holds: Any, path: str | Path, rule: str) -> None:
     """Raises a ValueError that names the file or folder unless its content obeys the rule."""
     if not holds:
         raise ValueError(f"{path}: is damaged, {rule}")
-
-
-def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Opens the named arrays of a folder by memory map (read-only), and its settings.
-
-    Raises:
-        OSError: no such folder, or a file is not readable.
-        ValueError: a file is missing, cut short or changed; names it.
-    """
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path}: no such folder")
-    try:
-        contents = read_json(path / CONTENTS)
-        files, settings = dict(contents["files"]), dict(contents["settings"])
-    except (FileNotFoundError, KeyError, TypeError) as error:
-        raise ValueError(f"{path / CONTENTS}: must list the folder's files ({error})") from None
-    arrays = {}
-    for name in names:
-        file = path / f"{name}.npy"
-        if file.name not in files:
-            raise ValueError(f"{file}: is missing, the folder must hold {', '.join(names)}")
-        verify(file, files[file.name])
-        # A plain array over the map: np.memmap's own indexing is slow.
-        arrays[name] = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
-    return arrays, settings
 
 
 SMALL = 1 << 26  # bytes of a file whose content is compared
@@ -504,11 +437,15 @@ def verify(file: Path, expected: dict[str, int]) -> None:
 
 
 def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> None:
-    """Writes tensors and settings (plain values) as a safetensors file; see `new_file`."""
+    """Writes tensors and settings (plain values) as a safetensors file; see `new_file`.
+
+    Makes the file's folder where it is missing.
+    """
     from safetensors.torch import save_file
 
     content = {"settings": settings, "crc32": _tensors_crc(tensors, settings)}
     metadata = {"content": json.dumps(content, ensure_ascii=False)}  # one: their order is random
+    file.parent.mkdir(parents=True, exist_ok=True)
     with new_file(file) as partial:
         save_file({name: part.contiguous() for name, part in tensors.items()}, partial, metadata)
 

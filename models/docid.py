@@ -40,6 +40,7 @@ from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
 _DECODE_BATCH = 512  # identifiers scored at once
+SAVED = "identifiers.safetensors"
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ class Docid(GenerativeSystem):
     def save_identifiers(self, directory: Path) -> None:
         """Identifiers, scheme and statistics as the new folder `directory`."""
         with new_folder(directory) as unfinished:
-            self.identifiers.save(unfinished / "identifiers")
-            self.scheme.save(unfinished / "scheme")
+            self.identifiers.save(unfinished / SAVED)
+            self.scheme.save(unfinished / "scheme.safetensors")
             statistics = self.identifiers.statistics() | self.scheme.statistics()
             write_json(unfinished / "statistics.json", statistics)
 
@@ -175,8 +176,8 @@ class Docid(GenerativeSystem):
         Raises:
             ValueError: they are damaged, or of other documents than `document_ids` (None = any).
         """
-        self.identifiers = Identifiers.load(directory / "identifiers", document_ids)
-        self.scheme.load(directory / "scheme", self.identifiers)
+        self.identifiers = Identifiers.load(directory / SAVED, document_ids)
+        self.scheme.load(directory / "scheme.safetensors", self.identifiers)
 
     def assign_new(self, documents: Table) -> None:
         """Identifiers for the documents of a corpus that have none yet; the others keep theirs."""
@@ -243,7 +244,7 @@ class Docid(GenerativeSystem):
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the identifiers that `index` wrote; see `System.open_index`."""
-        saved = Identifiers.load(Path(directory) / "identifiers/identifiers", documents["id"][:])
+        saved = Identifiers.load(Path(directory) / "identifiers" / SAVED, documents["id"][:])
         pairs = zip(self.identifiers.sequences, saved.sequences, strict=True)
         if any(own and own != other for own, other in pairs):
             raise ValueError(f"{directory}: must be an index of this model, has other identifiers")

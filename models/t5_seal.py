@@ -1,6 +1,5 @@
 """T5-SEAL: generates n-grams of the corpus and adds up their evidence (gr_as_mvdr §6.2, App. D)."""
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -22,6 +21,7 @@ from models.base import Candidates, Table
 from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
+_SAVED = "ngrams.safetensors"
 _DECODE_BATCH = 512  # segments decoded at once in reranking
 
 
@@ -133,15 +133,14 @@ class T5SEAL(GenerativeSystem):
         """
         ngrams = NgramIndex.build(self.indexed_tokens(documents), depth)
         if directory is not None:
-            folder = Path(directory) / "ngrams"
-            shutil.rmtree(folder, ignore_errors=True)
-            ngrams.save(folder)
-            ngrams = NgramIndex.load(folder)
+            file = Path(directory) / _SAVED
+            ngrams.save(file)
+            ngrams = NgramIndex.load(file)
         self._search_in(documents, ngrams)
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the n-grams that `index` wrote; see `System.open_index`."""
-        ngrams = NgramIndex.load(Path(directory) / "ngrams")
+        ngrams = NgramIndex.load(Path(directory) / _SAVED)
         if not ngrams.holds(self.indexed_tokens(documents)):
             rule = "must be an index of these documents, their texts or tokens have changed"
             raise ValueError(f"{directory}: {rule}")

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig
 
-from gr_mvdr.files import CHECKPOINT, CONFIG, read_arrays, read_checkpoint, reading
+from gr_mvdr.files import CHECKPOINT, CONFIG, open_tensors, read_checkpoint, reading
 from gr_mvdr.options import TARGET
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
+from models.docid import SAVED
 from models.export.sentence_transformers import (
     find_folder,
     is_published,
@@ -136,7 +137,7 @@ class RunWeights:
         source = self.folder / IDENTIFIERS
         if self._shared_scheme(config) and not directory.is_dir():
             names = documents["id"][:]
-            if read_arrays(source / "identifiers", ())[1].get("document_ids") == names:
+            if open_tensors(source / SAVED)[1].get("document_ids") == names:
                 model.load_identifiers(source, names)
                 model.save_identifiers(directory)
 

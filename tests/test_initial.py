@@ -63,7 +63,7 @@ def test_the_same_system_begins_with_all_of_it_and_the_names_of_the_run(
     assert after.keys() == state.keys()
     assert not torch.equal(after["backbone.shared.weight"], state["backbone.shared.weight"])
     # Another seed would make another tree.
-    ours, theirs = (one / "identifiers/identifiers/tokens.npy" for one in (run.path, first))
+    ours, theirs = (one / "identifiers/identifiers.safetensors" for one in (run.path, first))
     assert ours.read_bytes() == theirs.read_bytes()
     file = first / "checkpoints/last.ckpt"
     recorded = json.loads((run.path / "provenance.json").read_text())["training_sources"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import ragged_range
 from gr_mvdr.decoding.beam_search import Successors
-from gr_mvdr.files import read_arrays, reading, write_arrays
+from gr_mvdr.files import open_tensors, reading, write_tensors
 
 _ARRAYS = ("text", "starts", "suffixes", "shared")
 # Depths whose branches are held in memory; deeper intervals are short enough to scan.
@@ -96,20 +96,21 @@ class NgramIndex:
         return cls(text, starts, suffixes, count_common_prefixes(text, suffixes, depth), depth)
 
     def save(self, path: str | Path) -> None:
-        """Writes the index as the new folder `path`; raises ValueError if it exists."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        write_arrays(Path(path), arrays, {"depth": self.depth})
+        """Writes the index as one file."""
+        arrays = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
+        write_tensors(Path(path), arrays, {"depth": self.depth})
 
     @classmethod
     def load(cls, path: str | Path) -> "NgramIndex":
         """Opens a saved index by memory map.
 
         Raises:
-            FileNotFoundError: no such folder.
-            ValueError: a file of the folder is missing or damaged.
+            FileNotFoundError: no such file.
+            ValueError: it is damaged.
         """
-        arrays, settings = read_arrays(Path(path), _ARRAYS)
-        with reading(f"{path}: depth"):
+        tensors, settings = open_tensors(Path(path))
+        with reading(f"{path}: is damaged"):
+            arrays = {name: tensors[name].numpy() for name in _ARRAYS}
             return cls(**arrays, depth=settings["depth"])
 
     def holds(self, sequences: Iterable[Sequence[int]]) -> bool:

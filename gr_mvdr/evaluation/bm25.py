@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from gr_mvdr.files import read_arrays, reading, write_arrays
+from gr_mvdr.files import open_tensors, reading, write_tensors
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.costs import SearchCosts
 
 _ARRAYS = ("data", "indices", "indptr")
+_FILE = "lists.safetensors"
 _WORD = re.compile(r"\w+")
 # The terms of a query: each with a weight, or each as often as it occurs.
 Query = Mapping[Any, float] | Sequence[Hashable]
@@ -109,34 +111,34 @@ class InvertedLists:
         return parts
 
     def save(self, directory: str | Path, **made_of: Any) -> None:
-        """Writes the lists as a folder, over an older one.
+        """Writes the lists into a folder, over older ones.
 
         Args:
             made_of: what the lists were made from, compared by `open`.
         """
-        arrays = {name: getattr(self.matrix, name) for name in _ARRAYS}
+        arrays = {name: torch.from_numpy(getattr(self.matrix, name)) for name in _ARRAYS}
         terms = {"ids": self.ids, "terms": list(self.vocabulary)}
-        write_arrays(Path(directory), arrays, self.settings | made_of | terms, replace=True)
+        write_tensors(Path(directory) / _FILE, arrays, self.settings | made_of | terms)
 
     @classmethod
     def open(cls, directory: str | Path, **made_of: Any) -> "InvertedLists":
         """Opens what `save` wrote, the lists by memory map.
 
         Raises:
-            FileNotFoundError: no such folder.
+            FileNotFoundError: there are none.
             ValueError: it is damaged, or was made from something else.
         """
         from scipy.sparse import csc_matrix
 
         path = Path(directory)
-        arrays, settings = read_arrays(path, _ARRAYS)
+        tensors, settings = open_tensors(path / _FILE)
         for name, value in made_of.items():
             if settings.get(name) != value:
                 raise ValueError(f"{path}: was made from another {name}")
         with reading(f"{path}: is damaged"):
             ids, terms = settings.pop("ids"), settings.pop("terms")
             shape = len(ids), len(terms)
-            matrix = csc_matrix(tuple(arrays[name] for name in _ARRAYS), shape)
+            matrix = csc_matrix(tuple(tensors[name].numpy() for name in _ARRAYS), shape)
             matrix.check_format()  # scipy reads raw memory at the indices
         return cls(ids, {term: number for number, term in enumerate(terms)}, matrix, settings)
 

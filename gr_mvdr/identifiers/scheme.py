@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
-from gr_mvdr.files import check, read_arrays, write_arrays
+from gr_mvdr.files import check, open_tensors, write_tensors
 from gr_mvdr.options import show
 from gr_mvdr.template import TextTemplate
 
@@ -82,28 +83,28 @@ class Identifiers:
             f"{show(first)}, {show(second)}{more}, and a search cannot distinguish them"
         )
 
-    def save(self, folder: Path) -> None:
-        """Writes the identifiers as the new folder `folder`."""
+    def save(self, file: Path) -> None:
+        """Writes the identifiers, the tokens of all in a row and where each begins."""
         tokens = [token for sequence in self.sequences for token in sequence]
-        starts = np.cumsum([0, *map(len, self.sequences)], dtype=np.int64)
-        arrays = {"tokens": np.array(tokens, dtype=np.int64), "starts": starts}
-        write_arrays(folder, arrays, {"document_ids": self.document_ids})
+        starts = torch.tensor([0, *map(len, self.sequences)]).cumsum(0)
+        arrays = {"tokens": torch.tensor(tokens, dtype=torch.int64), "starts": starts}
+        write_tensors(file, arrays, {"document_ids": self.document_ids})
 
     @classmethod
-    def load(cls, folder: Path, document_ids: Sequence[str] | None = None) -> "Identifiers":
+    def load(cls, file: Path, document_ids: Sequence[str] | None = None) -> "Identifiers":
         """Reads saved identifiers.
 
         Args:
             document_ids: of the documents that they must belong to; None = any.
 
         Raises:
-            FileNotFoundError: no such folder. ValueError: it is damaged, or of other documents.
+            FileNotFoundError: no such file. ValueError: it is damaged, or of other documents.
         """
-        arrays, settings = read_arrays(folder, ("tokens", "starts"))
+        arrays, settings = open_tensors(file)
         saved, tokens = settings["document_ids"], arrays["tokens"].tolist()
         if document_ids is not None and saved != list(document_ids):
             raise ValueError(
-                f"{folder}: holds the identifiers of collection {hash_collection(saved)}, "
+                f"{file}: holds the identifiers of collection {hash_collection(saved)}, "
                 f"must be of collection {hash_collection(document_ids)}"
             )
         return cls(saved, [tokens[a:b] for a, b in pairwise(arrays["starts"].tolist())])
@@ -178,36 +179,36 @@ class Scheme:
         names = iter(self.name(documents.select(new)) if new else [])
         return Identifiers(ids, [self.known[d] if d in self.known else next(names) for d in ids])
 
-    def save(self, folder: Path) -> None:
-        """Writes the state of `assign`, but for identifiers, as the new folder `folder`."""
-        arrays = {name: getattr(owner, name) for owner in self.owners for name in owner.arrays}
+    def save(self, file: Path) -> None:
+        """Writes the state of `assign`, but for identifiers."""
+        every = [(owner, name) for owner in self.owners for name in owner.arrays]
+        arrays = {name: torch.from_numpy(getattr(owner, name)) for owner, name in every}
         values = {name: getattr(owner, name) for owner in self.owners for name in owner.values}
         state = {"first_token": self.first_token, "document_ids": list(self.known)}
-        write_arrays(folder, arrays, {**self._origin(), **values, **state})
+        write_tensors(file, arrays, {**self._origin(), **values, **state})
 
     def _origin(self) -> dict[str, Any]:
         """What the identifiers of known documents depend on."""
         options = {name: getattr(self, name) for name in self.options}
         return {"scheme": type(self).__name__, **options}
 
-    def load(self, folder: Path, identifiers: Identifiers) -> None:
+    def load(self, file: Path, identifiers: Identifiers) -> None:
         """Restores the state that `save` wrote; `identifiers`: of the known documents, and others.
 
         Raises:
             ValueError: it is damaged, or was saved by another scheme or with other options.
         """
-        arrays = tuple(name for owner in self.owners for name in owner.arrays)
-        tensors, values = read_arrays(folder, arrays)
-        saved = {**tensors, **values}
+        tensors, values = open_tensors(file)
+        saved = {name: tensor.numpy() for name, tensor in tensors.items()} | values
         for key, value in self._origin().items():
             if saved.get(key) != value:
                 raise ValueError(
-                    f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
+                    f"model.identifiers.{key}={value}: the identifiers saved in {file} were "
                     f"made with {key}={saved.get(key)}"
                 )
         for owner in self.owners:
             names = *owner.arrays, *owner.values
-            check(saved.keys() >= {*names}, folder, f"must hold {', '.join(names)}")
+            check(saved.keys() >= {*names}, file, f"must hold {', '.join(names)}")
             vars(owner).update({name: saved[name] for name in names})
         named = dict(zip(identifiers.document_ids, identifiers.sequences, strict=True))
         self.known = {document: named[document] for document in saved["document_ids"]}

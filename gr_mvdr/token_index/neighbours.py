@@ -90,7 +90,6 @@ class NearestTokens:
             tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
             if saved != made_from:
                 trained = faiss.serialize_index(self._train_lists(lists, seed))
-                file.parent.mkdir(exist_ok=True)
                 write_tensors(file, tensors := {"lists": torch.from_numpy(trained)}, made_from)
             self._lists = faiss.deserialize_index(tensors["lists"].numpy())
         self._made_from = made_from

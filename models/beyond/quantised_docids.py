@@ -146,7 +146,7 @@ class QuantisedDocids(EmbeddedDocids):
         # faiss reads the codebooks as raw memory, and would read beyond them.
         if (books.dtype, *books.shape) != (np.float32, self.levels, self.codes, width):
             raise ValueError(
-                f"codebooks.npy: is damaged, must hold {self.levels} × {self.codes} float32 "
+                f"codebooks: is damaged, must hold {self.levels} × {self.codes} float32 "
                 f"vectors of {width} dimensions, as model.identifiers.embeddings makes them"
             )
         quantiser = self._faiss(size)

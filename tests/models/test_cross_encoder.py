@@ -110,7 +110,7 @@ def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tm
     queries = tools.Texts([tokens[1][:3] + tokens[5][:4] + tokens[3][:2], [59_999]], "q")
     model = make(depth=2)
     model.index(documents, tmp_path / "index")
-    assert (tmp_path / "index/bm25/arrays.json").is_file()
+    assert (tmp_path / "index/bm25/lists.safetensors").is_file()
     best = model.bm25.propose(queries, 2)["q0"]
     assert len(model.bm25.propose(queries, 100)["q0"]) > 2
     found = model.retrieve(queries, 100)

@@ -481,7 +481,7 @@ READERS = {
 }
 # Of these a link to another regular file is good: they may lie on another disk, or in a cache.
 LINKED = {
-    "index/arrays.json": lambda run: read_json(run / "index/arrays.json"),
+    "index/index.json": lambda run: read_json(run / "index/index.json"),
     "checkpoints/last.ckpt": lambda run: read_checkpoint(run / "checkpoints/last.ckpt"),
     "model.safetensors": lambda run: read_tensors(run / "model.safetensors"),
     "tokenizer/tokenizer.json": lambda run: load_tokenizer(run / "tokenizer"),
@@ -503,7 +503,7 @@ def whole_run(tmp_path):
         ("study.csv", "k,recall\n1,0.5\n"),
         ("figures/figures.json", "[]"),
         ("figures/shape.png", "PNG"),
-        ("index/arrays.json", "{}"),
+        ("index/index.json", "{}"),
     ):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(text)

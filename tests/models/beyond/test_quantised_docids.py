@@ -63,7 +63,7 @@ def test_codes_are_faiss_own_for_known_and_for_new_documents(quantiser, tmp_path
     assert loaded.statistics() == scheme.statistics()
     # A number in place of a file's vectors: faiss would read on behind them.
     loaded.codebooks = loaded.codebooks[:, :, :1]
-    with pytest.raises(ValueError, match="codebooks.npy: is damaged, must hold 3 × 8 float32"):
+    with pytest.raises(ValueError, match="codebooks: is damaged, must hold 3 × 8 float32"):
         loaded.assign(documents(150))
 
 
