@@ -31,7 +31,7 @@ from analysis.figures import captioned, page_figure, styled
 from analysis.statistics import mean_table, spread
 from analysis.tables.rows import Row
 from gr_mvdr.batch import PairBatch, pad, unpad
-from gr_mvdr.decoder_layers import SUBLAYERS
+from gr_mvdr.cross_attention import SUBLAYERS
 from gr_mvdr.options import Count, Seed, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader

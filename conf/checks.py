@@ -1,7 +1,7 @@
 """Checks the user's values before anything is built: by `conf/rules.py`, then by their classes."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -37,17 +37,19 @@ def check_values(config: DictConfig) -> None:
     Raises:
         ValueError, FileNotFoundError: names the key as the user typed it, the rule and the value.
     """
-    # As written: an interpolation of a missing value cannot be resolved, and a value that others
-    # interpolate is named by its own key.
+    # As written: an interpolation of a missing value cannot be resolved.
     written = dict(walk(OmegaConf.to_container(config)))
     for key, value in written.items():
         if value == "???":
             raise ValueError(f"{key}=…: must be given on the command line")
-    own = (key for key, value in written.items() if not any(map(_is_made, _parts(value))))
-    _check_types(written, own)
     resolved = OmegaConf.to_container(config, resolve=True)
     nodes = dict(walk(resolved))
-    _check_types(nodes, nodes, {key: _origin(key, written) for key in nodes})
+    # A group after its keys: an error names the innermost one.
+    for key in sorted(nodes, key=lambda key: isinstance(nodes[key], dict)):
+        for kind in find_types(nodes, key):
+            if not fits_type(nodes[key], kind):
+                name = _origin(key, written)
+                raise ValueError(f"{name}={show(nodes[key])}: must be {describe_type(kind)}")
     _check_together(resolved)
     for key, value in nodes.items():
         if isinstance(value, dict) and (taker := read_taker(nodes, key)) is not None:
@@ -62,24 +64,6 @@ def check_hub(config: DictConfig) -> None:
         hub_options(weights, "weights")
     elif backbone and not weights:
         hub_options(backbone)
-
-
-def _check_types(
-    nodes: dict[str, Any], keys: Iterable[str], typed: Mapping[str, str] | None = None
-) -> None:
-    """Raises ValueError for a value that is not of its key's declared type.
-
-    Args:
-        nodes: of `walk`, by key.
-        keys: of the nodes that are checked.
-        typed: key → the key that an error names; None: the key itself.
-    """
-    # A group after its keys: an error names the innermost one.
-    for key in sorted(keys, key=lambda key: isinstance(nodes[key], dict)):
-        for kind in find_types(nodes, key):
-            if not fits_type(nodes[key], kind):
-                name = typed[key] if typed else key
-                raise ValueError(f"{name}={show(nodes[key])}: must be {describe_type(kind)}")
 
 
 def find_types(nodes: dict[str, Any], key: str) -> list[Any]:
@@ -117,7 +101,7 @@ def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
     """
     own = nodes.get(group)
     if isinstance(own, dict) and (target := own.get("_target_")):
-        return None if _is_made(target) else _read_class(f"{group}._target_", target)
+        return _read_class(f"{group}._target_", target)
     for kind in _kinds(nodes, group):
         for definition in getattr(kind, "__metadata__", ()):
             if isinstance(definition, Definition):
@@ -146,11 +130,6 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else (value,)
-
-
-def _is_made(value: Any) -> bool:
-    """Whether a value interpolates others, such as `${seed}`."""
-    return isinstance(value, str) and "${" in value
 
 
 def _origin(key: str, written: dict[str, Any]) -> str:

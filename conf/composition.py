@@ -151,23 +151,21 @@ def find_typed(typed: Sequence[str] | None = None) -> list[str]:
     return list(typed)
 
 
-def take_settings(
-    config: DictConfig, settings: Mapping[str, Any], typed: Sequence[str] | None = None
-) -> None:
+def take_settings(config: DictConfig, settings: Mapping[str, Any], typed: Sequence[str]) -> None:
     """Sets the values of a model that is taken over, except for keys that the user typed.
 
     Args:
         config: as composed; changed. settings: values by key.
-        typed: see `find_typed`.
+        typed: the user's overrides, as of `find_typed`.
 
     Raises:
         ValueError: the chosen model does not have a key.
     """
-    keys = {argument.partition("=")[0].lstrip("+") for argument in find_typed(typed)}
+    keys = {argument.partition("=")[0].lstrip("+") for argument in typed}
     for key, value in settings.items():
         if key not in keys:
             group, _, name = key.rpartition(".")
-            if name not in (OmegaConf.select(config, group) if group else config):
+            if name not in ((OmegaConf.select(config, group) or {}) if group else config):
                 raise ValueError(
                     f"weights={config.weights}: has {key}={show(value)}, the chosen model has not"
                 )

@@ -28,13 +28,12 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import logging
 
 from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options
 from gr_mvdr.initialisation import Initialisation, match_and_copy
 from gr_mvdr.options import Rate, Size, checked
-from gr_mvdr.progress import track
+from gr_mvdr.progress import quiet_libraries, track
 from gr_mvdr.template import TextTemplate
 
 # Any other name may be a kernel on the hub, which transformers would fetch and run.
@@ -152,18 +151,14 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel
         auto: Any = AutoModelForSeq2SeqLM
     else:  # the T5 family (ByT5 is a T5) has a separate class for encoders
         auto = AutoModelForTextEncoding if is_t5 else AutoModel
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # missing weights are checked below
+    options = {"output_loading_info": True, **_WEIGHT_OPTIONS, **hub_options(name)}
     try:
-        model, loading = auto.from_pretrained(
-            name, config=config, output_loading_info=True, **_WEIGHT_OPTIONS, **hub_options(name)
-        )
+        with quiet_libraries():  # missing weights are checked below
+            model, loading = auto.from_pretrained(name, config=config, **options)
     except (OSError, RuntimeError) as error:
         raise ValueError(
             f"backbone.name={name}: cannot be loaded: {describe_error(error)}"
         ) from None
-    finally:
-        logging.set_verbosity(before)
     # BERT's pooler may be missing, and is not used.
     lacks = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if lacks:

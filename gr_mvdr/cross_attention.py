@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.decoder_layers import CrossAttention, DecoderLayers, read_decoder, unknown_decoder
 from gr_mvdr.heads.plain import Head, real_places, table_log_probs
 from gr_mvdr.relevance import DecoderPaths, Factors, PairAlignment, at_least_float32
 from gr_mvdr.scoring import Scoring
@@ -36,6 +35,119 @@ CONSTANTS = ("norm_bias", "projection_bias", "output_bias")
 _ROUNDING = 0.05
 # The input and the output of modules in one pass, (B, M, d) each.
 Seen = dict[nn.Module, tuple[Tensor, Tensor]]
+
+
+# The residual stream as a program of summands and norms --------------------------------------
+#
+# A step adds a summand, the output of the last linear map of self-attention, cross-attention or the
+# feed-forward layer, or it is a norm of the whole stream:
+#
+#     T5, mT5, ByT5             embedding, 3 summands a layer, norm
+#     BART, PLBart              embedding, norm, (summand, norm) three times a layer
+#     mBART                     embedding, norm, 3 summands a layer, norm
+#     Marian                    embedding, (summand, norm) three times a layer
+#     Pegasus, M2M100           embedding, 3 summands a layer, norm
+#
+# The program follows from a decoder's modules, not from its family's name.
+
+# What a decoder layer adds to the residual stream, in order.
+SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
+
+
+@dataclass(frozen=True)
+class CrossAttention:
+    """A layer's cross-attention: the linear maps of all heads, with or without biases.
+
+    Attributes:
+        query, key, value, output: W_Q, W_K, V and O of all heads.
+        heads: H; scale: factor of query · key (BART's k^−½; T5 has 1).
+    """
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    output: nn.Linear
+    heads: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class DecoderLayers:
+    """The program of a decoder.
+
+    Attributes:
+        entry: the module whose first input is the embedding, positions included.
+        steps: (name, module) in order: a summand's name, such as "cross_attention_2", and its last
+            linear map; None and a norm of the whole stream.
+        attentions: the layers' cross-attentions.
+    """
+
+    entry: nn.Module
+    steps: list[tuple[str | None, nn.Module]]
+    attentions: list[CrossAttention]
+
+
+def read_decoder(decoder: Any) -> DecoderLayers:
+    """The program of a decoder.
+
+    Raises:
+        ValueError: it is built neither like T5's nor like BART's.
+    """
+    try:
+        return _read_t5(decoder) if hasattr(decoder, "block") else _read_bart(decoder)
+    except (AttributeError, IndexError, TypeError) as error:
+        raise unknown_decoder(decoder) from error
+
+
+def unknown_decoder(decoder: nn.Module) -> ValueError:
+    """The error for a decoder whose residual stream cannot be read."""
+    name = getattr(decoder, "name_or_path", None)
+    return ValueError(
+        f"backbone.name={name}: must have a decoder that is built like T5's or BART's, got "
+        f"{type(decoder).__name__}"
+    )
+
+
+def _read_t5(decoder: Any) -> DecoderLayers:
+    layers = DecoderLayers(decoder.block[0], [], [])
+    for number, block in enumerate(decoder.block, start=1):
+        crossed = block.layer[1].EncDecAttention
+        outputs = block.layer[0].SelfAttention.o, crossed.o, block.layer[2].DenseReluDense.wo
+        layers.steps.extend(zip(_names(number), outputs, strict=True))
+        maps = crossed.q, crossed.k, crossed.v, crossed.o
+        # T5 has no scale; transformers has an attribute for it since 5.1.
+        scale = getattr(crossed, "scaling", 1.0)
+        layers.attentions.append(CrossAttention(*maps, crossed.n_heads, scale))
+    layers.steps.append((None, decoder.final_layer_norm))
+    return layers
+
+
+def _read_bart(decoder: Any) -> DecoderLayers:
+    first = getattr(decoder, "layernorm_embedding", None)
+    last = getattr(decoder, "layer_norm", None)  # exists where layers norm their inputs
+    layers = DecoderLayers(decoder.layers[0] if first is None else first, [], [])
+    if first is not None:
+        layers.steps.append((None, first))
+    for number, layer in enumerate(decoder.layers, start=1):
+        crossed = layer.encoder_attn
+        outputs = layer.self_attn.out_proj, crossed.out_proj, layer.fc2
+        norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
+        for name, output, norm in zip(_names(number), outputs, norms, strict=True):
+            layers.steps.append((name, output))
+            if last is None:
+                layers.steps.append((None, norm))
+        maps = crossed.q_proj, crossed.k_proj, crossed.v_proj, crossed.out_proj
+        layers.attentions.append(CrossAttention(*maps, crossed.num_heads, crossed.scaling))
+    if last is not None:
+        layers.steps.append((None, last))
+    return layers
+
+
+def _names(layer: int) -> list[str | None]:
+    return [f"{name}_{layer}" for name in SUBLAYERS]
+
+
+# The intermediate results of a pass ----------------------------------------------------------
 
 
 @dataclass
@@ -206,10 +318,7 @@ def trace_decoder(
         sides = queries.repeat_interleave(count, 0), batch.query_mask.repeat_interleave(count, 0)
         output, context = head.decode(*sides, rows)
     vectors, hidden = head.vectors(rows, context), output.last_hidden_state
-    parts = _pull_back(layers, seen, vectors, hidden)
-    if parts is None:
-        raise unknown_decoder(decoder)
-    readers, paths = parts
+    readers, paths = _pull_back(decoder, layers, seen, vectors, hidden)
     logits = at_least_float32((vectors * hidden).sum(-1))
     if head.output_bias is not None:
         paths["output_bias"] = at_least_float32(head.output_bias[rows])
@@ -249,8 +358,8 @@ def _recording(layers: DecoderLayers) -> Iterator[Seen]:
 
 
 def _pull_back(
-    layers: DecoderLayers, seen: Seen, vectors: Tensor, hidden: Tensor
-) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+    decoder: nn.Module, layers: DecoderLayers, seen: Seen, vectors: Tensor, hidden: Tensor
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Readers and paths as in `DecoderTrace`, without the output's bias.
 
     Goes through the stream from its end: the reader before a step is the gradient of the logit,
@@ -259,8 +368,8 @@ def _pull_back(
     Args:
         vectors: (B, M, d) e, the readers of the end of the stream, which is `hidden` (B, M, d).
 
-    Returns:
-        None if the stream is not the sum of its recorded parts.
+    Raises:
+        ValueError: the stream is not the sum of its recorded parts.
     """
     reader, stream, size = at_least_float32(vectors), at_least_float32(hidden), hidden.norm()
     readers: dict[str, Tensor] = {}
@@ -274,14 +383,14 @@ def _pull_back(
             constants[kind] = constants.get(kind, 0.0) + reader @ at_least_float32(bias)
         if name is None:
             if (stream - made).norm() > _ROUNDING * size:
-                return None
+                raise unknown_decoder(decoder)
             reader, stream, size = _through_norm(module, read, reader), read, read.norm()
         else:
             readers[name], stream = reader, stream - made
             paths[name] = (reader * (made if bias is None else made - bias)).sum(-1)
     embedding = at_least_float32(seen[layers.entry][0])
     if (stream - embedding).norm() > _ROUNDING * size:
-        return None
+        raise unknown_decoder(decoder)
     readers["embedding"], paths["embedding"] = reader, (reader * embedding).sum(-1)
     named = {name: constants[name] for name in CONSTANTS if name in constants}
     return readers, dict(reversed(paths.items())) | named

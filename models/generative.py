@@ -14,7 +14,6 @@ from torch import Tensor
 from gr_mvdr import cross_attention
 from gr_mvdr.backbones import encode, load_backbone
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import BeamSearchResult, beam_search
 from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.names import Names
@@ -79,7 +78,9 @@ class GenerativeSystem(System):
         """
         super().__init__(optimizer)
         self.backbone = load_backbone(**backbone, decoder_layers=decoder_layers, decodes=True)
-        read_decoder(self.backbone.get_decoder())  # one that no alignment can be read from
+        cross_attention.read_decoder(
+            self.backbone.get_decoder()
+        )  # one that no alignment can be read from
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`

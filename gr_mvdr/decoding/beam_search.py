@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.options import Size, checked
@@ -145,7 +144,8 @@ def beam_search(
     """
     parents = queries = torch.arange(batch_size, device=device)
     last, sizes = torch.zeros_like(queries), [1] * batch_size
-    live = Hypotheses(queries, queries[:, None][:, :0], torch.zeros(batch_size, device=device))
+    tokens = torch.full((batch_size, length), -1, device=device)
+    live = Hypotheses(queries, tokens, torch.zeros(batch_size, device=device))
     state = constraint.root(batch_size, device)
     # Hypotheses that have ended, and the candidates of every step.
     ended: list[Hypotheses] = []
@@ -175,22 +175,22 @@ def beam_search(
         chosen = take_best_of_each(preferred, of_query, 2 * beam_size)  # (B, k)
         is_there, places = chosen >= 0, chosen.flatten().clamp(min=0)
         row = successors.row[places]
-        tokens = torch.cat([live.tokens[row], successors.token[places, None]], dim=1)
+        tokens, token = live.tokens[row], successors.token[places]
+        tokens[:, depth - 1] = token
         best = Hypotheses(live.query[row], tokens, scores[places])
-        is_end = (tokens[:, -1] == (-1 if end_token is None else end_token)).view_as(chosen)
+        is_end = (token == (-1 if end_token is None else end_token)).view_as(chosen)
         goes_on = is_there & ~is_end
         goes_on &= goes_on.cumsum(1) <= beam_size
         candidates.append(best[is_there.flatten()])
         ended.append(best[(is_there & is_end).flatten()])
         sizes = goes_on.sum(1).tolist()
         going_on = goes_on.flatten().nonzero().squeeze(1)
-        live, last, parents = best[going_on], tokens[going_on, -1], row[going_on]
+        live, last, parents = best[going_on], token[going_on], row[going_on]
         if depth == length or not len(live):
             break
         state = successors.state[places[going_on]]
-    final = _concatenate([*ended, live], length)
+    final, best = _concatenate([*ended, live]), _concatenate(candidates)
     final = final[final.log_probs.argsort(descending=True, stable=True)]
-    best = _concatenate(candidates, length)
     final, best = (part[part.query.argsort(stable=True)] for part in (final, best))
     return BeamSearchResult(final, best, first)
 
@@ -222,8 +222,6 @@ def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
     return (begins.unsqueeze(1) + column.gather(1, order)).masked_fill(best == -torch.inf, -1)
 
 
-def _concatenate(parts: list[Hypotheses], length: int) -> Hypotheses:
-    """All hypotheses, their tokens padded to (n, length)."""
-    tokens = [pad(part.tokens, (0, length - part.tokens.shape[1]), value=-1) for part in parts]
-    query, log_probs = ([vars(part)[name] for part in parts] for name in ("query", "log_probs"))
-    return Hypotheses(torch.cat(query), torch.cat(tokens), torch.cat(log_probs))
+def _concatenate(parts: list[Hypotheses]) -> Hypotheses:
+    every = zip(*(vars(part).values() for part in parts), strict=True)
+    return Hypotheses(*map(torch.cat, every))

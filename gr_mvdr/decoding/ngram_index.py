@@ -5,7 +5,6 @@ count, its entries are the prefix's places. The prefix's successors begin at `lo
 neighbours share exactly t tokens, so the array of shared prefix lengths lists them.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ LISTED_DEPTHS = 2
 DEPTH, DEEPEST = 16, 255  # tokens of the longest n-gram, unless asked for more, and at most
 # Tokens, with one more for each document, that int32 can number.
 MOST = np.iinfo(np.int32).max
-_ROWS = range(MOST)
 
 
 @dataclass(frozen=True)
@@ -147,15 +145,13 @@ class NgramIndex:
         """How often the n-gram occurs."""
         if len(ngram) > self.depth:
             return len(self.positions(ngram))
-        low, high = self._interval(ngram)
-        return high - low
+        low, high = self.intervals([ngram])
+        return int(high[0] - low[0])
 
     def successors(self, ngram: Sequence[int]) -> np.ndarray:
         """The distinct tokens that follow the n-gram somewhere, ascending, int64."""
         if len(ngram) < self.depth:
-            low, high = self._interval(ngram)
-            state = Intervals(np.array([low]), np.array([high]), len(ngram))
-            return self.expand(state).token.numpy()
+            return self.expand(Intervals(*self.intervals([ngram]), len(ngram))).token.numpy()
         following = self.text[self.positions(ngram) + len(ngram)]
         return np.unique(following[following != self.terminator]).astype(np.int64)
 
@@ -169,34 +165,13 @@ class NgramIndex:
 
     def positions(self, ngram: Sequence[int]) -> np.ndarray:
         """Every place of `text` where the n-gram begins, in no particular order, int64."""
-        places = self.suffixes[slice(*self._interval(ngram[: self.depth]))].astype(np.int64)
+        (low,), (high,) = self.intervals([ngram[: self.depth]])
+        places = self.suffixes[low:high].astype(np.int64)
         for t in range(self.depth, len(ngram)):
             if ngram[t] == self.terminator:  # no token, and behind the last one nothing comes
                 return places[:0]
             places = places[self.text[places + t] == ngram[t]]
         return places
-
-    def _interval(self, ngram: Sequence[int]) -> tuple[int, int]:
-        """`intervals` of one n-gram: numpy's time for a call would be most of it."""
-        if not len(ngram):
-            return 0, len(self)
-        token = int(ngram[0])
-        branch = bisect_left(self.tokens.data, token)
-        if branch == len(self.tokens) or self.tokens[branch] != token:
-            return 0, 0
-        low, high = self._branches[0][branch : branch + 2].tolist()
-        text, suffixes = self.text.data, self.suffixes.data  # of these an item is an integer
-        for t in range(1, len(ngram)):
-            token = int(ngram[t])
-            if not 0 <= token < self.terminator:
-                return low, low
-
-            def token_at(row: int, t: int = t) -> int:
-                return text[suffixes[row] + t]
-
-            low = bisect_left(_ROWS, token, low, high, key=token_at)
-            high = bisect_left(_ROWS, token + 1, low, high, key=token_at)
-        return low, high
 
     def intervals(self, ngrams: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """The intervals of n-grams of at most `depth` tokens, all at once.

@@ -118,7 +118,7 @@ class SearchTrace:
     ) -> None:
         """The search's `observer`: the successors among which a step chooses."""
         self._stop("constraint")
-        prefixes = list(map(tuple, live.tokens.tolist()))
+        prefixes = list(map(tuple, live.tokens[:, : depth - 1].tolist()))
         gold = torch.zeros_like(successors.row, dtype=torch.bool)
         for row, prefix in enumerate(prefixes):
             wanted = successors.token.new_tensor(self._next.get(prefix, []))

@@ -28,8 +28,9 @@ KNOWN = (
 def find_metric(name: str) -> str | None:
     """Our name of a metric, such as "mrr@10" for ir_measures' "RR@10"; None for an unknown one."""
     kind, _, rank = name.lower().partition("@")
-    ours = f"{_OTHERS.get(kind, kind)}@{rank}"
-    return ours if is_metric(ours) else None
+    kind = _OTHERS.get(kind, kind)
+    known = kind in KINDS and rank.isdecimal() and int(rank) > 0
+    return f"{kind}@{rank}" if known else None
 
 
 def name_metric(name: str) -> str:
@@ -54,8 +55,7 @@ def rank_of(metric: str) -> int:
 
 def is_metric(name: str) -> bool:
     """Whether a name is one of our metrics: "mrr@10", not "mrr@10_low"."""
-    kind, _, rank = name.partition("@")
-    return kind in KINDS and rank.isdecimal() and int(rank) > 0
+    return find_metric(name) == name
 
 
 @lru_cache(maxsize=2**18)  # many queries have the same pattern: one relevant document at rank r

@@ -209,14 +209,17 @@ def k_means(vectors: np.ndarray, count: int, seed: int, spherical: bool = False)
 
     if count >= len(vectors):
         return vectors
-    clustering = faiss.Clustering(vectors.shape[1], count)
-    clustering.spherical = spherical
-    clustering.seed, clustering.niter = seed, ITERATIONS
-    clustering.min_points_per_centroid = 1  # small collections need no warning
-    clustering.max_points_per_centroid = PER_CENTROID
-    index = faiss.IndexFlatIP if spherical else faiss.IndexFlatL2
-    clustering.train(np.ascontiguousarray(vectors), index(vectors.shape[1]))
-    return faiss.vector_to_array(clustering.centroids).reshape(count, -1).copy()
+    means = faiss.Kmeans(
+        vectors.shape[1],
+        count,
+        niter=ITERATIONS,
+        seed=seed,
+        spherical=spherical,
+        min_points_per_centroid=1,  # small collections need no warning
+        max_points_per_centroid=PER_CENTROID,
+    )
+    means.train(np.ascontiguousarray(vectors))
+    return means.centroids
 
 
 def _cells_of(centroids: Tensor) -> Any:

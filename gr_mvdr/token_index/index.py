@@ -212,26 +212,22 @@ class TokenIndex:
         ladder = self._ladder(options, depth)
         if not (self.directory / SAMPLE).is_file():
             return {"mode": "exact"} if may_be_exact else ladder[min(3, len(ladder) - 1)]
+        cheap = [values for values in ladder if not self._is_dearer_than_exact(options, values)]
+        tried = [*cheap, {"mode": "exact"}] if may_be_exact else cheap or ladder[:1]
         sample = PackedTokens(**open_tensors(self.directory / SAMPLE)[0]).pad()
         queries = [sample.unpad(number) for number in range(len(sample))]
         costs, self.costs = self.costs, SearchCosts()  # those of the user's searches are kept
         exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
         wanted = self._best(queries, scoring, exact, depth)
-        best, chosen = -1.0, ladder[0]
-        for values in ladder:
-            may_stop = may_be_exact or best >= 0
-            if may_stop and self._is_dearer_than_exact(options, values):
-                break
+        recalls: list[float] = []
+        while len(recalls) < len(tried) and max(recalls, default=0.0) < options.recall:
+            values = tried[len(recalls)]
             results = self._best(queries, scoring, replace(options, **values), depth)
             shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
-            recall = fmean(shares) - pstdev(shares) / len(shares) ** 0.5
-            if recall > best:
-                best, chosen = recall, values
-            if best >= options.recall:
-                break
-        if may_be_exact and best < options.recall:
-            best, chosen = 1.0, {"mode": "exact"}
+            recalls.append(fmean(shares) - pstdev(shares) / len(shares) ** 0.5)
         self.costs = costs
+        best = max(recalls)
+        chosen = tried[recalls.index(best)]
         shown = ", ".join(f"{key}={value}" for key, value in chosen.items())
         print(f"model.search.recall={options.recall}: {shown} finds {best:.3f} of the best {depth}")
         return chosen
