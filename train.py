@@ -236,6 +236,6 @@ def measure_run(
 def main(config: DictConfig) -> None:
     """Trains in as many processes as the configuration asks for."""
     if (processes := processes_to_start(config)) > 1:
-        launch(processes)
+        launch(processes, config.trainer)
     else:
         train(config)

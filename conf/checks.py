@@ -15,7 +15,6 @@ from conf.rules import RULES
 from conf.signatures import Definition, read_signature
 from gr_mvdr.files import hub_options, is_on_hub
 from gr_mvdr.options import (
-    ROOMS,
     Signature,
     check_options,
     describe_type,
@@ -80,17 +79,11 @@ def find_types(nodes: dict[str, Any], key: str) -> list[Any]:
         return []
     types = [next((kind for line, kind in RULES.items() if fnmatchcase(key, line)), None)]
     if group and (taker := read_taker(nodes, group)) is not None:
-        # The table replaces the signatures of libraries, which take more than they declare.
-        if types == [None] or _is_of_project(nodes[group]):
-            types.append(taker.types.get(name))
+        types.append(taker.types.get(name))
     elif group and types == [None]:
         holds = [kind for kind in _kinds(nodes, group) if get_origin(kind) is type(nodes[group])]
         types += [get_args(kind)[-1] for kind in holds]
     return [kind for kind in types if kind is not None]
-
-
-def _is_of_project(group: Any) -> bool:
-    return str(group.get("_target_")).partition(".")[0] in ROOMS
 
 
 def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
@@ -139,12 +132,14 @@ def _origin(key: str, written: dict[str, Any]) -> str:
     return key
 
 
-def _read_class(key: str, name: str) -> Signature:
-    """The signature of a class or function by its dotted path.
+def _read_class(key: str, name: str) -> Signature | None:
+    """The signature of a class or function by its dotted path; None: Lightning checks its own.
 
     Raises:
         ValueError: it is missing; names the key.
     """
+    if name.startswith("pytorch_lightning."):
+        return None
     if (signature := read_signature(name)) is not None:
         return signature
     try:

@@ -6,7 +6,7 @@ Nothing heavy is imported before the command line is parsed and all values are c
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -43,10 +43,7 @@ _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
 
 _SHARED = ("multi_vector.yaml", "docid.yaml")  # the keys of most models
-_TAKERS = {
-    "data": "data_modules.sources.FilesDataModule",
-    "trainer": "pytorch_lightning.Trainer",
-}
+_DATA = "data_modules.sources.FilesDataModule"
 _SWEEP = "is a sweep, which needs the command line"
 RESUME = "interrupted: the same command with resume=true goes on"
 
@@ -77,14 +74,12 @@ def _run_command(name: str, target: str) -> None:
         with report_errors():
             check_values(config)
             check_hub(config)
-            if "trainer" in config and config.trainer.devices != 1:
-                from conf.launch import announce_processes  # imports torch
-
-                announce_processes(config.trainer)
             getattr(import_module(module), function)(config)
 
     register_resolvers()
-    with report_errors(), _raised_by_hydra():
+    # Hydra prints its errors over many lines and exits; here it raises them.
+    internals.run_and_report = lambda function: function()
+    with report_errors():
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         _check_flags(sys.argv[1:])
         _check_options(sys.argv[1:])
@@ -181,21 +176,6 @@ def _check_options(arguments: list[str]) -> None:
         if names := {path.stem for path in folder.glob("*.yaml")} | {*list_options(group)}:
             said = ", ".join(sorted(names))
             raise ValueError(f"{argument}: must be one of {said}; ~{group} leaves the group out")
-
-
-@contextmanager
-def _raised_by_hydra() -> Iterator[None]:
-    """Hydra prints its errors over many lines and exits; here it raises them."""
-    kept = internals.run_and_report
-
-    def run(function: Callable[[], Any]) -> Any:
-        return function()
-
-    internals.run_and_report = run
-    try:
-        yield
-    finally:
-        internals.run_and_report = kept
 
 
 @contextmanager
@@ -310,8 +290,7 @@ def find_similar_keys(key: str) -> list[str]:
     """Similar keys and groups: `data.path` for `path`, `model` for `modle`."""
     shared = (OmegaConf.to_container(OmegaConf.load(CONFIGURATIONS / file)) for file in _SHARED)
     listed = [*RULES, *(name for content in shared for name, _ in walk(content))]
-    for group, path in _TAKERS.items():
-        listed += [f"{group}.{name}" for name in read_signature(path).types]
+    listed += [f"data.{name}" for name in read_signature(_DATA).types]
     known = dict.fromkeys(name for name in listed if "*" not in name and name != key)
     groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
     ends = {name: name.rpartition(".")[2] for name in [*known, *sorted(groups - known.keys())]}

@@ -25,11 +25,8 @@ SHOWN_CHANGE, SHOWN_CHANGES = 24, 48  # letters of a run's name for one change, 
 
 def register_resolvers() -> None:
     """Makes the resolvers known to OmegaConf."""
-    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-    OmegaConf.register_new_resolver("wandb_offline", wandb_offline, replace=True)
-    OmegaConf.register_new_resolver("wandb_group", wandb_group, replace=True)
-    OmegaConf.register_new_resolver("one_of", one_of, replace=True)
-    OmegaConf.register_new_resolver("pretrained", pretrained, replace=True)
+    for resolver in (run_name, wandb_offline, wandb_group, one_of, pretrained):
+        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 
 def run_name(model: str, data: str, overrides: list[str]) -> str:

@@ -46,37 +46,29 @@ def processes_to_start(config: DictConfig) -> int:
         raise ValueError(
             f"trainer.num_nodes={nodes}: start torchrun on each of the nodes, see docs/training.md"
         )
-    return device_count(config.trainer.devices, config.trainer.accelerator)
-
-
-def device_count(devices: int | str | ListConfig, accelerator: str) -> int:
-    """The number of devices that Lightning would use: a number, a list, or all GPUs (auto, −1)."""
+    devices = config.trainer.devices  # as Lightning reads them
     if str(devices) in ("auto", "-1"):
-        return max(1, torch.cuda.device_count()) if accelerator != "cpu" else 1
+        return max(1, torch.cuda.device_count()) if config.trainer.accelerator != "cpu" else 1
     if isinstance(devices, ListConfig):
         return len(devices)
     return len(devices.strip(",").split(",")) if "," in str(devices) else int(devices)
 
 
-def announce_processes(trainer: DictConfig) -> None:
-    """Prints the number of processes that training will start, as their imports take a while."""
-    count = device_count(trainer.devices, trainer.accelerator)
-    if count == 1 or "LOCAL_RANK" in os.environ:
-        return
-    gpus = 0 if trainer.accelerator == "cpu" else torch.cuda.device_count()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    there = f"{gpus} GPUs" if gpus else f"{cores} cores"
-    slow = "; more processes than cores are slower" if not gpus and count > (cores or 1) else ""
-    devices = f"trainer.devices={trainer.devices}"
-    print(f"{devices}: training starts {count} processes on {there}{slow}", flush=True)
+def launch(processes: int, trainer: DictConfig) -> None:
+    """Runs this Hydra job in several processes of this machine, and says so.
 
-
-def launch(processes: int) -> None:
-    """Runs this Hydra job in several processes of this machine.
+    Args:
+        trainer: the configuration's.
 
     Raises:
         SystemExit: one of them failed, with its status; it has printed the reason.
     """
+    gpus = 0 if trainer.accelerator == "cpu" else torch.cuda.device_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    there = f"{gpus} GPUs" if gpus else f"{cores} cores"
+    slow = "; more processes than cores are slower" if not gpus and processes > (cores or 1) else ""
+    devices = f"trainer.devices={trainer.devices}"
+    print(f"{devices}: training starts {processes} processes on {there}{slow}", flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     settings = LaunchConfig(
         min_nodes=1,

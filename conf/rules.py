@@ -38,7 +38,6 @@ Group = dict
 Splits = Text | list[Text]
 Metric = Annotated[str, Rule(KNOWN, find_metric)]
 Devices = Annotated[str, Rule("numbers of devices such as 0,1", _counts_devices)]
-Shape = Annotated[Group, Definition("transformers.models.t5.configuration_t5.T5Config")]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
 PartWeights = Annotated[
     list[NonNegative],
@@ -109,7 +108,7 @@ RULES: dict[str, Any] = {
     "backbone.gradient_checkpointing": bool,
     "backbone.initialisation": Literal["random", "mimetic"],
     "backbone.latent": Rate,
-    "backbone.shape": Shape | None,
+    "backbone.shape": Group | None,
     "backbone.shape.feed_forward_proj": Text,
     "backbone.shape.num_*": Size,
     "backbone.shape.d_*": Size,
@@ -123,6 +122,7 @@ RULES: dict[str, Any] = {
     "trainer.devices": Size | Literal["auto", -1] | _some(Count) | Devices,
     "trainer.precision": Precision,
     # Lightning itself checks the other keys when the trainer is made, before anything is trained.
+    "trainer.max_time": Any,
     "trainer.gradient_clip_val": NonNegative | None,
     "trainer.accumulate_grad_batches": Size,
     "trainer.check_val_every_n_epoch": Size | None,

@@ -1,8 +1,6 @@
-"""The signature of a class, read from its source: importing it would take seconds of torch.
+"""The signature of a class of this project, read from its source: importing would take seconds.
 
-The reader follows imports, base classes, dataclasses and type aliases. Where the source is not
-enough (compiled code, classes made by code), `read_signature` returns None and the caller imports
-the class.
+The reader follows imports, base classes, dataclasses and type aliases within the project.
 """
 
 import ast
@@ -10,19 +8,16 @@ import builtins
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.machinery import PathFinder
-from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gr_mvdr import options
 from gr_mvdr.options import ROOMS, Signature
 
+_HOUSE = Path(__file__).parents[1]
 # What annotations are made of, besides the types of `gr_mvdr.options`.
 _TYPES = {name: getattr(typing, name) for name in ("Annotated", "Literal", "Optional", "Union")}
 _TYPES |= {"Mapping": Mapping, "Sequence": Sequence, "Any": Any}
-# Base classes without an `__init__`.
-_PLAIN_BASES = {"object", "ABC", "Generic", "Protocol"}
 
 
 class Definition(NamedTuple):
@@ -34,58 +29,53 @@ class Definition(NamedTuple):
     path: str
 
 
-Place = tuple[str, ast.ClassDef | ast.FunctionDef]  # a module, and a definition in it
+Place = tuple[str, Any]  # a module, and a class, a function or an alias that it defines
 Parameters = tuple[dict[str, Any], bool]  # their types, and whether any other name is taken, too
 
 
 @cache
 def read_signature(path: str) -> Signature | None:
-    """The signature of the class or function of a dotted path; None: the source cannot tell.
+    """The signature of the class or function of a dotted path; None: this project has none.
 
     Which parameters have a default is not read.
     """
-    if (place := _find(*path.rpartition(".")[::2])) is None:
-        return None
-    name = place[1].name
-    if isinstance(place[1], ast.FunctionDef):
-        types, open_ended = _read_parameters(*place)
-        return Signature(name, types, open_ended=open_ended)
-    types, open_ended = {}, False
-    for parent in _lineage(*place):
-        if parent is None:
+    place = _find(*path.rpartition(".")[::2])
+    match place:
+        case module, ast.FunctionDef() as function:
+            types, open_ended = _read_parameters(module, function)
+        case module, ast.ClassDef() as definition:
+            types, open_ended = {}, False
+            for parent in _lineage(module, definition):
+                if (own := _read_class(*parent)) is not None:
+                    types, open_ended = own[0] | types, own[1]
+                    if not open_ended:
+                        break
+        case _:
             return None
-        if (own := _read_class(*parent)) is not None:
-            types, open_ended = own[0] | types, own[1]
-            if not open_ended:
-                break
-    return Signature(name, types, open_ended=open_ended)
+    return Signature(place[1].name, types, open_ended=open_ended)
 
 
 def _read_class(module: str, definition: ast.ClassDef) -> Parameters | None:
     """The parameters of a class's own `__init__`; None: it has none."""
-    methods = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
-    if "__init__" in methods:
-        types, open_ended = _read_parameters(module, methods["__init__"])
-        del types[next(iter(types))]  # self
-        return types, open_ended
-    if "__new__" in methods:
-        return {}, True
+    for node in definition.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            types, open_ended = _read_parameters(module, node)
+            del types[next(iter(types))]  # self
+            return types, open_ended
     return (_fields(module, definition), False) if _is_dataclass(definition) else None
 
 
 def _is_dataclass(definition: ast.ClassDef) -> bool:
-    # transformers makes its configurations dataclasses under a decorator of its own.
-    decorators = map(ast.unparse, definition.decorator_list)
-    return any("dataclass" in name or name == "strict" for name in decorators)
+    return any("dataclass" in ast.unparse(decorator) for decorator in definition.decorator_list)
 
 
 def _fields(module: str, definition: ast.ClassDef) -> dict[str, Any]:
     """A dataclass's fields, its parents' among them."""
     return {
-        node.target.id: _evaluate(parent[0], node.annotation)
-        for parent in _lineage(module, definition)
-        if parent is not None and _is_dataclass(parent[1])
-        for node in parent[1].body
+        node.target.id: _evaluate(source, node.annotation)
+        for source, parent in _lineage(module, definition)
+        if _is_dataclass(parent)
+        for node in parent.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         if "ClassVar" not in ast.unparse(node.annotation)
         if node.value is None or "init=False" not in ast.unparse(node.value)
@@ -114,93 +104,50 @@ def _evaluate(module: str, annotation: ast.expr | None) -> Any:
 
 @cache
 def _resolve(module: str, name: str) -> Any:
-    """What a name in an annotation means; follows the aliases of this project's modules."""
+    """What a name in an annotation means; follows aliases."""
     if name in _TYPES:
         return _TYPES[name]
-    in_project = module.partition(".")[0] in ROOMS
-    for node in _statements(module) if in_project else ():
-        match node:
-            case ast.ClassDef() | ast.FunctionDef() if node.name == name:
-                return Definition(f"{module}.{name}")
-            case ast.Assign(targets=[ast.Name(id=target)]) if target == name:
-                return _evaluate(module, node.value)
-            case ast.ImportFrom(module=options.__name__):
-                if name in (alias.name for alias in node.names):
-                    return getattr(options, name, Any)
-            case ast.ImportFrom():
-                for alias in node.names:
-                    if (alias.asname or alias.name) == name:
-                        return _resolve(_source(module, node), alias.name)
+    match _find(module, name):
+        case options.__name__, _:
+            return getattr(options, name)
+        case source, ast.Assign(value=value):
+            return _evaluate(source, value)
+        case source, node:
+            return Definition(f"{source}.{node.name}")
     return getattr(builtins, name, Any)
 
 
-def _lineage(module: str, definition: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef] | None]:
-    """A class and its parents, the nearest first; None for one that is not found."""
+def _lineage(module: str, definition: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
+    """A class and its parents within the project, the nearest first."""
     yield module, definition
     for base in definition.bases:
-        name = ast.unparse(base).partition("[")[0]
-        if name.rpartition(".")[2] not in _PLAIN_BASES:
-            place = _find(module, name)
-            if place is None or not isinstance(place[1], ast.ClassDef):
-                yield None
-            else:
-                yield from _lineage(place[0], place[1])
+        place = _find(module, ast.unparse(base).partition("[")[0])
+        if place is not None:
+            yield from _lineage(*place)
 
 
 def _find(module: str, name: str) -> Place | None:
-    """Where what a module calls by this name (with dots or without) is defined."""
-    head, _, rest = name.partition(".")
+    """Where what a module calls by this name is defined; None: outside the project."""
     for node in _statements(module):
         match node:
-            case ast.ClassDef() | ast.FunctionDef() if node.name == name:
+            case (
+                ast.ClassDef(name=own)
+                | ast.FunctionDef(name=own)
+                | ast.Assign(targets=[ast.Name(id=own)])
+            ) if own == name:
                 return module, node
-            case ast.ImportFrom():
-                source = _source(module, node)
+            case ast.ImportFrom(module=str(source)):
                 for alias in node.names:
-                    if (alias.asname or alias.name) == head:
-                        inner = f"{source}.{alias.name}"
-                        return _find(inner, rest) if rest else _find(source, alias.name)
-            case ast.Import():
-                for alias in node.names:
-                    if alias.asname == head:
-                        return _find(alias.name, rest)
-                    if not alias.asname and name.startswith(f"{alias.name}."):
-                        return _find(alias.name, name.removeprefix(f"{alias.name}."))
+                    if (alias.asname or alias.name) == name:
+                        return _find(source, alias.name)
     return None
-
-
-def _source(module: str, node: ast.ImportFrom) -> str:
-    if not node.level:
-        return node.module or ""
-    package = module if _file(module).name == "__init__.py" else module.rpartition(".")[0]
-    return resolve_name("." * node.level + (node.module or ""), package)
 
 
 @cache
 def _statements(module: str) -> list[ast.stmt]:
-    """A module's own statements, those within if and try among them; [] without a source."""
-    if (file := _file(module)) is None:
-        return []
-    statements, waiting = [], [*ast.parse(file.read_text(encoding="utf-8")).body]
-    while waiting:
-        statements.append(node := waiting.pop(0))
-        if isinstance(node, ast.If | ast.Try):
-            waiting = [*node.body, *node.orelse, *waiting]
-    return statements
-
-
-@cache
-def _file(module: str) -> Path | None:
-    """A module's source; only the import system's finders are asked, nothing is imported."""
-    top, *inner = module.split(".")
-    try:
-        spec, name = find_spec(top), top
-    except ValueError:  # it was made by code
-        return None
-    for part in inner:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
-    file = Path(spec.origin) if spec is not None and spec.origin else None
-    return file if file is not None and file.suffix == ".py" else None
+    """The statements of a module of this project, else []."""
+    path = _HOUSE.joinpath(*module.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if module.partition(".")[0] in ROOMS and file.is_file():
+            return ast.parse(file.read_text(encoding="utf-8")).body
+    return []

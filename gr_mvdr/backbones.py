@@ -298,6 +298,8 @@ def _new_t5(
     Raises:
         ValueError: transformers or torch cannot make a T5 of these values.
     """
+    if unknown := sorted(shape.keys() - T5Config().to_dict().keys()):
+        raise ValueError(f"backbone.shape.{unknown[0]}: must be a key of transformers' T5Config")
     token = torch.zeros(1, 1, dtype=torch.long)
     both = {"decoder_input_ids": token} if decodes else {}
     try:

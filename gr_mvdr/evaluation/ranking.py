@@ -59,8 +59,6 @@ class Ranking:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ranking) and self._answered() == other._answered()
 
-    __hash__ = None
-
     def __repr__(self) -> str:
         return f"Ranking of {sum(map(len, self._results.values()))} documents, {len(self)} queries"
 
