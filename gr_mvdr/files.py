@@ -316,11 +316,12 @@ def write_json(path: str | Path, content: Any, indent: int | None = 2) -> None:
 
 def temporary_folder(name: str) -> Path:
     """Creates a folder in the system's temporary folder; it is removed when this process ends."""
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_process_folder().name))
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_process_folder(os.getpid()).name))
 
 
 @cache
-def _process_folder() -> tempfile.TemporaryDirectory:
+def _process_folder(process: int) -> tempfile.TemporaryDirectory:
+    """The process's own temporary folder; a forked child makes another."""
     return tempfile.TemporaryDirectory(prefix="gr-mvdr-")
 
 

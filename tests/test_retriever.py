@@ -142,7 +142,9 @@ def test_eight_threads_take_turns_and_find_what_one_finds(colbert, monkeypatch):
 
 
 def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("gr_mvdr.files._process_folder", lambda: SimpleNamespace(name=tmp_path))
+    monkeypatch.setattr(
+        "gr_mvdr.files._process_folder", lambda process: SimpleNamespace(name=tmp_path)
+    )
     for system in ("t5_colbert", "t5_seal"):
         retriever = Retriever.load(finished_run(system, *TINY))
         for text in ("another text", "a second text"):

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from omegaconf import OmegaConf
 
+from conf.composition import take_settings
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
 from tests.families import save_family
@@ -84,6 +86,14 @@ def test_weights_that_do_not_suit_the_model_are_named(run, pylate, encoder_decod
         with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
             run(weights, f"model={model}", "name=run", *NO_ANALYSIS)
         assert "\n" not in str(raised.value)
+
+
+def test_a_key_whose_whole_group_the_chosen_model_lacks_is_named_too():
+    config = OmegaConf.create({"weights": "W", "model": {"dimension": 8}})
+    take_settings(config, {"model.dimension": 6}, ["+model.dimension=8"])
+    assert config.model.dimension == 8, "the user typed it"
+    with pytest.raises(ValueError, match="weights=W: has tokenizer.markers.query=null, the chosen"):
+        take_settings(config, {"tokenizer.markers.query": None}, [])
 
 
 def test_a_name_of_the_hub_is_fetched_as_data(monkeypatch, pylate):
