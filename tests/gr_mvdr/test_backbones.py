@@ -114,3 +114,9 @@ def test_without_a_hub_a_cached_model_is_loaded_and_another_refused_at_once(no_h
     assert torch.equal(loaded.shared.weight, saved.shared.weight)
     with pytest.raises(FileNotFoundError, match="backbone.name=owner/tin: .* cannot be reached"):
         load_backbone("owner/tin", decodes=True)
+
+
+def test_a_key_that_no_t5_has_is_named():
+    """transformers would take any."""
+    with pytest.raises(ValueError, match=r"backbone\.shape\.d_modle: must be a key of"):
+        load_backbone(None, shape=SHAPE | {"d_modle": 32})
