@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle
 from math import isfinite
 from pathlib import Path
 from random import Random
@@ -33,7 +34,7 @@ from omegaconf import DictConfig
 from pandas import DataFrame
 
 from analysis.evaluation import judge
-from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
+from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
 from analysis.runs.run_folder import named_folders
 from analysis.statistics import interval
 from analysis.tables.comparison import Comparison, compare_runs, place_tables
@@ -435,34 +436,14 @@ def tabulate(rows: Sequence[Row], split: str, measure: str) -> Table:
     return pivot(cells, f"{split}: {MEASURES[measure]}", corner="")
 
 
-@styled
 def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
     """The shifts of the score: a panel a split, a marker a system, bars are the intervals."""
-    table = DataFrame(rows).query("measure == 'shift'")
-    systems = table["system"].unique()
-    names = [name for name in [*PERTURBATIONS][::-1] if name in set(table["perturbation"])]
-    splits = table.groupby("split", sort=False)
-    figure, panels = page_panels(title, len(splits), 1.2 + 0.26 * len(names), sharey=True)
-    for axes, (split, shifts) in zip(panels, splits, strict=True):
-        for number, system in enumerate(systems):
-            own = shifts[shifts["system"] == system]
-            step = 0.7 * ((len(systems) - 1) / 2 - number) / len(systems)
-            axes.errorbar(
-                own["value"],
-                own["perturbation"].map(names.index) + step,
-                xerr=[own["value"] - own["low"], own["high"] - own["value"]],
-                linestyle="none",
-                marker=MARKERS[number % len(MARKERS)],
-                color=COLOURS[number % len(COLOURS)],
-                label=system,
-            )
-        axes.axvline(0, color="#666666", linewidth=0.8)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_title(split, parse_math=False)
-        axes.set_xlabel("change of the score")
-        axes.grid(axis="x")
-    legend_below(figure, 4)
-    return figure
+    table = DataFrame(rows).query("measure == 'shift'").set_index("perturbation")
+    table = table.loc[[name for name in PERTURBATIONS if name in table.index]].reset_index()
+    names = {"split": "place", "perturbation": "name", "system": "series"}
+    systems, looks = table["system"].unique(), zip(cycle(COLOURS), cycle(MARKERS), strict=False)
+    looks = dict(zip(systems, looks, strict=False))
+    return forest_figure(table.rename(columns=names), title, looks, "change of the score", 0.7)
 
 
 def compare_axioms(

@@ -30,7 +30,7 @@ from pandas import DataFrame, Series, concat
 from torch.linalg import matrix_norm
 
 from analysis.alignment_store import MANIFEST, AlignmentStore
-from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
+from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
 from analysis.low_rank import composite_norm, equal_rows_residual, real_entries
 from analysis.runs.run_folder import STUDY, Run, named_folders
 from analysis.statistics import NORMAL, holm, interval, randomisation_test
@@ -321,34 +321,17 @@ def tabulate_place(found: DataFrame, place: str) -> Table:
     return Table(place, columns, rows, corner="claim")
 
 
-@styled
 def draw_claims(table: DataFrame, title: str) -> Figure:
     """A forest plot: effects with their intervals, counted from the bound; right is as claimed."""
     shown = table[table["missing"] == ""]
     several = shown.groupby("claim")["systems"].transform("nunique") > 1
     labels = shown["claim"].where(~several, shown["claim"] + ": " + shown["systems"])
-    names, places = list(labels.unique()[::-1]), shown["place"].unique()
     heading = f"{title}: effects from the claim's bound on, right of 0 is as claimed"
-    height = 1.2 + 0.24 * max(1, len(names))
-    figure, panels = page_panels(heading, max(1, len(places)), height, sharey=True)
-    for axes, place in zip(panels, places, strict=False):
-        for verdict, (colour, marker) in LOOKS.items():
-            drawn = shown[(shown["place"] == place) & (shown["verdict"] == verdict)]
-            above = count_from_bound(drawn)
-            ends = above[["low", "high"]]
-            bars = [above["effect"] - ends.min(axis=1), ends.max(axis=1) - above["effect"]]
-            axes.errorbar(
-                above["effect"],
-                [names.index(label) for label in labels[drawn.index]],
-                xerr=bars,
-                **{"linestyle": "none", "marker": marker, "color": colour, "label": verdict},
-            )
-        axes.axvline(0, color="#666666", linewidth=0.8)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_title(place.replace(" (", "\n(", 1), parse_math=False)
-        axes.grid(axis="x")
-    legend_below(figure, 3)
-    return figure
+    effects = count_from_bound(shown)
+    marks = {"place": shown["place"].str.replace(" (", "\n(", n=1, regex=False), "name": labels}
+    marks |= {"series": shown["verdict"], "value": effects["effect"]}
+    marks |= {"low": effects.min(axis=1), "high": effects.max(axis=1)}
+    return forest_figure(DataFrame(marks), heading, LOOKS)
 
 
 def format_claims(table: DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[str]:

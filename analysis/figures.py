@@ -6,6 +6,7 @@ the ACM's two-column page.
 
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -118,6 +119,41 @@ def draw_boxes(axes: Axes, frame: DataFrame, **columns: Any) -> None:
         ax=axes,
         **columns,
     )
+
+
+@styled
+def forest_figure(
+    table: DataFrame,
+    title: str,
+    looks: Mapping[str, tuple[str, str]],
+    axis: str = "",
+    apart: float = 0,
+) -> Figure:
+    """Values with their intervals: a panel a place, a row a name, a mark a series.
+
+    Args:
+        table: `place`, `name`, `series`, `value`, `low` and `high`; the first name is at the top.
+        looks: series → colour and marker. axis: what the values are.
+        apart: how much of a row's height its series share; 0 = they lie on one line.
+    """
+    names, places = [*table["name"].unique()[::-1]], table.groupby("place", sort=False)
+    height = 1.2 + 0.26 * max(1, len(names))
+    figure, panels = page_panels(title, max(1, len(places)), height, sharey=True)
+    for axes, (place, rows) in zip(panels, places, strict=False):
+        for number, (series, (colour, marker)) in enumerate(looks.items()):
+            own = rows[rows["series"] == series]
+            step = apart * ((len(looks) - 1) / 2 - number) / len(looks)
+            lines = [names.index(name) + step for name in own["name"]]
+            bars = [own["value"] - own["low"], own["high"] - own["value"]]
+            look = {"linestyle": "none", "marker": marker, "color": colour, "label": series}
+            axes.errorbar(own["value"], lines, xerr=bars, **look)
+        axes.axvline(0, color="#666666", linewidth=0.8)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_title(place, parse_math=False)
+        axes.set_xlabel(axis)
+        axes.grid(axis="x")
+    legend_below(figure, 4)
+    return figure
 
 
 @dataclass(frozen=True)
