@@ -124,6 +124,8 @@ class Adaptation(SearchGrid):
             setting, found = dict(key), list(group)
             grid = {row[STRATEGY]: values for row, values in found if row[STRATEGY] != DEFAULT}
             study += [self._describe(row) for row, _ in found]
+            if not grid:
+                raise ValueError("study.k, study.p, study.alignments: none fits this index")
             best = max((row for row, _ in found), key=lambda row: row[CHOSEN_BY])
             measures = {name: value for name, value in best.items() if is_measure(name)}
             study.append(setting | {STRATEGY: ORACLE} | measures)

@@ -60,14 +60,16 @@ class SearchGrid:
         self.split, self.max_queries = split, max_queries
 
     def check(self, model: System) -> None:
-        """Raises ValueError for a model without a token index, or for unknown settings."""
+        """Raises ValueError for a model without a token index, or for impossible settings."""
         if not hasattr(model, "retrieve_encoded"):
             raise ValueError(
                 f"study: {type(model).__name__} has no index of token vectors that could be "
                 "searched in other ways; choose a multi-vector model, or ~study"
             )
         for setting in self.settings:
-            model.search.changed(**{k: v for k, v in setting.items() if k != STRATEGY})
+            search = model.search.changed(**{k: v for k, v in setting.items() if k != STRATEGY})
+            if search.storage.is_coded:
+                search.storage.code_bytes(model.encoder.dimension)
 
     def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
         """Searches under every setting.

@@ -19,6 +19,7 @@ from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
 from tests.runs import write_store
@@ -176,6 +177,7 @@ class StudiedSystem:
     def changed(self, **options):
         for key in options.keys() - {"mode", "keep_document", "neighbours"}:
             raise ValueError(f"model.search.{key}: must be one of mode, keep_document, neighbours")
+        return SimpleNamespace(storage=Storage())
 
     def storage_costs(self, k, **search):
         return {"cost/bytes_per_token": 32.0, "cost/searched_bytes": 99}

@@ -124,6 +124,20 @@ def test_a_study_of_pruned_searches_adapts_each(made, studied_system):
     assert float(rows[0]["mrr@10"]) <= 0.5 < float(rows[7]["mrr@10"])  # three of six are indexed
 
 
+def test_a_study_without_a_strategy_that_fits_is_one_line(made, studied_system):
+    search = studied_system.retrieve_encoded
+
+    def fails(encoded, k, scoring, **options):
+        if scoring is not None and scoring.alignment != studied_system.scoring.alignment:
+            raise ValueError("too few tokens")
+        return search(encoded, k, scoring, **options)
+
+    studied_system.retrieve_encoded = fails
+    refused = pytest.raises(ValueError, match=r"study\.k, study\.p, study\.alignments: none fits")
+    with pytest.warns(UserWarning, match="left out: too few tokens"), refused:
+        made()
+
+
 def test_bad_options_are_refused_before_training(studied_system):
     fine = ADAPTATION | {"folds_of": [8]}
     check_study(fine, studied_system)

@@ -4,9 +4,12 @@ import csv
 from statistics import fmean
 
 import pytest
+import torch
 
 from analysis.studies.study import check_study, run_study
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
+from models.docid import Docid
+from tests.analysis.viewer.tiny import make_multi_vector
 
 GRID = {"mode": ["gather"], "keep_document": [0.25, 1.0]}
 CURVES = {"x": "keep_document", "title": "Pruning"}
@@ -92,6 +95,43 @@ def test_bad_studies_are_refused_before_training(studied_system):
     ):
         with pytest.raises(ValueError, match=message):
             check_study(study(**wrong), studied_system)
+
+
+def test_codes_that_do_not_divide_a_vector_are_refused_before_training():
+    wrong = study(settings={"dtype": ["pq"], "pq_bytes": [4, 3]})
+    with pytest.raises(ValueError, match="pq_bytes=3: must divide the 8 dimensions"):
+        check_study(wrong, make_multi_vector())
+
+
+def test_beams_lose_what_a_wider_one_finds(studied_data, tmp_path):
+    """Every docid is in the widest beam: it loses nothing that scoring all documents finds."""
+    names = [f"d{n}" for n in range(6)]
+    scores = {q: {d: -float(abs(int(d[1]) - int(q[1]))) for d in names} for q in ("q0", "q1")}
+
+    class Docids(Docid):
+        document_ids, plan = names, None
+
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+
+        def rerank(self, queries, documents, candidates):
+            assert documents["id"] == names == candidates["q0"]
+            return Ranking(scores)
+
+        def retrieve(self, queries, k, beam_size):
+            return Ranking({q: dict(list(scores[q].items())[-beam_size:]) for q in queries["id"]})
+
+    beams = study(settings={"beam_size": [2, 6]}, curves={"x": "beam_size"})
+    beams["_target_"] = "analysis.studies.search_grid.BeamGrid"
+    (tmp_path / "index").mkdir()
+    run_study(beams, Docids(), studied_data(2), tmp_path)
+    narrow, wide = read(tmp_path / "study.csv")
+    assert [float(row["search_error@10"]) for row in (narrow, wide)] == [1, 0]
+    assert [float(row["recall_of_exact@10"]) for row in (narrow, wide)] == [2 / 6, 1]
+    with pytest.raises(ValueError, match="study: object generates no docids"):
+        check_study(beams, object())
+    with pytest.raises(ValueError, match=r"study\.settings=keep_query: must be"):
+        check_study(beams | {"settings": {"keep_query": [1]}}, Docids())
 
 
 def test_recall_of_the_exact_search_counts_its_first_ten():
