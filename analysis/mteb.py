@@ -8,18 +8,17 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
 from analysis.runs.run_folder import require_run
 from gr_mvdr.backbones import hash_weights
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files import reading
 from models.retriever import Retriever
 
 # What the table shows of a task, in mteb's names and for people.
@@ -85,7 +84,7 @@ class MtebModel:
         ]
         filled = [row for row in rows if (row["title"] + row["text"]).strip()]
         self._empty = {row["id"] for row in rows}.difference(row["id"] for row in filled)
-        with _asked(task_metadata, hf_split):
+        with reading(f"tasks={task_metadata.name}, split {hf_split}"):
             if not filled:
                 raise ValueError(f"none of its {len(rows):,} documents has a text")
             self.retriever.index(filled)
@@ -114,19 +113,19 @@ class MtebModel:
             ValueError: there is no query, two have one id, or a candidate is no document.
         """
         asked = read_queries(queries)
-        with _asked(task_metadata, hf_split):
+        with reading(f"tasks={task_metadata.name}, split {hf_split}"):
             if not asked:
                 raise ValueError("no query has a relevant document")
             if len(asked) < len(queries):
                 raise ValueError(f"two of its {len(queries):,} queries have one id")
             if top_ranked is None:
-                # One more: mteb itself leaves out a document that is its own query.
+                # One more: mteb leaves out a document that is its own query.
                 found = self.retriever.retrieve(asked, top_k + 1)
             else:
                 given = {query: top_ranked.get(query, ()) for query in asked}
                 given = {q: [d for d in ids if d not in self._empty] for q, ids in given.items()}
                 found = self.retriever.rerank(asked, given)
-        return {query: separate(first_others(found, query, top_k)) for query in asked}
+        return {query: found.scores(query) for query in asked}
 
 
 def read_queries(queries: Any) -> dict[str, str]:
@@ -145,40 +144,6 @@ def read_queries(queries: Any) -> dict[str, str]:
 def _column(table: Any, name: str) -> list[Any]:
     """A column as a list: to go through one of `datasets` takes twenty times as long."""
     return table[name][:] if name in table.column_names else [None] * len(table)
-
-
-def first_others(ranking: Ranking, query: str, k: int) -> dict[str, float]:
-    """The first k documents of a query that are not the query itself; it, too, if it is found."""
-    scores = ranking.scores(query)
-    kept = {query, *[name for name in scores if name != query][:k]}
-    return {name: score for name, score in scores.items() if name in kept}
-
-
-def separate(scores: dict[str, float]) -> dict[str, float]:
-    """Scores, best first, whose order is the same in single precision.
-
-    pytrec_eval reads C floats and orders equal ones by id: two scores that differ after the seventh
-    digit alone would tie there, and not here. Equal scores stay equal.
-    """
-    values = np.array(list(scores.values()), np.float64)
-    single = values.astype(np.float32)
-    if (single[:-1] > single[1:])[values[:-1] > values[1:]].all():
-        return scores
-    for place in range(1, len(values)):
-        before = single[place - 1]
-        lower = np.nextafter(before, np.float32(-np.inf))
-        equal = values[place] == values[place - 1]
-        single[place] = before if equal else min(single[place], lower)
-    return dict(zip(scores, single.tolist(), strict=True))
-
-
-@contextmanager
-def _asked(task: Any, split: str) -> Iterator[None]:
-    """Errors name the task."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"tasks={task.name}, split {split}: {error}") from error
 
 
 def evaluate_run(
@@ -225,9 +190,9 @@ def _evaluate(model: MtebModel, task: Any, cache: Any, resume: bool) -> list[Any
     import mteb
 
     there = resume and cache.load_task_result(task.metadata.name, model.mteb_model_meta)
-    parts = [] if there else list(_parts(task))
+    parts = [] if there else _parts(task)
     for part in parts:
-        fetch(part)
+        _fetch(part)
     strategy = "only-missing" if resume else "always"
     done = mteb.evaluate(model, task, cache=cache, overwrite_strategy=strategy, co2_tracker=False)
     for part in parts:
@@ -236,25 +201,29 @@ def _evaluate(model: MtebModel, task: Any, cache: Any, resume: bool) -> list[Any
 
 
 def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
-    """The task of a name, or those of a benchmark.
+    """The task of a name, or those of a benchmark that are in some languages.
 
     Raises:
-        ValueError: no such task, not in these languages, or not a retrieval of texts.
+        ValueError: no such task, none in these languages, or not a retrieval of texts.
     """
     import mteb
     from mteb.abstasks import AbsTaskRetrieval
 
     try:
-        found = [mteb.get_task(name, languages=languages)]
+        tasks = [mteb.get_task(name)]
     except KeyError as unknown:
         try:
-            found = list(mteb.get_benchmark(name).tasks)
+            tasks = mteb.get_benchmark(name).tasks
         except KeyError:
             _, _, close = str(unknown).partition("Did you mean: ")
             close = f", did you mean {re.sub(r'[^-.A-Za-z0-9_]', '', close)}?" if close else ""
             raise ValueError(f"tasks=[{name}]: no task or benchmark of mteb{close}") from None
-    except ValueError as error:  # one line, of the languages
-        raise ValueError(f"languages={languages}: {error}") from None
+    found = []
+    for task in tasks:
+        with suppress(ValueError):  # it has other languages
+            found.append(task.filter_languages(languages, hf_subsets=task.hf_subsets))
+    if not found:
+        raise ValueError(f"languages={languages}: must be languages of tasks=[{name}], such as eng")
     for part in (part for task in found for part in _parts(task)):
         own = part.metadata
         if not isinstance(part, AbsTaskRetrieval) or own.modalities != ["text"]:
@@ -264,17 +233,13 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
     return found
 
 
-def _parts(task: Any) -> Iterator[Any]:
+def _parts(task: Any) -> list[Any]:
     """The task, or those that it averages (CQADupstack)."""
-    yield from getattr(task.metadata, "tasks", None) or [task]
+    return getattr(task.metadata, "tasks", None) or [task]
 
 
-def fetch(task: Any) -> None:
-    """Loads a task's data.
-
-    Raises:
-        OSError: the hub cannot be reached, or does not have them.
-    """
+def _fetch(task: Any) -> None:
+    """Loads a task's data: what a hub cannot give is one line."""
     try:
         task.load_data()
     except Exception as error:  # of datasets, of the hub's client, or of the network below it
@@ -302,8 +267,8 @@ def main(config: DictConfig) -> None:
     run, tasks = require_run(config.run), config.tasks
     if not tasks:
         raise ValueError("tasks=[]: must be names of mteb's tasks, such as [NanoSciFactRetrieval]")
-    named = [tasks] if isinstance(tasks, str) else list(tasks)
-    languages = config.languages
-    if languages is not None:
-        languages = [languages] if isinstance(languages, str) else list(languages)
+    named, languages = (
+        [given] if isinstance(given, str) else given and list(given)
+        for given in (tasks, config.languages)
+    )
     evaluate_run(run, named, config.output, languages, config.resume, config.trust)
