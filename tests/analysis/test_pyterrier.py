@@ -30,7 +30,7 @@ def expected(ranking) -> dict:
 
 
 def test_a_transformer_searches_and_reranks_as_the_retriever_does(runs):
-    from analysis.tools.pyterrier import as_transformer
+    from analysis.pyterrier import as_transformer
 
     bm25, colbert = map(Retriever.load, runs)
     first, second = as_transformer(bm25, k=7), as_transformer(runs[1])
@@ -57,7 +57,7 @@ def test_a_transformer_searches_and_reranks_as_the_retriever_does(runs):
 
 
 def test_an_experiment_measures_what_the_run_measured(runs):
-    from analysis.tools.pyterrier import as_transformer
+    from analysis.pyterrier import as_transformer
     from gr_mvdr.evaluation.ranking import evaluate, read_qrels
 
     pytest.importorskip("ir_measures")

@@ -11,7 +11,7 @@ import pandas as pd
 try:
     import pyterrier as pt
 except ImportError as error:
-    raise ImportError("analysis.tools.pyterrier: needs pip install 'gr-mvdr[pyterrier]'") from error
+    raise ImportError("analysis.pyterrier: needs pip install 'gr-mvdr[pyterrier]'") from error
 
 from models.retriever import Retriever
 
