@@ -1,6 +1,6 @@
 """What the explorer's page can ask of loaded runs; each verb takes and returns what JSON can hold.
 
-The signatures are the contract with the page: `/api/VERB` checks arguments by them (`server.py`).
+The signatures are the contract with the page: `analysis.explore` checks arguments by them.
 """
 
 import re
@@ -16,19 +16,15 @@ from pandas import DataFrame
 
 from analysis.figures import DOTS
 from analysis.patching import Exchange, PatchedPair, patch_texts, patchable
-from analysis.runs.run_folder import Run
+from analysis.runs.run_folder import Run, ranking_file
 from analysis.tables.comparison import compare_runs
 from analysis.tables.glossary import glossary
 from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment
 from analysis.viewer.heatmap import alignment_heatmap
-from analysis.viewer.known_queries import (
-    KnownQuery,
-    find_query,
-    read_known_queries,
-    select_queries,
-)
 from analysis.viewer.pair import describe_pair
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable, show
 from gr_mvdr.tokenizers import token_strings
@@ -62,6 +58,43 @@ class LoadedSystem:
     label: str
     run: Run
     retriever: Retriever
+
+
+@dataclass(frozen=True)
+class KnownQuery:
+    """A test query and how the runs' own searches ranked its relevant documents.
+
+    Attributes:
+        id, text: as in the collection. gold: ids of the relevant documents.
+        places: for each system, relevant document → rank in its `retrieve.trec`, where it is there.
+        split: the test split, where there are several: two of them may have the same query.
+    """
+
+    id: str
+    text: str
+    gold: tuple[str, ...]
+    places: tuple[dict[str, int], ...]
+    split: str = ""
+
+    @property
+    def known(self) -> str:
+        """The query's unique name on the page: "test_unseen/q17", or "q17"."""
+        return f"{self.split}/{self.id}" if self.split else self.id
+
+    @property
+    def ranks(self) -> list[int | None]:
+        """Each system's best rank of a relevant document; None where it retrieved none."""
+        return [min(places.values(), default=None) for places in self.places]
+
+    @property
+    def interest(self) -> float:
+        """In [0, 1]: how far several systems disagree, or how badly a single one fails.
+
+        With several it is the largest reciprocal rank less the smallest, with one 1 − reciprocal
+        rank; a query without a retrieved relevant document has reciprocal rank 0.
+        """
+        values = [1 / rank if rank else 0.0 for rank in self.ranks]
+        return (max(values) if len(values) > 1 else 1.0) - min(values, default=0.0)
 
 
 def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
@@ -99,6 +132,37 @@ def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
         lines.append(f"no known queries: {describe_error(error)}")
     print(make_printable("\n".join(lines)), flush=True)
     return Session(systems, known)
+
+
+def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> list[KnownQuery]:
+    """The queries of all test splits, from the collection's files and the runs' rankings.
+
+    Args:
+        runs: over the same collection. data: of one of them.
+
+    Raises:
+        FileNotFoundError, ValueError: the collection cannot be read, or a ranking is damaged.
+    """
+    known: list[KnownQuery] = []
+    for split in data.test_splits:
+        queries = data.test_queries(split)
+        judged = data.judgements(split, queries)
+        name = ranking_file("retrieve", split if split != data.test_splits[0] else "")
+        rankings = [_read_ranking(run.path, name) for run in runs]
+        shown = split if len(data.test_splits) > 1 else ""
+        for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
+            gold = tuple(name for name, grade in judged[number].items() if grade > 0)
+            places = tuple(
+                {name: rank for rank, name in enumerate(r.documents(number), 1) if name in gold}
+                for r in rankings
+            )
+            known.append(KnownQuery(number, text, gold, places, shown))
+    return known
+
+
+def _read_ranking(run: Path, name: str) -> Ranking:
+    """A run's ranking; an empty one where it was not tested on the split."""
+    return Ranking.read(run / name, run) if (run / name).exists() else Ranking({})
 
 
 class Session:
@@ -141,8 +205,11 @@ class Session:
 
     def queries(self, text: str = "") -> list[dict[str, Any]]:
         """The first known queries with every word of `text`, by `KnownQuery.interest`."""
-        chosen = select_queries(self.known_queries, text, LISTED)
-        return [_name(query) | {"gold": query.gold, "ranks": query.ranks} for query in chosen]
+        words = _normalise(text).split()
+        every = ((query, _normalise(f"{query.known} {query.text}")) for query in self.known_queries)
+        chosen = [query for query, told in every if all(word in told for word in words)]
+        chosen.sort(key=lambda query: (-query.interest, query.known))
+        return [_name(q) | {"gold": q.gold, "ranks": q.ranks} for q in chosen[:LISTED]]
 
     def document(self, id: str) -> dict[str, str]:
         """A document of the collection."""
@@ -155,9 +222,10 @@ class Session:
         """The k best documents of every system, and the ranks of a known query's relevant ones.
 
         Args:
-            known: which known query it is (`find_query`).
+            known: the name of the chosen query. It counts only while the text is still its own;
+                without it a text that several queries share belongs to none of them.
         """
-        one = find_query(self.known_queries, query, known)
+        one = self._find(query, known)
         gold = one.gold if one else ()
         lists = [self._search(number, query, k, gold) for number in range(len(self.systems))]
         return {
@@ -165,6 +233,12 @@ class Session:
             "gold": [self._describe_gold(name, one, lists) for name in gold],
             "systems": lists,
         }
+
+    def _find(self, text: str, known: str) -> KnownQuery | None:
+        """The known query of a text, whatever its case and spaces."""
+        same = [q for q in self.known_queries if _normalise(q.text) == _normalise(text)]
+        chosen = [query for query in same if query.known == known] or same
+        return chosen[0] if len(chosen) == 1 else None
 
     def _search(self, number: int, query: str, k: int, gold: Sequence[str]) -> dict[str, Any]:
         started, error, hits = time.perf_counter(), None, []
@@ -267,7 +341,7 @@ class Session:
             known: see `search`.
         """
         self._known(document)
-        one = find_query(self.known_queries, query, known)
+        one = self._find(query, known)
         retriever, gold = self._system(system).retriever, one.gold if one else ()
         explained = retriever.explain(query, document)
         told = {
@@ -368,6 +442,10 @@ class Session:
         if name not in self._ids:
             raise NotThere(f"document={show(name)}: must be an id of the collection")
         return name
+
+
+def _normalise(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def _name(query: KnownQuery) -> dict[str, str]:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from starlette.testclient import TestClient
 
-from analysis.viewer.server import BODY, HEADERS, open_port
+from analysis.explore import BODY, HEADERS, open_port
 from tests.analysis.viewer import tiny
 from tests.analysis.viewer.tiny import PORT, make_session
 
@@ -66,8 +66,8 @@ def test_a_form_of_another_site_is_refused(browser):
 
 @pytest.mark.parametrize(
     "path",
-    ["/../server.py", "/..%2fserver.py", "/%2e%2e/server.py", "/%2e%2e%2f%2e%2e%2f__init__.py",
-     "//etc/passwd", "/%2fetc%2fpasswd", "/..%5cserver.py", "/explorer.js%00", "/server.py",
+    ["/../session.py", "/..%2fsession.py", "/%2e%2e/session.py", "/%2e%2e%2f%2e%2e%2f__init__.py",
+     "//etc/passwd", "/%2fetc%2fpasswd", "/..%5csession.py", "/explorer.js%00", "/session.py",
      "/api/_system", "/api/search"],
 )  # fmt: skip
 def test_no_name_leads_out_of_the_pages_files(browser, path):

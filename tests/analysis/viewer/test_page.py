@@ -12,9 +12,8 @@ import pytest
 import torch
 import uvicorn
 
-from analysis.viewer.known_queries import KnownQuery
-from analysis.viewer.server import STATIC, build_app, open_port
-from analysis.viewer.session import LoadedSystem, Session, open_session
+from analysis.explore import STATIC, build_app, open_port
+from analysis.viewer.session import KnownQuery, LoadedSystem, Session, open_session
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.retriever import Retriever

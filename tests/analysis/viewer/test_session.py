@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from analysis.patching import patch_texts
-from analysis.viewer.known_queries import KnownQuery
-from analysis.viewer.session import LoadedSystem, Session
+from analysis.viewer.session import KnownQuery, LoadedSystem, Session
 from models.beyond.query_generator import QueryGenerator
 from tests.analysis.viewer.tiny import (
     BACKBONE,

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from starlette.testclient import TestClient
 
-from analysis.viewer.known_queries import KnownQuery
-from analysis.viewer.server import build_app
-from analysis.viewer.session import LoadedSystem, Session
+from analysis.explore import build_app
+from analysis.viewer.session import KnownQuery, LoadedSystem, Session
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import System
