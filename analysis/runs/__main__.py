@@ -16,8 +16,7 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     raise SystemExit
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,25 +44,10 @@ _SHOWN = ("model", "data", "data.path")
 _SILENT = ("hydra", *CIRCUMSTANCES)
 
 
-@dataclass
-class Line:
-    """A run as the list shows it.
+def list_runs(folders: Sequence[Path]) -> dict[Path, float]:
+    """The runs at or below some folders, the newest last, and when each was written.
 
-    Attributes:
-        changed: when its newest file of `PARTS` was written, in seconds since 1970.
-        record: its provenance; {} where it cannot be read yet. metrics: flat; {} if unfinished.
-        state: "", "unfinished", or what is wrong with its files.
-    """
-
-    path: Path
-    changed: float
-    record: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    state: str = ""
-
-
-def list_runs(folders: Sequence[Path]) -> list[Line]:
-    """The runs at or below some folders, the newest last.
+    That is when its newest file of `PARTS` was, in seconds since 1970.
 
     Raises:
         ValueError: there are no runs.
@@ -71,24 +55,28 @@ def list_runs(folders: Sequence[Path]) -> list[Line]:
     runs = {run.resolve(): run for folder in folders for run in find_runs(folder)}
     if not runs:
         raise ValueError(f"runs=[{', '.join(map(str, folders))}]: there is no run")
-    return sorted(map(read_line, runs.values()), key=lambda line: line.changed)
+    changed = {}
+    for run in runs.values():
+        times = [(run / part).stat().st_mtime for part in PARTS if (run / part).is_file()]
+        changed[run] = max(times, default=run.stat().st_mtime)
+    return dict(sorted(changed.items(), key=lambda item: item[1]))
 
 
-def read_line(run: Path) -> Line:
-    """One run; files that cannot be read are its state, so that one of them hides no other run."""
-    times = [(run / part).stat().st_mtime for part in PARTS if (run / part).is_file()]
-    line = Line(run, max(times, default=run.stat().st_mtime))
+def read_record(run: Path) -> tuple[dict[str, Any], dict[str, float], str]:
+    """A run's provenance, its metrics, and "", "unfinished" or what is wrong with its files.
+
+    A file that cannot be read hides no other run.
+    """
+    record: dict[str, Any] = {}
     try:
         if (run / PROVENANCE).is_file():
-            line.record = read_provenance(run)
-        if (run / METRICS).is_file():
-            read_config(run)
-            line.metrics = read_metrics(run)
-        else:
-            line.state = "unfinished"
+            record = read_provenance(run)
+        if not (run / METRICS).is_file():
+            return record, {}, "unfinished"
+        read_config(run)
+        return record, read_metrics(run), ""
     except (OSError, ValueError) as error:
-        line.state = f"cannot be read: {error}"
-    return line
+        return record, {}, f"cannot be read: {error}"
 
 
 def describe_changes(overrides: Sequence[str] | None) -> str:
@@ -108,37 +96,39 @@ def describe_changes(overrides: Sequence[str] | None) -> str:
     )
 
 
-def tabulate_runs(lines: Sequence[Line], within: Path | None = None) -> Table:
+def tabulate_runs(runs: Mapping[Path, float], within: Path | None = None) -> Table:
     """A row for each run, with the two metrics of the search that most of the runs have.
 
     Args:
-        within: the folder that all of them are in, which their names then leave out.
+        runs: of `list_runs`. within: the folder that all of them are in, which their names then
+            leave out.
     """
+    read = {run: read_record(run) for run in runs}
     counts = Counter(
         key
-        for line in lines
-        for key in line.metrics
+        for _, metrics, _ in read.values()
+        for key in metrics
         if key.startswith("retrieve/") and is_metric(key.removeprefix("retrieve/"))
     )
     keys = sorted(counts, key=lambda key: (-counts[key], key not in PREFERRED, order(key)))
     cells = {}
-    for line in lines:
-        found = join_intervals(line.metrics)
-        changes = describe_changes(line.record.get("overrides")) if line.record else ""
+    for run, (record, metrics, state) in read.items():
+        found = join_intervals(metrics)
+        changes = describe_changes(record.get("overrides")) if record else ""
         row = {
-            "system": line.record.get("system", ""),
-            "data": line.record.get("collection", ""),
+            "system": record.get("system", ""),
+            "data": record.get("collection", ""),
             **{label(key): text(key, found.get(key)) for key in keys[:SHOWN_METRICS]},
-            "date": datetime.fromtimestamp(line.changed).strftime("%Y-%m-%d %H:%M"),
-            "differs from the defaults": "; ".join(filter(None, [line.state, changes])),
+            "date": datetime.fromtimestamp(runs[run]).strftime("%Y-%m-%d %H:%M"),
+            "differs from the defaults": "; ".join(filter(None, [state, changes])),
         }
-        path = line.path.relative_to(within) if within else line.path
+        path = run.relative_to(within) if within else run
         cells |= {(str(path), column): cell for column, cell in row.items()}
     return pivot(cells, corner=f"run in {within}" if within else "run")
 
 
 def main(config: DictConfig) -> None:
     folders = named_folders(config.runs)
-    lines = list_runs(folders)
-    within = folders[0] if len(folders) == 1 and lines[0].path != folders[0] else None
-    print(*format_text(tabulate_runs(lines, within)), sep="\n")
+    runs = list_runs(folders)
+    within = folders[0] if len(folders) == 1 and folders[0] not in runs else None
+    print(*format_text(tabulate_runs(runs, within)), sep="\n")

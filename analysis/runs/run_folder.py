@@ -112,18 +112,24 @@ class Run:
         Two runs of the same choices differ in their seed only, also in files of it such as
         `initial=…-seed1`. The data are compared by their hashes, not by their path.
         """
-        seed, folder = self.config.get("seed"), self.config.get("run")
-        left_out, flat = {*CIRCUMSTANCES, *UNMEASURED, *SWEPT, "seed"}, flatten(self.config)
+        flat = flatten(self.config)
         if callbacks := flat.get("trainer.callbacks"):
             flat["trainer.callbacks"] = [one for one in callbacks if not _only_watches(one)]
-        return {
-            key: (str(value).replace(str(folder), "") if folder else str(value)).replace(
-                f"seed{seed}", "seed"
-            )
-            for key, value in flat.items()
-            if not {key, key.split(".")[0]} & left_out
-            and not (key.split(".")[-1] == "seed" and value == seed)
-        }
+        return _without_seed(flat, self.config.get("run"), UNMEASURED)
+
+
+def _without_seed(
+    flat: Mapping[str, Any], folder: Any, left_out: Sequence[str] = ()
+) -> dict[str, str]:
+    """A flat configuration without its seed, its folder, circumstances and other keys."""
+    seed, left_out = flat.get("seed"), (*CIRCUMSTANCES, *SWEPT, "seed", *left_out)
+    texts = {}
+    for key, value in flat.items():
+        is_seed = key.split(".")[-1] == "seed" and value == seed
+        if not (is_seed or key in left_out or key.split(".")[0] in left_out):
+            text = str(value).replace(str(folder), "") if folder else str(value)
+            texts[key] = text.replace(f"seed{seed}", "seed")
+    return texts
 
 
 def _only_watches(callback: Any) -> bool:
@@ -255,21 +261,12 @@ def find_other_seed(config: DictConfig) -> Path | None:
     run = Path(config.run)
     if run.exists() or not run.parent.is_dir():
         return None
-    wanted = _without_seed(run, _read_identity(config))
+    wanted = _without_seed(flatten(_read_identity(config)), run)
     for file in sorted(run.parent.glob("*/metrics.json")):
         found = _read_identity(file.with_name("config.yaml"))
-        if found is not None and _without_seed(file.parent, found) == wanted:
+        if found is not None and _without_seed(flatten(found), file.parent) == wanted:
             return file.parent
     return None
-
-
-def _without_seed(run: Path, identity: dict[str, Any]) -> dict[str, str]:
-    """The flat values of a configuration, less those that are its seed or its folder."""
-    return {
-        key: str(value).replace(str(run), "")
-        for key, value in flatten(identity).items()
-        if not (key.split(".")[-1] == "seed" and value == identity["seed"])
-    }
 
 
 def start_run(config: DictConfig, record: dict[str, Any]) -> None:
