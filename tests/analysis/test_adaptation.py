@@ -128,7 +128,7 @@ def test_a_study_without_a_strategy_that_fits_is_one_line(made, studied_system):
     search = studied_system.retrieve_encoded
 
     def fails(encoded, k, scoring, **options):
-        if scoring is not None and scoring.alignment != studied_system.scoring.alignment:
+        if scoring.alignment is not studied_system.scoring.alignment:
             raise ValueError("too few tokens")
         return search(encoded, k, scoring, **options)
 
