@@ -55,6 +55,7 @@ def command(*words: str) -> int | str:
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", [module, *arguments])
         handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
         try:
             runpy.run_module(module.removesuffix(".py"), run_name="__main__")
         except SystemExit as ended:

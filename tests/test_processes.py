@@ -90,6 +90,7 @@ def assert_same(found, expected):
             assert found[key] == pytest.approx(value, abs=1e-6), key
 
 
+@pytest.mark.slow  # every process imports torch: tests/models/test_two_ranks.py has the laws
 @pytest.mark.parametrize("model", MODELS)
 def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, alone, swept):
     run, one = swept[0][model], alone(model)
@@ -112,6 +113,7 @@ def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, alone, sw
     assert (run.parent / "comparison.md").is_file()
 
 
+@pytest.mark.slow
 def test_a_killed_run_of_two_processes_resumes_to_the_same_metrics(folder, alone):
     keys = ["model=t5_colbert", "trainer.devices=2", "name=part", "resume=true"]
     first = started(folder, *keys)
@@ -130,6 +132,7 @@ def test_a_killed_run_of_two_processes_resumes_to_the_same_metrics(folder, alone
     assert_same(metrics(folder / "part"), metrics(alone("t5_colbert")))
 
 
+@pytest.mark.slow
 def test_an_error_in_two_processes_is_one_line(folder):
     keys = ["trainer.devices=2", "name=bad", "data.test_split=nowhere"]
     process = started(folder, *keys)

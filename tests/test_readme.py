@@ -184,6 +184,7 @@ def without_links(page):
     return re.sub(r'href="\./[^"]*"', "", page.read_text())
 
 
+@undrawn()
 def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path, capsys):
     asked = ["model=bm25", "model.k1=0.9,1.5", "experiment=smoke", "logger=none"]
     asked += ["data.n_documents=50"]
@@ -199,6 +200,5 @@ def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path, capsys)
     for name in ("comparison.csv", "comparison.md", "comparison.html"):
         assert without_links(out / name) == without_links(tmp_path / name)
     small = ["analysis.pairs=4", "analysis.sample_pairs=2", "analysis.queries=2"]
-    with undrawn():
-        assert command("-m", "analysis.run", f"run={runs[0]}", *small) == 0
+    assert command("-m", "analysis.run", f"run={runs[0]}", *small) == 0
     assert "analysed" in capsys.readouterr().out

@@ -293,12 +293,6 @@ TYPED = [
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
     ("a=b=c", "a=b=c: "),
     ("--model=bm25", "--model=bm25: must be key=value without dashes, did you mean model=bm25?"),
-    (
-        "--backbone.name=t5-small",
-        "--backbone.name=t5-small: must be key=value without dashes, did "
-        "you mean backbone.name=t5-small?",
-    ),
-    ("data.metrics.1.x=2", "data.metrics.1.x=2: no such key"),
     ("--cfg=jobs", "--cfg=jobs: argument --cfg/-c: invalid choice: 'jobs'"),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("salience=null", "salience=null: must be one of bm25, hard, "),
@@ -334,11 +328,9 @@ LIGHT = """
 train.py --help
 train.py model=typo
 train.py alignment=top_k model.alignment.k=0
-train.py +model.typo=1
 train.py -m seed=x,1 logger=none
 -m analysis.run --help
 -m analysis.compare runs=[nowhere]
--m analysis.export run=nowhere
 -m data_modules.build data=files data.path=nowhere
 """
 

@@ -1,7 +1,6 @@
-"""A run that is killed at any file event, or at any moment, is resumed to equal metrics."""
+"""A run that is killed at any file event is resumed to equal metrics."""
 
 import os
-import random
 import re
 import shutil
 from functools import cache
@@ -16,11 +15,8 @@ from models.training import CURVES
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]
-# Every n-th file event, and n random moments, a model. All events, FAULTS_EVERY=1, take nearly
-# twenty minutes of one core. Few moments: between two file events the disk is as after the first.
-EVERY, MOMENTS = (
-    int(os.environ.get(f"FAULTS_{name}", n)) for name, n in (("EVERY", 9), ("MOMENTS", 12))
-)
+# Every n-th file event; between two of them the disk is as after the first.
+EVERY = int(os.environ.get("FAULTS_EVERY", 9))
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +98,3 @@ def test_runs_killed_while_they_fill_a_cache_are_resumed(folder, unbroken):
         check_event(folder, "bm25", event, expected, cache="new")
         left = [path for path in (folder / "new").rglob(".*.partial")]
         assert not left, "the next one that makes something there sweeps"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_runs_killed_at_any_moment_are_resumed(model, folder, unbroken):
-    expected, moments = unbroken(model), random.Random(0)
-    for _ in range(MOMENTS):
-        shutil.rmtree(folder / "killed", ignore_errors=True)
-        job = run(folder, f"model={model}", "name=killed")
-        child = Child(job, folder / "cache", after=moments.uniform(0.05, 3.0))
-        assert child.status() in (-9, 0), child.said
-        check_resumed(folder, model, expected)

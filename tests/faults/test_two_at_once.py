@@ -9,7 +9,7 @@ import yaml
 import train  # noqa: F401  (imported once, before children are forked)
 from tests.faults.forked import Child, imported, metrics, run
 
-PAIRS = 13
+PAIRS = 4
 
 
 def together(*jobs, cache):
