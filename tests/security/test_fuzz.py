@@ -10,8 +10,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,11 @@ def test_mutated_folders_run_nothing_and_end_in_a_line(made, tmp_path):
     for place in (outside, planted):
         place.mkdir()
     (outside / "precious").write_text("mine")
+    for name in MODELS:  # what libraries import late or look for, they do now
+        folder = Path(shutil.copytree(made / name, tmp_path / "warm" / name))
+        for door in chain(*doors(folder, tmp_path / f"warm-{name}", run)):
+            with suppress(ValueError):
+                door()
     marker, refused = outside / "marker", 0
     (planted / "payload_module.py").write_text(f"open({str(marker)!r}, 'w')")
     for number in range(MUTANTS):
