@@ -31,6 +31,7 @@ from transformers.models.auto.modeling_auto import (
 
 from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options
+from gr_mvdr.from_encoder import make_encoder_decoder, set_epsilon
 from gr_mvdr.initialisation import Initialisation, match_and_copy
 from gr_mvdr.options import Rate, Size, checked
 from gr_mvdr.progress import quiet_libraries, track
@@ -61,6 +62,7 @@ def load_backbone(
     template: dict[str, Any] | None = None,
     initialisation: Initialisation = "random",
     latent: Rate = 0.0,
+    from_encoder: dict[str, Any] | None = None,
     decodes: bool = False,
     decoder_layers: Size | None = None,
 ) -> PreTrainedModel:
@@ -79,6 +81,8 @@ def load_backbone(
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
         initialisation: of a new model: "random", T5's own weights, or "mimetic", `match_and_copy`.
         latent: the fraction of a new model's token vectors that `take_latent_meanings` sets later.
+        from_encoder: options of `make_encoder_decoder`, which gives an encoder a decoder; None = an
+            encoder-decoder has its own.
         decodes: an encoder-decoder with its output table (T5, mT5, BART, …).
         decoder_layers: layers of a new decoder with random weights; None: the backbone's own
             decoder (NCI trains a new decoder of half the encoder's depth).
@@ -95,7 +99,10 @@ def load_backbone(
         if initialisation == "mimetic":
             match_and_copy(model)
     else:
-        model = _load(name, read_backbone_config(name, dropout_rate), decodes)
+        converts = decodes and from_encoder is not None
+        model = _load(name, read_backbone_config(name, dropout_rate), decodes and not converts)
+        if converts:
+            model = make_encoder_decoder(model, read, **from_encoder)
         if decodes and decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
     model.set_attn_implementation(attention if model._supports_sdpa else "eager")
@@ -163,6 +170,7 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel
     lacks = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if lacks:
         raise ValueError(f"backbone.name={name}: lacks the weights {', '.join(lacks[:3])}")
+    set_epsilon(model)
     if not decodes:
         model = model.get_encoder() if config.is_encoder_decoder and not is_t5 else model
         if getattr(model, "pooler", None) is not None:
@@ -176,6 +184,7 @@ def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     depth = "num_decoder_layers" if hasattr(config, "num_decoder_layers") else "decoder_layers"
     setattr(config, depth, layers)
     new = type(model)(config)
+    set_epsilon(new)
     output = model.get_output_embeddings().weight
     if output is not model.get_input_embeddings().weight:  # transformers ties them in a new model
         new.get_output_embeddings().weight = nn.Parameter(torch.empty_like(output))

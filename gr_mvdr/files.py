@@ -458,11 +458,26 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
         OSError: the file is missing or not readable.
         ValueError: it is cut short or changed; names it.
     """
+    if not file.exists() and (older := file.with_suffix("")).is_dir():
+        return _open_arrays(older)
     tensors, metadata = _open_safetensors(file)
     with reading(f"{file}: is damaged"):
         content = json.loads(metadata["content"])
         settings, crc = content["settings"], content["crc32"]
     check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
+    return tensors, settings
+
+
+def _open_arrays(folder: Path) -> "tuple[dict[str, Tensor], Any]":
+    """Opens the `.npy` files and settings that earlier versions kept in the place of a file."""
+    import torch
+
+    tensors = {}
+    with reading(f"{folder}: is damaged"):
+        settings = read_json(folder / "arrays.json")["settings"]
+        for file in folder.glob("*.npy"):
+            check_file(file)
+            tensors[file.stem] = torch.from_numpy(np.load(file, allow_pickle=False))
     return tensors, settings
 
 

@@ -191,6 +191,7 @@ def _new_system(settings: dict[str, Any], folder: Path) -> System:
     check_parts("model", settings)
     options = dict(settings["hyper_parameters"])
     options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}
+    options["backbone"]["from_encoder"] = None  # the folder holds the encoder-decoder
     if "tokenizer" in options:
         options["tokenizer"] = str(folder)
     if "decoder_layers" in options:  # they are trained now, a new decoder would not be

@@ -1,10 +1,12 @@
-"""Generative systems on BART and mBART: what transformers computes, and their own conventions."""
+"""Generative systems on BART, mBART, and a BERT with a decoder: what transformers computes."""
 
 import pytest
 import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    BertConfig,
+    BertModel,
     MBartConfig,
     MBartForConditionalGeneration,
 )
@@ -24,6 +26,7 @@ SHAPE |= {
 CODE = 3  # mBART's language code, which ends a text and starts the decoder
 TEMPLATES = {
     "bart": TextTemplate(query=(0,), document=(0,), target=(0,), suffix=(2,), stop=2, pad=1),
+    "bert": TextTemplate(query=(0,), document=(0,), target=(0,), suffix=(2,), stop=2, pad=1),
     "mbart": TextTemplate(suffix=(2, CODE), stop=2, pad=1),
 }
 
@@ -32,7 +35,9 @@ TEMPLATES = {
 def backbones(tmp_path_factory):
     """Arguments of a backbone for each family: saved models, the mBART without a start token."""
     made = {}
+    bert = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24)
     for family, model, config, options in (
+        ("bert", BertModel, BertConfig, bert),
         ("bart", BartForConditionalGeneration, BartConfig, {"decoder_start_token_id": 2}),
         ("mbart", MBartForConditionalGeneration, MBartConfig, {"scale_embedding": True}),
     ):
@@ -44,10 +49,12 @@ def backbones(tmp_path_factory):
                 weight.copy_(
                     0.5 + torch.rand_like(weight) if is_norm else 0.4 * torch.randn_like(weight)
                 )
-            built.final_logits_bias.normal_()
+            if family != "bert":
+                built.final_logits_bias.normal_()
         built.save_pretrained(folder := tmp_path_factory.mktemp(family))
         fixed = dict(dropout_rate=0.0, attention="eager", template=TEMPLATES[family].settings)
         made[family] = dict(name=str(folder), **fixed)
+    made["bert"]["from_encoder"] = {"layers": 2}
     return made
 
 
@@ -67,7 +74,7 @@ def test_loss_and_cached_decoding_are_those_of_transformers(family, backbones, t
     batch = make_pairs(template)
     labels = batch.document_ids.masked_fill(~batch.document_mask, -100)
     sides = dict(input_ids=batch.query_ids, attention_mask=batch.query_mask.long())
-    if family == "bart":
+    if family != "mbart":
         expected = seal.backbone(**sides, labels=labels)
     else:  # transformers takes the start off the labels' end: theirs end with the code
         start = torch.full((3, 1), CODE)
@@ -97,7 +104,8 @@ def test_mbart_starts_as_shift_tokens_right_does(backbones, tools, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "head"), [("mbart", "PLAIN"), *(("bart", h) for h in ("PLAIN", "PAWA", "NP"))]
+    ("family", "head"),
+    [("mbart", "PLAIN"), ("bert", "PLAIN"), *(("bart", h) for h in ("PLAIN", "PAWA", "NP"))],
 )
 @torch.no_grad()
 def test_every_head_aligns_searches_and_scores_by_one_number(head, family, backbones, tools):

@@ -1,3 +1,6 @@
+import json
+
+import numpy as np
 import pytest
 
 from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
@@ -32,3 +35,16 @@ def test_identifiers_come_back_from_their_folder_for_the_same_documents(tmp_path
             Identifiers.load(tmp_path / "identifiers", other)
     with pytest.raises(FileNotFoundError, match="no such file"):
         Identifiers.load(tmp_path / "none", IDS)
+
+
+def test_identifiers_of_an_earlier_version_are_read_as_they_are(tmp_path):
+    older = tmp_path / "identifiers"
+    older.mkdir()
+    lengths = [len(sequence) for sequence in SHARED.sequences]
+    np.save(older / "starts.npy", np.cumsum([0, *lengths]))
+    np.save(older / "tokens.npy", np.concatenate(SHARED.sequences).astype(np.int64))
+    (older / "arrays.json").write_text(json.dumps({"settings": {"document_ids": IDS}}))
+    assert Identifiers.load(tmp_path / "identifiers.safetensors", IDS) == SHARED
+    (older / "arrays.json").write_text("{}")
+    with pytest.raises(ValueError, match="identifiers: is damaged"):
+        Identifiers.load(tmp_path / "identifiers.safetensors", IDS)

@@ -1,0 +1,154 @@
+"""An encoder becomes an encoder-decoder (Rothe, Narayan and Severyn 2020).
+
+A layer of BERT, RoBERTa or DistilBERT is a layer of BART: post-norm, learned positions, biases on
+every projection. So their encoder is the encoder of a BART, exactly, and whatever reads a BART
+reads it. The decoder begins with the encoder's weights.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
+
+from gr_mvdr.options import Size, checked
+from gr_mvdr.template import TextTemplate
+
+# BART's name of each part of a layer → the name in the encoder's family.
+_BERT = {
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_layer_norm": "attention.output.LayerNorm",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "output.LayerNorm",
+}
+_DISTILBERT = {
+    "self_attn.q_proj": "attention.q_lin",
+    "self_attn.k_proj": "attention.k_lin",
+    "self_attn.v_proj": "attention.v_lin",
+    "self_attn.out_proj": "attention.out_lin",
+    "self_attn_layer_norm": "sa_layer_norm",
+    "fc1": "ffn.lin1",
+    "fc2": "ffn.lin2",
+    "final_layer_norm": "output_layer_norm",
+}
+# Family → where its layers are, the names of their parts, and the configuration's activation and
+# dropout rates.
+_OPTIONS = ("activation_function", "dropout", "attention_dropout")
+_LIKE_BERT = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")
+_FAMILIES = {
+    "bert": ("encoder.layer", _BERT, _LIKE_BERT),
+    "roberta": ("encoder.layer", _BERT, _LIKE_BERT),
+    "xlm-roberta": ("encoder.layer", _BERT, _LIKE_BERT),
+    "distilbert": (
+        "transformer.layer",
+        _DISTILBERT,
+        ("activation", "dropout", "attention_dropout"),
+    ),
+}
+_OFFSET = 2  # rows before the first position in BART's table
+
+
+@checked
+def make_encoder_decoder(
+    encoder: PreTrainedModel,
+    template: TextTemplate,
+    layers: Size = 2,
+    cross_attention: Literal["copied", "random"] = "copied",
+) -> PreTrainedModel:
+    """A BART with this encoder, and a decoder that begins with the encoder's weights.
+
+    The decoder's layers are copies of the encoder's, evenly spread from the first to the last. The
+    output table is the input's.
+
+    Args:
+        layers: of the decoder.
+        cross_attention: "copied" begins with the weights of the layer's self-attention, "random"
+            with new ones.
+
+    Raises:
+        ValueError: the encoder's layers are not those of a BART.
+    """
+    kind = encoder.config.model_type
+    if kind not in _FAMILIES:
+        raise ValueError(
+            f"backbone.name={encoder.name_or_path}: holds a {kind}; must be one of "
+            f"{', '.join(_FAMILIES)} to become an encoder-decoder"
+        )
+    place, names, options = _FAMILIES[kind]
+    config, blocks = encoder.config, encoder.get_submodule(place)
+    positions, norm = _read_positions(encoder), encoder.get_submodule("embeddings.LayerNorm")
+    width = blocks[0].get_submodule(names["fc1"]).out_features
+    new = BartConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.hidden_size,
+        encoder_layers=len(blocks),
+        decoder_layers=layers,
+        encoder_attention_heads=config.num_attention_heads,
+        decoder_attention_heads=config.num_attention_heads,
+        encoder_ffn_dim=width,
+        decoder_ffn_dim=width,
+        max_position_embeddings=len(positions) - _OFFSET,
+        tie_word_embeddings=True,
+        pad_token_id=template.pad,
+        bos_token_id=template.target[0] if template.target else template.stop,
+        eos_token_id=template.stop,
+        decoder_start_token_id=template.stop,  # BART's own start, too
+        forced_eos_token_id=None,
+        layer_norm_eps=norm.eps,
+        **{name: getattr(config, key) for name, key in zip(_OPTIONS, options, strict=True)},
+    )
+    model = BartForConditionalGeneration(new)
+    model.to(encoder.dtype).name_or_path = encoder.name_or_path
+    with torch.no_grad():
+        model.get_input_embeddings().weight.copy_(encoder.get_input_embeddings().weight)
+        for stack in (model.get_encoder(), model.get_decoder()):
+            stack.embed_positions.weight.copy_(positions)
+            stack.layernorm_embedding.load_state_dict(norm.state_dict())
+            last = max(1, len(stack.layers) - 1)
+            for number, layer in enumerate(stack.layers):
+                block = blocks[number * (len(blocks) - 1) // last]
+                for name, other in names.items():
+                    part = block.get_submodule(other).state_dict()
+                    layer.get_submodule(name).load_state_dict(part)
+                if stack is model.get_decoder() and cross_attention == "copied":
+                    layer.encoder_attn.load_state_dict(layer.self_attn.state_dict())
+                    norms = layer.encoder_attn_layer_norm, layer.self_attn_layer_norm
+                    norms[0].load_state_dict(norms[1].state_dict())
+    set_epsilon(model)
+    return model
+
+
+def set_epsilon(model: PreTrainedModel) -> None:
+    """Gives a BART that was an encoder the ε of that encoder's layer norms.
+
+    BART's own is 1e-5, and its configuration has no key for it; BERT's is 1e-12. With another ε the
+    vectors differ in the fourth digit.
+    """
+    epsilon = getattr(model.config, "layer_norm_eps", None)
+    if model.config.model_type == "bart" and epsilon is not None:
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = epsilon
+
+
+def _read_positions(encoder: PreTrainedModel) -> Tensor:
+    """(positions + 2, d) BART's table of an encoder's positions.
+
+    A text has one token type, 0, whose row BERT adds to every token's.
+    """
+    embeddings = encoder.get_submodule("embeddings")
+    table = embeddings.position_embeddings
+    rows = table.weight.detach()
+    if table.padding_idx is None:  # RoBERTa's begin with two rows that no position has, as BART's
+        rows = torch.cat([torch.zeros_like(rows[:_OFFSET]), rows])
+    elif table.padding_idx + 1 != _OFFSET:
+        raise ValueError(
+            f"backbone.name={encoder.name_or_path}: its positions begin at row "
+            f"{table.padding_idx + 1}; to become an encoder-decoder, at row 0 or {_OFFSET}"
+        )
+    types = getattr(embeddings, "token_type_embeddings", None)
+    return rows if types is None else rows + types.weight.detach()[0]
