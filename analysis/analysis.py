@@ -4,7 +4,9 @@
 
     @part("analysis")
     class AlignedShare(PairAnalysis):
-        name = "aligned_share"
+        name, title = "aligned_share", "Aligned tokens"
+        reading = "How much of a document takes part in its relevance."
+        metrics = (Metric("share", "The share of a document's tokens that are aligned at all."),)
 
         def measure(self, batch, first):
             pairs = batch.layers[-1]
@@ -16,16 +18,7 @@
             share = frame["aligned"].sum() / frame["tokens"].sum()
             return Findings(named(self.name, {"share": share}))
 
-Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb. What
-pages say of them is in `analysis/chapters.toml`:
-
-    [aligned_share]
-    title = "Aligned tokens"
-    reading = "How much of a document takes part in its relevance."
-
-    [[aligned_share.metrics]]
-    name = "share"
-    meaning = "The share of a document's tokens that are aligned at all."
+Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +34,7 @@ from torch import Tensor
 
 from analysis.alignment_store import AlignmentStore
 from analysis.figures import GalleryEntry
+from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from analysis.tokens import TokenKinds
 from data_modules.module import RetrievalDataModule
@@ -107,11 +101,17 @@ class Analysis:
     one that asks the model itself does so in `finish`.
 
     Attributes:
-        name: the first part of its metrics' names, and its chapter on pages; analyses may share
-            one.
+        name: the first part of its metrics' names, and its chapter on pages. Analyses may share
+            one: the first that is listed gives the title.
+        title: the chapter's heading. reading: how to read its numbers, a sentence or two.
+        metrics: what it measures. words: other words of its metrics' names → what they mean.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
+    reading: ClassVar[str] = ""
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    words: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

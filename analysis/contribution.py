@@ -8,6 +8,7 @@ from torch import Tensor
 
 from analysis.analysis import Findings, PairAnalysis, Subject, named
 from analysis.statistics import long_frame, mean_table
+from analysis.tables.metric_names import Metric
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
@@ -68,7 +69,15 @@ class Contribution(PairAnalysis):
     IDF bin, since no document's text holds them.
     """
 
-    name = "contribution"
+    name, title = "contribution", "Relevance by token"
+    reading = (
+        "Which document tokens the absolute contributions Σ|c| come from. They are not shares of "
+        "the relevance itself, in which contributions of both signs cancel."
+    )
+    metrics = (
+        Metric("top_#", "The share of the absolute contributions that the strongest tokens have."),
+        Metric("content_share", "The share of content tokens in the absolute contributions."),
+    )
 
     def __init__(self, subject: Subject):
         super().__init__(subject)

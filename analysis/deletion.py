@@ -15,8 +15,9 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.contribution import SIDES, contributions
-from analysis.figures import COLOURS, captioned, legend_below, page_panels, styled
+from analysis.figures import COLOURS, GalleryEntry, legend_below, page_panels, styled
 from analysis.statistics import NORMAL
+from analysis.tables.metric_names import Metric
 from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
 from gr_mvdr.options import Count, Size, part
@@ -87,7 +88,15 @@ class Deletion(Analysis):
         draws: random choices a pair.
     """
 
-    name = "deletion"
+    name, title = "deletion", "Deleting tokens"
+    reading = (
+        "How much the score of a query and its relevant document falls when tokens are removed "
+        "and the pair is scored again, in standard deviations of the score over pairs."
+    )
+    metrics = (
+        Metric("aligned_#", "The fall without this number of the most aligned tokens."),
+        Metric("random_#", "The fall without this number of random tokens."),
+    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -126,7 +135,8 @@ class Deletion(Analysis):
         reported = table[table["tokens"] == table["side"].map(REPORTED)]
         flat = {f"{r.side}/{r.removed}_{r.tokens}": r.deviations for r in reported.itertuples()}
         title = f"{data.collection.name}: scores of {len(scores):,} pairs without some tokens"
-        figures = [(deletion_figure(table, title), captioned("deletion"))]
+        entry = GalleryEntry("deletion", "Scores without the most aligned tokens", CAPTION)
+        figures = [(deletion_figure(table, title), entry)]
         tables = {"deletion": table.to_dict("records")}
         return Findings(named(self.name, flat), tables, figures)
 
@@ -179,6 +189,13 @@ def deletion_table(falls: Sequence[dict], scores: Sequence[float]) -> DataFrame:
     for name, column in (("deviations", "fall"), ("deviations_error", "standard_error")):
         table[name] = table[column] / (deviation or float("nan"))
     return table[table["pairs"] > 1]
+
+
+CAPTION = (
+    "Bars are 95 % intervals of the mean. If the alignment shows what the score is made of, the "
+    "most aligned tokens cost more than random ones. A generative system reads each token in the "
+    "context of those before it, which any gap breaks. Special tokens stay."
+)
 
 
 @styled

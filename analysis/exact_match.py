@@ -7,6 +7,7 @@ the soft rate how much of the whole spread falls on partners that are the same t
 
 from collections.abc import Iterator
 from itertools import product
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -17,8 +18,9 @@ from torch import Tensor
 from analysis.alignment_store import StoreDescription
 from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, Texts, named
 from analysis.figures import (
+    BOXES,
     PANEL_HEIGHT,
-    captioned,
+    GalleryEntry,
     draw_boxes,
     legend_below,
     page_figure,
@@ -27,7 +29,7 @@ from analysis.figures import (
 )
 from analysis.framework import candidate_batches
 from analysis.statistics import long_frame, mean_table, spearman, spread
-from analysis.tables.metric_names import find_chapter
+from analysis.tables.metric_names import Metric
 from analysis.tokens import BIN_NAMES, idf_bin
 from analysis.viewer.directed_alignment import (
     ALIGNING,
@@ -169,12 +171,11 @@ def summarise_matches(
             flat[f"{direction}/{measure}_idf_correlation"] = trend
     types, figures = pd.concat(boxes), []
     name = "_".join(filter(None, ("exact_match", over)))
-    texts = find_chapter("exact_match").figures["exact_match"]
-    further = texts["sparse" if OF_A in measures else "generative"]
+    caption = f"{RATES} {SPARSE if OF_A in measures else GENERATIVE}"
     for direction, number in PAPERS_FIGURE.items():
         words = direction.replace("_", " ") + (f", {over}" if over else "")
-        filled = {"direction": words, "number": number, "further": further}
-        entry = captioned("exact_match", f"{name}_{direction}", **filled)
+        heading = f"Exact match, {words} (the paper's {number})"
+        entry = GalleryEntry(f"{name}_{direction}", heading, caption)
         shown = types[types["direction"] == direction]
         figures.append((match_boxes(shown, direction, f"{description.title}: {words}"), entry))
     values = {"/".join(filter(None, (over, key))): value for key, value in flat.items()}
@@ -185,7 +186,24 @@ def summarise_matches(
 class ExactMatch(PairAnalysis):
     """How often do tokens align to themselves? (gr_as_mvdr §7.2)"""
 
-    name = "exact_match"
+    name, title = "exact_match", "Exact match"
+    reading = (
+        "How often a token aligns to the same token on the other side, as an average over all "
+        "occurrences of the aligning tokens; under an IDF range, over the token types in it."
+    )
+    metrics = (
+        Metric(
+            "hard", "The share of tokens whose strongest partner is the same token.", headline=True
+        ),
+        Metric("soft", "The share of a token's alignment on equal tokens.", headline=True),
+        Metric("soft_of_a", "“soft” as in the paper: of the softmax of A, not of the similarity."),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "content": "Over content tokens alone: neither special, nor punctuation, nor stopwords.",
+        "matched": "Only tokens that have an equal token on the other side count.",
+        "idf correlation": "Does it rise with the rarity of the token? A correlation, −1 to 1.",
+        "IDF range | IDF #-# | IDF #": "Over token types of this IDF; larger is rarer.",
+    }
 
     def __init__(self, subject: Subject):
         super().__init__(subject)
@@ -208,8 +226,8 @@ class ExactMatch(PairAnalysis):
             by = ["layer", "head", "direction"]
             table = mean_table(pd.concat(self.heads), by, MEASURES, "occurrences")
             found.tables["exact_match_heads"] = table.to_dict("records")
-            heads = head_map(table, self.description.title)
-            found.figures.append((heads, captioned("exact_match_heads")))
+            entry = GalleryEntry("exact_match_heads", "Exact match by layer and head", HEADS)
+            found.figures.append((head_map(table, self.description.title), entry))
         return found
 
 
@@ -256,6 +274,20 @@ class CandidateMatch(Analysis):
         return summarise_matches(frame, self.description, self.texts, "candidates")
 
 
+RATES = (
+    "One value for each token type of the aligning side; rarer tokens are to the right. Blue "
+    f"counts every occurrence, orange only those that have an equal token to match. {BOXES}"
+)
+SPARSE = (
+    "The third panel is the paper's soft rate, of the softmax of A itself (MaxSim's ones and "
+    "zeros); the second takes the softmax of the similarity."
+)
+GENERATIVE = (
+    "The paper shows only the soft rate of generative retrieval, since cross-attention is not "
+    "trained to choose one token; the hard rate here is that of its largest weight."
+)
+
+
 @styled
 def match_boxes(types: DataFrame, direction: str, title: str) -> Figure:
     """Exact match of token types by IDF bin, as boxes, a panel a measure (Figures 2 and 3).
@@ -279,6 +311,12 @@ def match_boxes(types: DataFrame, direction: str, title: str) -> Figure:
         axes.set(title=PANELS[measure], xlabel=token, ylabel="rate of a token type")
     legend_below(figure, 2)
     return figure
+
+
+HEADS = (
+    "Each cell is one head of the decoder's cross-attention, averaged over the tokens of the "
+    "aligning side. A dark cell is a head that copies; both panels read the same attention."
+)
 
 
 @styled

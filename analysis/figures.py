@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from analysis.tables.metric_names import find_figures_chapter
 from gr_mvdr.files import check, check_file, new_file, read_json, reading, write_json
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -99,6 +98,9 @@ def legend_below(figure: Figure, columns: int) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
+BOXES = "Boxes span the quartiles, the line is the median, the diamond the mean."
+
+
 def draw_boxes(axes: Axes, frame: DataFrame, **columns: Any) -> None:
     """Boxes of a long table: quartiles, median, whiskers and the mean as a diamond; no outliers.
 
@@ -171,18 +173,6 @@ class GalleryEntry:
     title: str
     caption: str
     case: bool = False
-
-
-def captioned(caption: str, name: str = "", **values: Any) -> GalleryEntry:
-    """The entry of an analysis' figure, with the texts of `chapters.toml`.
-
-    Args:
-        caption: its name there. name: of the files, if that is another one.
-        values: what is filled in.
-    """
-    texts = find_figures_chapter(caption).figures[caption]
-    title, text = (texts[part].format(**values) for part in ("title", "caption"))
-    return GalleryEntry(name or caption, title, text)
 
 
 class Gallery:

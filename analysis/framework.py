@@ -14,6 +14,7 @@ from log p(d | q) (Eq. 8) to the sum of logits (Eq. 11) and on to the last layer
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pandas
 import torch
@@ -23,8 +24,9 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import judge
-from analysis.figures import COLOURS, captioned, page_figure, styled
-from analysis.statistics import mean_table, spread
+from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
+from analysis.statistics import RANK_CORRELATION, mean_table, spread
+from analysis.tables.metric_names import Metric
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.cross_attention import CONSTANTS
@@ -107,7 +109,33 @@ def path_kind(name: str) -> str:
 class Framework(Analysis):
     """What does each path of the decoder add to the target tokens' logits? (§8)"""
 
-    name = "framework"
+    name, title = "framework", "Does the framework hold?"
+    reading = (
+        "How much of the decoder's own logits comes from cross-attention, which is all that the "
+        "equation of relevance sees; the rest comes from self-attention, feed-forward layers and "
+        "embeddings."
+    )
+    metrics = (
+        Metric(
+            "cross_attention_share",
+            "The share of the logits' variance that comes through all layers' cross-attention.",
+            headline=True,
+        ),
+        Metric(
+            "last_layer_share",
+            "The share of the logits' variance that comes through the last cross-attention: Eq. 14",
+            headline=True,
+        ),
+        Metric(
+            "cross_attention_absolute_share",
+            "The share of cross-attention in the absolute sizes of a logit's parts.",
+        ),
+        Metric(
+            "last_layer_absolute_share",
+            "The share of the last cross-attention in the absolute sizes of a logit's parts.",
+        ),
+        Metric("sum_error", "The distance of the parts' sum from the model's logits: rounding."),
+    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -132,8 +160,9 @@ class Framework(Analysis):
             flat[f"{name}_share"] = table["covariance_share"][path]
             flat[f"{name}_absolute_share"] = table["absolute_share"][path]
         bars = share_bars(table.loc[list(self.names)], "logit")
+        entry = GalleryEntry("framework", "Where the logits come from", PATHS)
         tables = {"framework": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, [(bars, captioned("framework"))])
+        return Findings(named(self.name, flat), tables, [(bars, entry)])
 
 
 @part("analysis")
@@ -150,6 +179,13 @@ class QueryPaths(Analysis):
     """
 
     name = "framework"
+    metrics = (
+        Metric(
+            "query_cross_attention_share",
+            "The share of cross-attention in the change of the logits when the query changes.",
+        ),
+        Metric("query_last_layer_share", "The share of the last cross-attention in this change."),
+    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -181,8 +217,22 @@ class QueryPaths(Analysis):
             "query_cross_attention_share": table["covariance_share"]["cross_attention_all"],
         }
         bars = share_bars(table.loc[list(names)], "change of logit")
+        entry = GalleryEntry("framework_query", "How a query changes the logits", CHANGES)
         tables = {"framework_query": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, [(bars, captioned("framework_query"))])
+        return Findings(named(self.name, flat), tables, [(bars, entry)])
+
+
+PATHS = (
+    "Each logit of a target token is the sum of these paths. Left: a path's share of the logits' "
+    "variance over tokens, cov(path, logit) / var(logit); negative where it works against the "
+    "others. Middle: the same for the means over each pair's tokens. Right: the mean of |path| / "
+    "Σ |paths|. The bars of a panel sum to 1."
+)
+CHANGES = (
+    "The same for the change of these logits after another query. Only cross-attention reads the "
+    "query; what other paths add came to them through an earlier cross-attention, which Eq. 14 "
+    "leaves out."
+)
 
 
 @styled
@@ -254,6 +304,13 @@ class FrameworkRanking(Analysis):
     """
 
     name = "framework"
+    metrics = (RANK_CORRELATION,)
+    words: ClassVar[dict[str, str]] = {
+        "all layers": "Ranked by the cross-attention of all layers (Eq. 14).",
+        "last layer": "Ranked by the last layer's cross-attention (Eq. 14).",
+        "logits": "Ranked by the sum of the logits (Eq. 11).",
+        "score own": "Ranked by the system's own score.",
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

@@ -13,6 +13,7 @@ vectors) are left out.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pandas
@@ -27,12 +28,13 @@ from analysis.figures import (
     COLOURS,
     MARKERS,
     PANEL_HEIGHT,
-    captioned,
+    GalleryEntry,
     legend_below,
     page_figure,
     styled,
 )
 from analysis.statistics import long_frame, spread, spread_numbers
+from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
     DIRECTIONS,
     aligning_words,
@@ -202,7 +204,28 @@ class GoldAlignment(PairAnalysis):
     alignment: every token that counts is aligned.
     """
 
-    name = "gold"
+    name, title = "gold", "Gold alignments"
+    reading = (
+        "The alignment compared with the document tokens that answer the question. AER is measured "
+        "on each half of the pairs at the threshold that is best for the other half."
+    )
+    metrics = (
+        Metric("precision@#", "The share of the chosen tokens that answer the question."),
+        Metric(
+            "possible_precision@#",
+            "The share of the chosen tokens that answer the question or state what it gives.",
+        ),
+        Metric(
+            "aer",
+            "Alignment error rate against the tokens that answer the question: 0 is perfect, 1 "
+            "the worst.",
+            label="AER",
+            headline=True,
+        ),
+        Metric("align_all_aer", "The alignment error rate of aligning every token."),
+        Metric("random_precision", "The precision of tokens in random order."),
+        Metric("random_possible_precision", "The possible precision of tokens in random order."),
+    )
 
     def __init__(self, subject: Subject):
         super().__init__(subject)
@@ -266,9 +289,9 @@ class GoldAlignment(PairAnalysis):
         table["selection"] = np.where(table["selection"] > len(THRESHOLDS), "top", "threshold")
         pairs = frame["pair"].nunique()
         title = f"{self.description.title}: alignments against {pairs:,} gold pairs"
-        figures = [(gold_figure(table, title), captioned("gold_alignment"))]
+        entry = GalleryEntry("gold_alignment", "Alignments against the answer's tokens", CAPTION)
         tables = {"gold_alignment": table.to_dict("records")}
-        return Findings(named(self.name, flat), tables, figures)
+        return Findings(named(self.name, flat), tables, [(gold_figure(table, title), entry)])
 
 
 def fitted_error(frame: DataFrame) -> float:
@@ -281,6 +304,15 @@ def fitted_error(frame: DataFrame) -> float:
         return float("nan")
     best = [half.mean().idxmin() for half in halves]
     return (halves[0][best[1]].sum() + halves[1][best[0]].sum()) / len(errors)
+
+
+CAPTION = (
+    "Document tokens in the order of their strongest alignment with a query token, heads averaged; "
+    "the points of a curve are the first 1, 2, 3, 5, 10 and 20 tokens. Gold are the tokens that "
+    "answer the question (above), and also those that state what it gives (below). The dashed "
+    "line is a random order: a curve above it only in the lower panels belongs to a system that "
+    "aligns what the question says and finds the answer next to it."
+)
 
 
 @styled
@@ -341,6 +373,24 @@ class DecodedIdentifiers(Analysis):
     """
 
     name = "gold"
+    metrics = (
+        Metric("found", "The share of pairs whose document holds a generated identifier."),
+        Metric("precision", "The share of the generated tokens that answer the question."),
+        Metric(
+            "possible_precision",
+            "The share of the generated tokens that answer the question or state what it gives.",
+        ),
+        Metric("best_found", "The share of pairs whose document holds the best identifier."),
+        Metric("best_precision", "The share of the best identifier that answers the question."),
+        Metric(
+            "best_possible_precision",
+            "The share of the best identifier that answers the question or states what it gives.",
+        ),
+        Metric("best_recall", "The share of the answer that the best identifier holds."),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "decoded": "The tokens that the system generated, against those that answer the question."
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
+from typing import ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -34,8 +35,9 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import average_metrics, judge
-from analysis.figures import COLOURS, captioned, legend_below, page_panels, styled
-from analysis.statistics import spearman, spread
+from analysis.figures import COLOURS, GalleryEntry, legend_below, page_panels, styled
+from analysis.statistics import RANK_CORRELATION, spearman, spread
+from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
@@ -272,7 +274,29 @@ class Kernel(Analysis):
             estimates stay.
     """
 
-    name = "kernel"
+    name, title = "kernel", "Kernelised relevance"
+    reading = "How well a kernel in place of the softmax approximates the relevance (Lemma 5.2)."
+    metrics = (
+        Metric("error", "‖estimate − true‖ / ‖true‖ over the relevances of pairs: 0 is exact."),
+        Metric(
+            "bound_share",
+            "How much of the bound of the trace inequality (Lemma 5.2) the relevance reaches: 1 if "
+            "it is tight, 0 if it says nothing.",
+        ),
+        Metric("bound_correlation", "A rank correlation of that bound with the relevance."),
+        RANK_CORRELATION,
+        Metric(
+            "squared_key_norm",
+            "The mean squared length of the sum of two keys: the larger, the harder the softmax is "
+            "to approximate.",
+        ),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "elu": "Softmax replaced by the feature map elu + 1.",
+        "exact": "With the softmax itself, nothing replaced.",
+        "uniform": "Every token aligned with all others alike: no attention at all.",
+        "features #": "Softmax replaced by this number of random features.",
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -314,8 +338,8 @@ class Kernel(Analysis):
         for name, row in rows.items():
             place = f"features_{name}" if name.isdigit() else name
             flat |= {f"{place}/{key}": value for key, value in row.items()}
-        entry = captioned("kernel", norm=norm, power=norm / log(10))
-        figures = [(kernel_curves(rows), entry)]
+        caption = CAPTION.format(norm, norm / log(10))
+        figures = [(kernel_curves(rows), GalleryEntry("kernel", self.title, caption))]
         return Findings(named(self.name, flat), figures=figures)
 
     @torch.inference_mode()
@@ -351,6 +375,14 @@ class Kernel(Analysis):
             judged = judge(ranking, data, split, queries, ["mrr@10"])
             found[name] = average_metrics(judged)["mrr@10"]
         return found
+
+
+CAPTION = (
+    "The exponential of the softmax is replaced by an inner product of features: positive random "
+    "features by their number, elu + 1, equal weights. Retrieval is one inner product a document. "
+    "The relative variance of the estimate of exp(d·q) is (exp ‖d + q‖² − 1) / features, and "
+    "‖d + q‖² is {:.1f} on average here: a typical weight needs some 10^{:.1f} features."
+)
 
 
 @styled

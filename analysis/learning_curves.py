@@ -13,7 +13,7 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.exact_match import exact_match
-from analysis.figures import COLOURS, MARKERS, captioned, legend_below, page_panels, styled
+from analysis.figures import COLOURS, MARKERS, GalleryEntry, legend_below, page_panels, styled
 from analysis.low_rank import low_rank
 from analysis.viewer.directed_alignment import aligning_side, directed_alignment, own_direction
 from gr_mvdr.batch import PairBatch
@@ -109,7 +109,8 @@ def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]
 class Training(Analysis):
     """The run's `training/metrics.csv` as a figure."""
 
-    name = "training"
+    name, title = "training", "Training"
+    reading = "Loss, gradient norm before clipping, and learning rate over the steps."
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -122,20 +123,30 @@ class Training(Analysis):
         curve = read_curve(self.run)
         if curve.empty:
             return Findings()
-        return Findings(figures=[(training_figure(curve), captioned("training"))])
+        entry = GalleryEntry("training", "Training, step by step", STEPS)
+        return Findings(figures=[(training_figure(curve), entry)])
 
 
 @part("analysis")
 class Curve(Training):
     """What `AlignmentCurve` measured while the run trained, as a figure."""
 
-    name = "curve"
+    name, title = "alignment_curve", "The alignment in training"
+    reading = "The alignment of the same pairs after every epoch of training."
 
     def finish(self) -> Findings:
         rows = read_steps(self.run).filter(["step", *ALIGNED])
         if "alignment/soft" not in rows:
             return Findings()
-        return Findings(figures=[(alignment_figure(rows.dropna()), captioned("alignment_curve"))])
+        entry = GalleryEntry(self.name, "The alignment while it is learned", EPOCHS)
+        return Findings(figures=[(alignment_figure(rows.dropna()), entry)])
+
+
+STEPS = (
+    "The line is the mean of neighbouring steps, the band reaches from the smallest to the largest "
+    "of them. A loss that still falls asks for more epochs; a gradient norm that grows, or a loss "
+    "that jumps, for a smaller learning rate."
+)
 
 
 @styled
@@ -163,6 +174,14 @@ def training_figure(curve: DataFrame) -> Figure:
             axes.plot(validated["step"], validated["validation_loss"], **style)
             legend_below(figure, 1)
     return figure
+
+
+EPOCHS = (
+    "In the direction in which the system aligns: how far the alignment is from equal rows (0 = "
+    "every document token looks at the query alike; Figure 4 over training), how much of it joins "
+    "equal tokens, and for a generative system the share of the logits' parts that is "
+    "cross-attention's."
+)
 
 
 @styled

@@ -33,6 +33,7 @@ exponential needs no condition, but makes the bound say nothing where attention 
 """
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -42,9 +43,10 @@ from torch.nn.functional import pad
 
 from analysis.analysis import Findings, PairAnalysis, named
 from analysis.figures import (
+    BOXES,
     COLOURS,
     PANEL_HEIGHT,
-    captioned,
+    GalleryEntry,
     draw_boxes,
     legend_below,
     page_figure,
@@ -52,6 +54,7 @@ from analysis.figures import (
     styled,
 )
 from analysis.statistics import long_frame
+from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.options import part
 from gr_mvdr.relevance import DecoderPaths, Explanation
@@ -199,7 +202,26 @@ class LowRank(PairAnalysis):
     A matrix of zeros has neither relative errors nor a rank nor a spectrum, and is left out.
     """
 
-    name = "low_rank"
+    name, title = "low_rank", "Low rank"
+    reading = (
+        "How far the last layer's alignment is from a matrix of rank one, relative to its norm."
+    )
+    metrics = (
+        Metric(
+            "relative_error",
+            "The distance from the best matrix of equal rows (Lemma 5.1): 0 is equal rows.",
+            headline=True,
+        ),
+        Metric(
+            "relative_error_rank_one",
+            "The distance from the best matrix of rank one: 0 is rank one.",
+            headline=True,
+        ),
+        Metric("effective_rank", "How many independent patterns the alignment is made of."),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "without salience": "The alignment before tokens are weighted by their salience."
+    }
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         layers = [(pairs, pairs.alignment) for pairs in batch.layers]
@@ -239,9 +261,11 @@ class LowRank(PairAnalysis):
         spectrum = spectrum[spectrum["share"] > 0]
         title, table = self.description.title, table.reset_index()
         generative = self.description.paradigm == "generative"
-        figures = [(rank_figure(frame, spectrum, generative, title), captioned("low_rank"))]
+        entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
+        figures = [(rank_figure(frame, spectrum, generative, title), entry)]
         if "bound" in table:
-            figures.insert(0, (norm_figure(table, title), captioned("low_rank_bound")))
+            entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
+            figures.insert(0, (norm_figure(table, title), entry))
         tables = {"low_rank": table, "spectrum": spectrum}
         rows = {name: found.to_dict("records") for name, found in tables.items()}
         return Findings(named(self.name, metrics), rows, figures)
@@ -253,6 +277,15 @@ def _bound(terms: dict[str, Tensor], decoder: DecoderPaths, layer: int) -> dict[
     gamma = terms["gamma_squared"] * documents.double() * queries.double()
     norms = decoder.projection_norms[layer - 1].double().expand_as(gamma)
     return terms | {"gamma": gamma, "bound": 4 * gamma * norms, "projection_norm": norms}
+
+
+NORMS = (
+    "One column of marks for each head, at the norm of its own projections ‖W‖₁; medians over "
+    "pairs; ‖·‖ is the paper's √(‖·‖₁ ‖·‖_∞), darker marks are earlier layers. Marks are the "
+    "distance of A from the best matrix of equal rows, the bound 4γ²‖E‖₁ from the centred logits "
+    "themselves, and the lemma's 4γ‖W‖₁. The dashed line is ‖W‖₁ alone, with which the paper "
+    "compares. The further a head's marks are apart, the less the lemma says about it."
+)
 
 
 @styled
@@ -273,6 +306,14 @@ def norm_figure(table: DataFrame, title: str) -> Figure:
     axes.grid(axis="y")
     legend_below(figure, 4)
     return figure
+
+
+RANKS = (
+    "Left: ‖A − R‖ / ‖A‖ (Frobenius) over pairs and heads, with the best R of equal rows (blue; 0 "
+    "where all document tokens look at the query alike) and the best R of rank one (orange). "
+    f"{BOXES} Right: the mean singular values, each matrix's divided by their sum: the faster a "
+    "line falls, the lower the rank."
+)
 
 
 @styled

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pandas
 import torch
@@ -27,8 +27,9 @@ from pandas import DataFrame
 from torch import Tensor, nn
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import captioned, page_figure, styled
+from analysis.figures import GalleryEntry, page_figure, styled
 from analysis.statistics import mean_table, spread
+from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.cross_attention import SUBLAYERS
@@ -304,7 +305,16 @@ class Patching(Analysis):
         seed: of the words.
     """
 
-    name = "patching"
+    name, title = "patching", "Activation patching"
+    reading = (
+        "A word of the query is exchanged; then one part of the model is given what it read before "
+        "the exchange. The numbers are the share of the lost score that this restores: 1 is all."
+    )
+    metrics = (Metric("pairs", "How many pairs were measured.", unit="count"),)
+    words: ClassVar[dict[str, str]] = {
+        "encoder part | decoder part": "What the best attention or feed-forward layer restores.",
+        "encoder head | decoder head": "What the best single head restores.",
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -328,7 +338,8 @@ class Patching(Analysis):
             return Findings()
         shares = patching_table(pandas.concat(found))
         title = f"{self.data.collection.name}: {len(found):,} pairs with an exchanged word"
-        figures = [(patching_figure(shares, title), captioned("patching"))]
+        entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
+        figures = [(patching_figure(shares, title), entry)]
         tables = {"patching": shares.to_dict("records"), "patching_pairs": rows}
         return Findings(named(self.name, summarise(shares)), tables, figures)
 
@@ -377,6 +388,13 @@ def summarise(table: DataFrame) -> dict[str, float]:
         best, name = rows.loc[rows["restored"].idxmax()], f"{stack}/{'head' if is_head else 'part'}"
         values |= {name: best["restored"], f"{name}_low": best["low"], f"{name}_high": best["high"]}
     return values
+
+
+CAPTION = (
+    "Means over pairs, left by groups of tokens, right by heads. Shares of parts do not sum to 1. "
+    "The residual stream is what a layer reads, the other rows are what its parts add to it; a "
+    "decoder's tokens are the identifier's."
+)
 
 
 @styled

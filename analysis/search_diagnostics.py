@@ -7,6 +7,7 @@ scores of all documents, outputs that name no document, and the time of a step.
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,8 +16,9 @@ from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, captioned, page_figure, styled
+from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
 from analysis.statistics import spread_numbers
+from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
@@ -71,7 +73,58 @@ class SearchDiagnostics(Analysis):
         queries: test queries at most, spread evenly over the first test split.
     """
 
-    name = "search"
+    name, title = "search", "Search"
+    reading = (
+        "The beam's result compared with the scores of all documents. Recall = 1 − model error − "
+        "search error + luck."
+    )
+    metrics = (
+        Metric(
+            "model_error@#",
+            "The share of relevant documents that the model itself ranks below the first k.",
+            better="low",
+            headline=True,
+        ),
+        Metric(
+            "search_error@#",
+            "The share of relevant documents that the model ranks in the top k but the beam lost.",
+            better="low",
+            headline=True,
+        ),
+        Metric(
+            "luck@#",
+            "The share of documents ranked here only because the beam dropped better-scored ones.",
+        ),
+        Metric("queries", "How many queries were measured.", unit="count"),
+        Metric("invalid", "The share of outputs that name no document; 0 under a constraint."),
+        Metric("duplicates", "The share of outputs that occur twice."),
+        Metric(
+            "score_difference",
+            "The largest difference of a document's scores in the search and on its own: rounding.",
+            unit="rounding",
+        ),
+        Metric(
+            "model_ms_per_step",
+            "Milliseconds of one step of the search that the model takes.",
+            label="a step, model",
+            unit="ms",
+        ),
+        Metric(
+            "constraint_ms_per_step",
+            "Milliseconds of one step of the search that the constraint takes.",
+            label="a step, constraint",
+            unit="ms",
+        ),
+        Metric("gold_alive", "The share of queries whose relevant document is still in the beam."),
+        Metric(
+            "lost_rank",
+            "The median rank of the relevant document's best continuation where the beam lost it.",
+            unit="count",
+        ),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "step # | any step": "A step of the search: one more generated token."
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -99,7 +152,9 @@ class SearchDiagnostics(Analysis):
                 stacklevel=2,
             )
         title = f"{self.data.collection.name}: search of {len(rows)} test queries"
-        figures = [(search_figure(metrics, title), captioned("search_diagnostics"))]
+        heading = "Where the search loses the gold document"
+        entry = GalleryEntry("search_diagnostics", heading, CAPTION)
+        figures = [(search_figure(metrics, title), entry)]
         return Findings(named(self.name, metrics), {"search_diagnostics": rows}, figures)
 
     @torch.inference_mode()
@@ -160,6 +215,12 @@ def follow_gold(paths: Sequence[SearchPath]) -> dict[str, float]:
     medians = ranks.groupby("step")["rank"].median()
     metrics |= {f"lost_rank/step_{step:.0f}": rank for step, rank in medians.items()}
     return metrics | ({"lost_rank/any_step": ranks["rank"].median()} if len(ranks) else {})
+
+
+CAPTION = (
+    "Over a bar is the median rank of the gold documents that this step lost. Right: what became of "
+    "all relevant documents."
+)
 
 
 @styled

@@ -13,8 +13,9 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Findings, PairAnalysis, named
-from analysis.figures import COLOURS, PANEL_HEIGHT, captioned, legend_below, page_panels, styled
+from analysis.figures import COLOURS, PANEL_HEIGHT, GalleryEntry, legend_below, page_panels, styled
 from analysis.statistics import long_frame, mean_table
+from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
     DIRECTIONS,
     aligning_words,
@@ -132,7 +133,15 @@ class Shape(PairAnalysis):
     that is aligned to nothing has no shape and only lowers the share `aligned`.
     """
 
-    name = "shape"
+    name, title = "shape", "Sparsity and shape"
+    reading = "How tokens spread their alignment over partners, and how far both directions agree."
+    metrics = (
+        Metric("entropy", "How widely a token spreads its alignment: 0 is one partner."),
+        Metric("relative_entropy", "Entropy as a share of its largest value: 1 is an even spread."),
+        Metric("support", "The number of partners with any weight."),
+        Metric("top_#", "The share of a token's alignment that its strongest partners hold."),
+        Metric("directions_agree", "How often two tokens are each other's strongest partner."),
+    )
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         paradigm = self.description.paradigm
@@ -172,8 +181,16 @@ class Shape(PairAnalysis):
         flat = {"directions_agree": frame["returned"].sum() / frame["links"].sum()}
         for name, place in places.items():
             flat |= {f"{name}/{key}": last.loc[[place], key].mean() for key in HEADLINES}
-        figures = [(shape_figure(table, self.description.title), captioned("shape"))]
+        entry = GalleryEntry("shape", "Sparsity of the alignment", CAPTION)
+        figures = [(shape_figure(table, self.description.title), entry)]
         return Findings(named(self.name, flat), {"shape": table.to_dict("records")}, figures)
+
+
+CAPTION = (
+    "Left: a high line is a sparse alignment (last layer). Right: relative entropy, one mark a "
+    'head. "Directed" is the alignment as all systems are compared: the softmax of the similarity '
+    "over the other side, or the mean of the attention's heads; \"own\" is the system's A itself."
+)
 
 
 @styled

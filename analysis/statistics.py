@@ -8,6 +8,8 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
+from analysis.tables.metric_names import Metric
+
 RESAMPLES = 1000
 LEVEL = 0.95
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
@@ -86,6 +88,12 @@ def interval(sums: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor
     drawn = torch.cat(parts)
     tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
     return (drawn[:, :ratios] / drawn[:, ratios:]).nanquantile(tails, dim=0).unbind()
+
+
+RANK_CORRELATION = Metric(
+    "rank_correlation",
+    "Do two scores order the candidates alike? 1: in the same order, 0: without relation.",
+)
 
 
 def spearman(first: Tensor, second: Tensor) -> float:

@@ -13,9 +13,10 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, captioned, legend_below, page_figure, styled
+from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
 from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread
+from analysis.tables.metric_names import Metric
 from analysis.tokens import find_special, readable
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
@@ -105,7 +106,14 @@ class TokenRetrieval(Analysis):
         contexts: how many of the first queries are kept with the contexts of what they retrieved.
     """
 
-    name = "token_retrieval"
+    name, title = "token_retrieval", "Token retrieval"
+    reading = "What each word of a query retrieves from all tokens of all documents, by rank."
+    metrics = (
+        Metric("gold@#", "The probability that the token at this rank is of a relevant document."),
+        Metric(
+            "lexical@#", "The probability that the token at this rank is the query's own token."
+        ),
+    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -141,7 +149,8 @@ class TokenRetrieval(Analysis):
             "token_retrieval": curves.reset_index().to_dict("records"),
             "token_similarity": densities.reset_index().to_dict("records"),
         }
-        figures = [(retrieval_figure(curves, densities, title), captioned("token_retrieval"))]
+        entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
+        figures = [(retrieval_figure(curves, densities, title), entry)]
         return Findings(named(self.name, flat), tables, figures, {FILE: contexts})
 
     def _queries(self) -> list[Query]:
@@ -204,6 +213,14 @@ def densities_of(table: DataFrame) -> DataFrame:
         if chosen.any():
             found[kind] = np.histogram(table["similarities"][chosen], edges, density=True)[0]
     return found.reindex(columns=["gold", "other"])
+
+
+CAPTION = (
+    "Left (XTR, Figure 4): where many tokens are the query's own and few are from a relevant "
+    "document, tokens are matched by their form, whatever their context. Right (XTR, Figure 2): "
+    "the similarities of tokens from relevant documents and from others, each as a density. Where "
+    "both lie together at the right end, a token's score says little about relevance."
+)
 
 
 @styled

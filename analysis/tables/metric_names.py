@@ -1,7 +1,8 @@
 """What the metrics of a run mean, how they are written, and in which order they are read.
 
-A metric is declared once: those of analyses in `analysis/chapters.toml`, those of rankings, costs
-and identifiers in `metrics.toml`. Tables, figures, pages and the glossary read these declarations.
+A metric is declared once, where it is measured: an analysis declares its own in its class
+(`Analysis.metrics`). Those of rankings, costs and identifiers, which are measured in many places,
+are in `metrics.toml`. Tables, figures, pages and the glossary read these declarations.
 
 A key of `metrics.json` is a path: a group, where it was measured, the metric, and sometimes a part
 of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
@@ -16,10 +17,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
+from omegaconf import OmegaConf
+
 from gr_mvdr.evaluation.metrics import MACRO
 from gr_mvdr.files import read_text
+from gr_mvdr.options import TARGET, admitting, find_part
 
-CHAPTERS = Path(__file__).parents[1] / "chapters.toml"
+LISTED = Path(__file__).parents[2] / "conf/analysis/full.yaml"
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
 RANKED = GROUPS[:2]
 DIRECTIONS = {"query_to_document": "q→d", "document_to_query": "d→q"}
@@ -62,14 +66,12 @@ class Chapter(NamedTuple):
 
     Attributes:
         reading: how to read it. metrics: in their order. words: further words of their names.
-        figures: name → title and caption.
     """
 
     title: str
     reading: str = ""
     metrics: tuple[Metric, ...] = ()
     words: Mapping[str, str] = {}
-    figures: Mapping[str, Mapping[str, str]] = {}
 
 
 _DECLARED = tomllib.loads(read_text(Path(__file__).with_name("metrics.toml")))
@@ -82,14 +84,18 @@ WORDS: dict[str, str] = _DECLARED["words"]  # of metrics that several chapters h
 
 @cache
 def all_chapters() -> dict[str, Chapter]:
-    """Name → chapter: the analyses in the order of `chapters.toml`, then the others."""
-    chapters = {}
-    for name, texts in tomllib.loads(read_text(CHAPTERS)).items():
-        metrics = tuple(Metric(**metric) for metric in texts.get("metrics", ()))
-        chapters[name] = Chapter(**texts | {"metrics": metrics})
+    """Name → chapter: the analyses in the order of `conf/analysis/full.yaml`, then the others."""
+    listed = OmegaConf.to_container(OmegaConf.load(LISTED).questions)
+    chapters: dict[str, Chapter] = {}
+    with admitting(listed):
+        for settings in listed.values():
+            kind = find_part("analysis", settings[TARGET])
+            known = chapters.get(kind.name, Chapter(kind.title, kind.reading))
+            metrics, words = known.metrics + kind.metrics, {**known.words, **kind.words}
+            chapters[kind.name] = known._replace(metrics=metrics, words=words)
     chapters["identifiers"] = Chapter("Identifiers", metrics=IDENTIFIERS)
     chapters["adaptation"] = Chapter("Alignment adaptation", metrics=COSTS)
-    return chapters
+    return {name: chapter for name, chapter in chapters.items() if chapter.title}
 
 
 def find_chapter(name: str) -> Chapter:
@@ -99,9 +105,8 @@ def find_chapter(name: str) -> Chapter:
 
 def find_figures_chapter(figure: str) -> Chapter:
     """A figure's chapter: "exact_match" of "exact_match_heads"; an unknown figure has its own."""
-    declared = [name for name, chapter in all_chapters().items() if figure in chapter.figures]
-    begun = [name for name in all_chapters() if f"{figure}_".startswith(f"{name}_")]
-    return find_chapter(max(declared or begun, key=len, default=figure))
+    known = [name for name in all_chapters() if f"{figure}_".startswith(f"{name}_")]
+    return find_chapter(max(known, key=len, default=figure))
 
 
 def all_metrics() -> list[Metric]:

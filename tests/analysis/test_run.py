@@ -142,12 +142,11 @@ EXAMPLE = Path(__file__).parents[2] / "analysis/analysis.py"
 
 
 def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monkeypatch):
-    """What docs/analysis.md asks of a new analysis: a class in a file, a line, and texts."""
+    """What docs/analysis.md asks of a new analysis: a class in a file of one's own, and a line."""
     text = EXAMPLE.read_text().split('"""')[1]
-    body, texts = text.split("Its metrics")
+    body = textwrap.dedent(text[text.index("    @part") : text.index("Its metrics")])
     imports = "from analysis.analysis import *\nfrom analysis.statistics import long_frame\n"
     imports += "from gr_mvdr.options import part\n"
-    body = textwrap.dedent(body[body.index("    @part") :])
     (tmp_path / "my_module.py").write_text(imports + body)
     monkeypatch.syspath_prepend(tmp_path)
     store = stored(tmp_path, make_explanation(3, paradigm="multi_vector"), "multi_vector")
@@ -155,8 +154,8 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
     (found,) = ask(Subject(store=store, texts=texts_of(store)), line)
     assert 0 < found.metrics["analysis/aligned_share/share"] <= 1
     assert ask(Subject(), line) == []  # no alignments are stored
-    monkeypatch.setattr(metric_names, "CHAPTERS", tmp_path / "chapters.toml")
-    (tmp_path / "chapters.toml").write_text(textwrap.dedent(texts[texts.index("    [") :]))
+    monkeypatch.setattr(metric_names, "LISTED", tmp_path / "list.yaml")
+    (tmp_path / "list.yaml").write_text(json.dumps({"questions": line}))
     metric_names.all_chapters.cache_clear()
     chapter = metric_names.find_chapter("aligned_share")
     assert chapter.title == "Aligned tokens" and "takes part" in chapter.reading
@@ -171,7 +170,7 @@ def test_every_listed_analysis_has_a_chapter_in_the_order_of_the_list():
     written = [name for name in names if name not in ("best_documents", "alignment_case")]
     assert [name for name in chapters if name in names] == written
     assert all(chapters[name].reading for name in written)
-    figures = {"exact_match_heads": "exact_match", "alignment_curve": "curve", "mine": "mine"}
+    figures = {"exact_match_heads": "exact_match", "low_rank_bound": "low_rank", "mine": "mine"}
     for figure, chapter in figures.items():
         known = metric_names.find_chapter(chapter)
         assert metric_names.find_figures_chapter(figure) == known
