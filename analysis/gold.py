@@ -217,8 +217,7 @@ class GoldAlignment(PairAnalysis):
         ),
         Metric(
             "aer",
-            "Alignment error rate against the tokens that answer the question: 0 is perfect, 1 "
-            "the worst.",
+            "Alignment error rate against the tokens that answer: 0 is perfect, 1 the worst.",
             label="AER",
             headline=True,
         ),

@@ -280,15 +280,13 @@ class Kernel(Analysis):
         Metric("error", "‖estimate − true‖ / ‖true‖ over the relevances of pairs: 0 is exact."),
         Metric(
             "bound_share",
-            "How much of the bound of the trace inequality (Lemma 5.2) the relevance reaches: 1 if "
-            "it is tight, 0 if it says nothing.",
+            "The share of the trace inequality's bound (Lemma 5.2) that the relevance reaches.",
         ),
         Metric("bound_correlation", "A rank correlation of that bound with the relevance."),
         RANK_CORRELATION,
         Metric(
             "squared_key_norm",
-            "The mean squared length of the sum of two keys: the larger, the harder the softmax is "
-            "to approximate.",
+            "The mean squared length of two keys' sum: if large, the softmax is hard to replace.",
         ),
     )
     words: ClassVar[dict[str, str]] = {

@@ -203,9 +203,7 @@ class LowRank(PairAnalysis):
     """
 
     name, title = "low_rank", "Low rank"
-    reading = (
-        "How far the last layer's alignment is from a matrix of rank one, relative to its norm."
-    )
+    reading = "How far the last layer's alignment is from rank one, relative to its norm."
     metrics = (
         Metric(
             "relative_error",

@@ -218,7 +218,7 @@ def follow_gold(paths: Sequence[SearchPath]) -> dict[str, float]:
 
 
 CAPTION = (
-    "Over a bar is the median rank of the gold documents that this step lost. Right: what became of "
+    "Over a bar is the median rank of the gold documents that a step lost. Right: what became of "
     "all relevant documents."
 )
 
