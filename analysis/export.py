@@ -46,11 +46,11 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
-from models.export.folder import find_backbone, write_system
-from models.export.sentence_transformers import SIMILARITIES, find_obstacles, import_library
+from models.export import find_backbone, write_system
 from models.finished_run import FinishedRun, restore_run
 from models.generative import GenerativeSystem
 from models.multi_vector import EncodedQueries, MultiVector
+from models.sentence_transformers import SIMILARITIES, find_obstacles, import_library
 
 # Pairs of the first test split, and how far scores may lie apart.
 PAIRS, TOLERANCE = 64, 1e-4

@@ -35,13 +35,7 @@ from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
 from models.base import Share, System, Table, pad_pairs
-from models.export.folder import SETTINGS, load_exported, read_texts
-from models.export.sentence_transformers import (
-    build_published,
-    find_folder,
-    is_published,
-    read_published,
-)
+from models.export import SETTINGS, load_exported, read_texts
 from models.finished_run import FinishedRun
 from models.generative import GenerativeSystem, list_continuations, trace_search
 from models.multi_vector import MultiVector
@@ -53,6 +47,12 @@ from models.results import (
     Hits,
     count_of,
     find_snippet,
+)
+from models.sentence_transformers import (
+    build_published,
+    find_folder,
+    is_published,
+    read_published,
 )
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
 from models.docid import SAVED
-from models.export.sentence_transformers import (
+from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
+from models.generative import GenerativeSystem
+from models.sentence_transformers import (
     find_folder,
     is_published,
     read_published,
     take_projection,
 )
-from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
-from models.generative import GenerativeSystem
 from models.training import CheckpointFile, save_tokenizer
 
 # Where a checkpoint has the backbone: of a multi-vector system, a generative one, a cross-encoder.

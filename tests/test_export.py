@@ -18,7 +18,7 @@ from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from gr_mvdr.tokenizers import EOS_ID
-from models.export.folder import load_exported
+from models.export import load_exported
 from models.finished_run import restore_run
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, ROOT, TINY, small

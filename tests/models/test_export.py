@@ -9,7 +9,7 @@ from transformers import T5ForConditionalGeneration
 from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import load_tokenizer
 from models.beyond.query_generator import QueryGenerator
-from models.export.folder import load_exported, write_system
+from models.export import load_exported, write_system
 from models.generative import target_states
 
 DOCIDS = "naive semantic-pawa titles-nci titles-np".split()

@@ -10,8 +10,8 @@ import torch
 from gr_mvdr.batch import pad
 from gr_mvdr.template import read_template
 from gr_mvdr.tokenizers import load_tokenizer
-from models.export.folder import load_exported, write_system
-from models.export.sentence_transformers import build_published, read_published
+from models.export import load_exported, write_system
+from models.sentence_transformers import build_published, read_published
 from tests.published_folders import (
     make_bert,
     make_modern_bert,

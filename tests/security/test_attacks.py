@@ -39,7 +39,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import read_checkpoint, read_json, read_provenance, read_tensors, read_yaml
 from gr_mvdr.options import admitting, build, find_part
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
-from models.export.folder import load_exported
+from models.export import load_exported
 from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
 from models.training import CheckpointFile

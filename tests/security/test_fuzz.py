@@ -25,7 +25,7 @@ from analysis.compare import compare
 from analysis.run import analyse_again
 from analysis.runs.run_folder import read_run
 from analysis.tables.report import write_report
-from models.export.folder import load_exported
+from models.export import load_exported
 from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
 from models.weights import find_weights

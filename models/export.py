@@ -20,14 +20,14 @@ from gr_mvdr.options import TARGET, admitting, build, check_parts, show
 from gr_mvdr.progress import quiet_libraries
 from models.base import System, find_backbone
 from models.docid import Docid
-from models.export.sentence_transformers import (
+from models.finished_run import update_settings
+from models.generative import GenerativeSystem
+from models.multi_vector import MultiVector
+from models.sentence_transformers import (
     find_obstacles,
     find_prompts,
     write_modules,
 )
-from models.finished_run import update_settings
-from models.generative import GenerativeSystem
-from models.multi_vector import MultiVector
 
 FORMAT = 1
 SETTINGS, PARTS, ROWS = "gr_mvdr.json", "gr_mvdr.safetensors", "head_rows.safetensors"

@@ -1,1 +1,0 @@
-"""To and from the folders of other libraries."""
