@@ -149,7 +149,7 @@ def test_t5_seal_counts_what_has_no_span_and_ranks_it_nowhere(fruit, tmp_path, c
         assert ranking.query_ids, file
         for query in ranking.query_ids:
             assert not EMPTY & set(ranking.documents(query)), file
-    index = NgramIndex.load(tmp_path / "run/index/ngrams")
+    index = NgramIndex.load(tmp_path / "run/index/ngrams.safetensors")
     for number, fruit in enumerate(FRUITS):
         tokens = index.sequence(number).tolist()
         assert tokens.index(1) == len(tokens) - 1, "the end token is at the end alone"
