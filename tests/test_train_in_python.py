@@ -49,7 +49,8 @@ def test_the_command_line_finds_the_run_that_python_made(fruit, capsys):
 @pytest.mark.filterwarnings("ignore:")
 def test_a_run_within_another_hydra_program_leaves_its_state(fruit, tmp_path, monkeypatch):
     # Without what a command of another test left in this process.
-    others = {k: one for k, one in Singleton._instances.items() if k is not HydraConfig}
+    states = GlobalHydra, HydraConfig, VersionBase
+    others = {kind: one for kind, one in Singleton._instances.items() if kind not in states}
     monkeypatch.setattr(Singleton, "_instances", others)
     compose_command("train", fruit)
     assert not GlobalHydra().is_initialized() and not HydraConfig.initialized()
