@@ -1,12 +1,12 @@
 """Train, search, rerank, analyse and log one system on one collection: `python train.py --help`."""
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors come at once
     import os
     import signal
 
     from conf.command import RESUME, run_command
 
-    if "LOCAL_RANK" not in os.environ:  # SIGTERM ends a run as Ctrl-C does; a launcher has its own
+    if "LOCAL_RANK" not in os.environ:  # SIGTERM acts as Ctrl-C; a launcher has its own
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     run_command("train", "train:main", RESUME)
     raise SystemExit
@@ -50,13 +50,13 @@ from models.results import count_of
 from models.training import CurveLogger, fit
 from models.weights import Weights, find_weights, save_weights
 
-register_resolvers()  # for who composes a configuration without the command line
+register_resolvers()  # for callers that compose a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = (
     *("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped"),
     "(Checkpoint|Experiment logs) directory .* exists and is not empty",  # of a resumed run
 )
-LATENT_TOKENS = 2**22  # that initial token vectors are made of: takes seconds, below 1 GB
+LATENT_TOKENS = 2**22  # tokens for computing initial token vectors: takes seconds, below 1 GB
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
 
@@ -75,7 +75,7 @@ def train(config: Sequence[str] | DictConfig) -> Run | None:
 
     Raises:
         FileExistsError: the run's folder exists and `resume` is false.
-        ValueError, FileNotFoundError: an option or a file is wrong; one line.
+        ValueError, FileNotFoundError: an option or a file is wrong; the message is one line.
     """
     if isinstance(config, DictConfig):
         return make_run(config)
@@ -94,10 +94,10 @@ def train(config: Sequence[str] | DictConfig) -> Run | None:
 
 
 def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | None:
-    """`train` of a composed configuration.
+    """Makes the run of `train` from a composed configuration.
 
     Args:
-        typed: its command line; None = Hydra's.
+        typed: the overrides that the user typed; None = those of Hydra's command line.
     """
     typed = find_typed(typed)
     join()
@@ -163,7 +163,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
 def prepare_model(
     config: DictConfig, data: RetrievalDataModule, run: Path, taken: Weights | None = None
 ) -> System:
-    """The configuration's system, prepared on the collection, with the weights it takes over."""
+    """Builds the system, prepares it on the collection and loads the weights that it takes over."""
     data.check_splits(is_trained(config), bool(config.study))
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
@@ -193,7 +193,7 @@ def is_trained(config: DictConfig) -> bool:
 
 
 def announce_run(config: DictConfig, run: Path, model: System, record: dict[str, Any]) -> Any:
-    """Makes the run's folder and prints it; returns the run's logger, or None."""
+    """Creates and prints the run's folder; returns the run's logger, or None."""
     start_run(config, record)
     documents = count_of(record["documents"], "document")
     print(f"{config.system} on {record['collection']}: {documents} → {run}")
@@ -204,7 +204,7 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
 def train_model(
     trainer: pl.Trainer, run: Path, model: System, data: RetrievalDataModule, logger: Any
 ) -> tuple[System, float]:
-    """The trained model on its device, and the seconds of its training."""
+    """Trains a model; returns it on its device, with the training time in seconds."""
     trainer.loggers = [CurveLogger(run), *([logger] if logger else [])]
     seconds = fit(model, data, trainer, run)
     if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole

@@ -1,4 +1,4 @@
-"""Checks the user's values before anything is built: by `conf/rules.py`, then by their classes."""
+"""Checks the user's values before anything is built, by `conf/rules.py` and classes' signatures."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def check_values(config: DictConfig) -> None:
-    """Raises an error for a value that is missing or invalid by its key's declared type.
+    """Raises an error if a value is missing or does not fit the declared type of its key.
 
     Args:
         config: the whole configuration of a command.
@@ -36,14 +36,14 @@ def check_values(config: DictConfig) -> None:
     Raises:
         ValueError, FileNotFoundError: names the key as the user typed it, the rule and the value.
     """
-    # As written: an interpolation of a missing value cannot be resolved.
+    # Not resolved: an interpolation of a missing value would fail.
     written = dict(walk(OmegaConf.to_container(config)))
     for key, value in written.items():
         if value == "???":
             raise ValueError(f"{key}=…: must be given on the command line")
     resolved = OmegaConf.to_container(config, resolve=True)
     nodes = dict(walk(resolved))
-    # A group after its keys: an error names the innermost one.
+    # Keys before their groups, so that an error names the innermost one.
     for key in sorted(nodes, key=lambda key: isinstance(nodes[key], dict)):
         for kind in find_types(nodes, key):
             if not fits_type(nodes[key], kind):
@@ -66,13 +66,14 @@ def check_hub(config: DictConfig) -> None:
 
 
 def find_types(nodes: dict[str, Any], key: str) -> list[Any]:
-    """The types that declare a key's values, all of which hold.
+    """Returns the declared types of a key; its value must fit all of them.
 
-    The first line of `conf/rules.py` that matches the key declares it; so does the signature of
-    what takes the key's group, or the type of the group (`dict[str, Size]`).
+    One type is that of the first line of `conf/rules.py` that matches the key. Another is in the
+    signature of what takes the key's group. Without both, the type of the group declares the key
+    (`dict[str, Size]`).
 
     Args:
-        nodes: of `walk`, by key.
+        nodes: key → value, as from `walk`.
     """
     group, _, name = key.rpartition(".")
     if name.startswith("_"):  # Hydra's own, such as _target_
@@ -87,10 +88,10 @@ def find_types(nodes: dict[str, Any], key: str) -> list[Any]:
 
 
 def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
-    """The signature of what is called with a group of keys; None: nothing is.
+    """Returns the signature of what is called with a group of keys; None if nothing is.
 
     Args:
-        nodes: of `walk`, by key.
+        nodes: key → value, as from `walk`.
     """
     own = nodes.get(group)
     if isinstance(own, dict) and (target := own.get("_target_")):
@@ -103,13 +104,13 @@ def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
 
 
 def _kinds(nodes: dict[str, Any], group: str) -> Iterator[Any]:
-    """The types of a group or list, each alternative of a union by itself."""
+    """Yields the types of a group or list; a union yields each of its alternatives."""
     for kind in find_types(nodes, group):
         yield from get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
 
 
 def walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key below a node with its value; of a list, the places: `model.stages.0.depth`."""
+    """Yields every key below a node with its value; lists give places: `model.stages.0.depth`."""
     if key:
         yield key, node
     children = node.items() if isinstance(node, dict) else ()
@@ -126,17 +127,17 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _origin(key: str, written: dict[str, Any]) -> str:
-    """The key from which a value is interpolated; the user may have typed it."""
+    """Returns the key from which a value is interpolated, which the user may have typed."""
     while reference := _REFERENCE.fullmatch(str(written.get(key))):
         key = reference[1]
     return key
 
 
 def _read_class(key: str, name: str) -> Signature | None:
-    """The signature of a class or function by its dotted path; None: Lightning checks its own.
+    """Reads the signature of a class or function; None for Lightning's, which check themselves.
 
     Raises:
-        ValueError: it is missing; names the key.
+        ValueError: there is none of this name; the message names the key.
     """
     if name.startswith("pytorch_lightning."):
         return None
@@ -149,7 +150,7 @@ def _read_class(key: str, name: str) -> Signature | None:
 
 
 def _check_together(config: dict[str, Any]) -> None:
-    """Checks keys that contradict each other, the files or this machine."""
+    """Raises an error if keys contradict each other, or name a file that does not exist."""
     model, trainer = config.get("model") or {}, config.get("trainer")
     if trainer:
         _check_trainer(trainer)
@@ -162,7 +163,7 @@ def _check_together(config: dict[str, Any]) -> None:
         raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")
     if {"output", "name", "run"} <= config.keys():
         _check_place(config["output"], config["name"], config["run"])
-    else:  # a finished run
+    else:  # the command is for a finished run
         _check_there("run", config.get("run"), "run folder")
     _check_files(config)
     initial, weights = config.get("initial"), config.get("weights")

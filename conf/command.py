@@ -1,4 +1,4 @@
-"""Shared by the entry points: `python train.py …`, `python -m analysis.run …` and others.
+"""The command line of the entry points `python train.py …`, `python -m analysis.run …` and others.
 
 Nothing heavy is imported before the command line is parsed and all values are checked.
 """
@@ -51,14 +51,15 @@ RESUME = "interrupted: the same command with resume=true goes on"
 def run_command(name: str, target: str, interrupted: str = "interrupted") -> None:
     """Composes `conf/NAME.yaml` from the command line, checks its values, and calls a function.
 
-    A mistake of the user ends the command with status 1 and one line, Hydra's errors included.
-    Ctrl-C ends it with one line at any time, also during imports and the comparison after a sweep.
+    A mistake of the user, including one that Hydra finds, ends the command with status 1 and one
+    line. Ctrl-C ends it with one line at any time, also during imports and during the comparison
+    after a sweep.
 
     Args:
-        name: of a configuration that is a file of `conf/`.
+        name: the name of a configuration file in `conf/`.
         target: "module:function", which takes the configuration. The module is imported after
             all values are checked, so that `--help` and errors answer at once.
-        interrupted: the line after Ctrl-C. Of several processes the first one prints it.
+        interrupted: the line printed after Ctrl-C, by rank 0 only.
     """
     try:
         _run_command(name, target)
@@ -77,7 +78,7 @@ def _run_command(name: str, target: str) -> None:
             getattr(import_module(module), function)(config)
 
     register_resolvers()
-    # Hydra prints its errors over many lines and exits; here it raises them.
+    # Hydra would print its errors over many lines and exit; this makes it raise them.
     internals.run_and_report = lambda function: function()
     with report_errors():
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
@@ -87,16 +88,17 @@ def _run_command(name: str, target: str) -> None:
 
 
 def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
-    """The configuration of `run_command`, for a caller in Python.
+    """Composes the configuration of `run_command`, for a caller in Python.
 
     It may be called within another Hydra program, repeatedly, and from any folder: Hydra's own
     state is restored.
 
     Args:
-        name: as of `run_command`; overrides: what would follow on the command line.
+        name: as in `run_command`.
+        overrides: the arguments of the command line.
 
     Raises:
-        ValueError, FileNotFoundError: the error of the command line, in one line.
+        ValueError, FileNotFoundError: the command line's error, in one line.
     """
     if isinstance(overrides, str):
         raise ValueError(f"{overrides}: must be a list, such as ['model=bm25', 'seed=2']")
@@ -130,7 +132,7 @@ def _refuse_sweep(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _own_hydra() -> Iterator[None]:
-    """Hydra's global state as in a new process; that of another program is restored afterwards."""
+    """Gives the block Hydra's global state of a new process; restores the old state afterwards."""
     kinds = (GlobalHydra, HydraConfig, VersionBase)
     kept = {kind: Singleton._instances.pop(kind, None) for kind in kinds}
     try:
@@ -145,7 +147,7 @@ def _own_hydra() -> Iterator[None]:
 def _check_flags(arguments: Sequence[str]) -> None:
     """Raises ValueError for an option that Hydra does not know, such as `--model=bm25`.
 
-    Hydra would print its usage.
+    Hydra itself would print its usage.
     """
 
     def refuse(message: str) -> None:
@@ -167,7 +169,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
 
 
 def _check_options(arguments: list[str]) -> None:
-    """Raises ValueError for a group's option that is not a name; Hydra would not name the group."""
+    """Raises ValueError if a group's option is not a name; Hydra's error lacks the group."""
     for argument in arguments:
         group, _, option = argument.partition("=")
         if not _NO_NAME.fullmatch(option) or not group:
@@ -182,8 +184,8 @@ def _check_options(arguments: list[str]) -> None:
 def report_errors() -> Iterator[None]:
     """Ends the program with status 1 and ``error: …`` for errors that this project explains.
 
-    Other exceptions are bugs and keep their traceback; so do these under HYDRA_FULL_ERROR=1, as a
-    library may raise them.
+    Other exceptions are bugs and keep their traceback. HYDRA_FULL_ERROR=1 keeps every traceback,
+    since a library may raise a ValueError or OSError too.
 
     Raises:
         SystemExit: instead of a ValueError or OSError, also from within Hydra's instantiate, and
@@ -220,7 +222,7 @@ def explain_errors(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
-    """An exception's message without line breaks, which names the key or the file."""
+    """Returns an exception's message without line breaks; it names the key or the file."""
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         close = _did_you_mean(get_close_matches(option, error.options, 2))
@@ -235,13 +237,13 @@ def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
     said = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {said}"
-    # An interpolation's: OmegaConf tells the key it was found in.
+    # OmegaConf's error about an interpolation knows the key that contains it.
     key = getattr(error, "full_key", None)
     return f"{key}: {said}" if key else said
 
 
 def _explain_key(key: str, argument: str) -> str:
-    """The options that have a key which this configuration lacks, or similar keys.
+    """Explains an unknown key: names the options that have it, or similar keys.
 
     Args:
         argument: as the user typed it, such as "data.path=FOLDER".
@@ -258,11 +260,11 @@ def _explain_key(key: str, argument: str) -> str:
 
 
 def _options_with(key: str) -> dict[str, list[str]]:
-    """Configuration group → those of its options that have the key."""
+    """Returns configuration group → its options that have the key."""
     having: dict[str, list[str]] = {}
     for file in sorted(CONFIGURATIONS.glob("*/*.yaml")):
         group, package = file.parent.name, _package(file)
-        # Files of the whole configuration: only those that the key's own group chooses among.
+        # A file of the whole configuration counts only if the key belongs to the file's group.
         may_have = key.startswith(f"{group if package == '' else package}.")
         if may_have and key in _keys_of(file):
             having.setdefault(group, []).append(file.stem)
@@ -270,7 +272,7 @@ def _options_with(key: str) -> dict[str, list[str]]:
 
 
 def _keys_of(file: Path) -> set[str]:
-    """The keys that a YAML file sets, those of the shared files in its defaults among them."""
+    """Returns the keys that a YAML file sets, including those of shared files in its defaults."""
     content: Any = OmegaConf.to_container(OmegaConf.load(file))
     defaults, package = content.pop("defaults", []), _package(file)
     shared = [item for item in defaults if isinstance(item, str) and item.startswith("/")]
@@ -279,7 +281,7 @@ def _keys_of(file: Path) -> set[str]:
 
 
 def _package(file: Path) -> str:
-    """The group of keys that a YAML file fills; "" for the whole configuration."""
+    """Returns the group of keys that a YAML file fills; "" for the whole configuration."""
     with file.open(encoding="utf-8") as lines:
         named = re.match(r"# @package (\S+)", lines.readline())
     package = named[1] if named else file.parent.name
@@ -287,7 +289,7 @@ def _package(file: Path) -> str:
 
 
 def find_similar_keys(key: str) -> list[str]:
-    """Similar keys and groups: `data.path` for `path`, `model` for `modle`."""
+    """Returns similar keys and groups: `data.path` for `path`, `model` for `modle`."""
     shared = (OmegaConf.to_container(OmegaConf.load(CONFIGURATIONS / file)) for file in _SHARED)
     listed = [*RULES, *(name for content in shared for name, _ in walk(content))]
     listed += [f"data.{name}" for name in read_signature(_DATA).types]

@@ -1,8 +1,8 @@
-"""Hydra's inputs: computed values (`${NAME:…}`), and the experiments.
+"""Inputs to Hydra: computed values (`${NAME:…}`), and the experiments.
 
-A file of `conf/papers` holds what Hydra reads as many: group → option → content. `shared` is
-what all systems of a paper have in common on a collection, `specific/SHARED` what one model adds,
-`smoke` what `smoke=true` changes for the file's experiments.
+A file of `conf/papers` stands for many of Hydra's: it holds group → option → content. The group
+`shared` is what all systems of a paper have in common on a collection, `specific/SHARED` is what
+one model adds, and `smoke` is what `smoke=true` changes in the file's experiments.
 """
 
 import hashlib
@@ -24,20 +24,20 @@ SHOWN_CHANGE, SHOWN_CHANGES = 24, 48  # letters of a run's name for one change, 
 
 
 def register_resolvers() -> None:
-    """Makes the resolvers known to OmegaConf."""
+    """Registers the resolvers with OmegaConf."""
     for resolver in (run_name, wandb_offline, wandb_group, one_of, pretrained):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 
 def run_name(model: str, data: str, overrides: list[str]) -> str:
-    """model-collection-seed1, then all further overrides in short form, and a hash of them.
+    """Returns model-collection-seed1, the other overrides in short form, and a hash of them.
 
-    The same command gives the same folder, so that `resume=true` finds it again. The hash differs
-    where the short forms are equal.
+    The same command gives the same folder, so that `resume=true` finds it again. The hash
+    distinguishes overrides whose short forms are equal.
 
     Args:
-        model, data: the groups' chosen options.
-        overrides: of the command line, such as "seed=2".
+        model, data: the chosen options of these groups.
+        overrides: those of the command line, such as "seed=2".
     """
     pairs = (override.lstrip("+").partition("=") for override in overrides)
     asked = {key: value for key, _, value in pairs}
@@ -53,12 +53,12 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
 
 
 def describe_changes(asked: Mapping[str, str]) -> list[str]:
-    """Overrides as parts of a folder's name: the experiment first, settings of the analysis last.
+    """Writes overrides as words of a folder's name: the experiment first, analysis settings last.
 
     Each word is cut to `SHOWN_CHANGE` letters; words beyond `SHOWN_CHANGES` letters are left out.
 
     Args:
-        asked: key → value, as they were typed.
+        asked: key → value, as typed.
     """
     words: list[str] = []
     for key in sorted(asked, key=lambda k: (k != "experiment", k.startswith("analysis"), k)):
@@ -81,7 +81,7 @@ def one_of(value: str, *options: str) -> bool:
 
 
 def pretrained(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
-    """One value for a pretrained backbone, another for a small new one."""
+    """Returns `value` for a pretrained backbone, `otherwise` for a small new one."""
     return value if _root_.backbone.name else otherwise
 
 
@@ -90,19 +90,20 @@ EXPERIMENTS = Path(__file__).parent / "papers"
 
 @cache
 def read_experiments() -> dict[str, dict[str, dict[str, Any]]]:
-    """File name → Hydra's group → option → content, not resolved."""
+    """Returns file name → group → option → content, not resolved."""
     files = sorted(EXPERIMENTS.glob("*.yaml"))
     return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
 
 
 @cache
 def register_experiments(specific: bool = True) -> None:
-    """Makes the experiments known to Hydra, once a process.
+    """Registers the experiments with Hydra, once in a process.
 
     Args:
-        specific: also what single systems add, which a list of the user's choices does not need.
+        specific: also register what single systems add; `--help`, which lists the user's choices,
+            does not need it.
     """
-    # Hydra copies all of them whenever it composes, and never changes the copies.
+    # Hydra copies the store whenever it composes, but never changes the copy: none is needed.
     ConfigStore.__deepcopy__ = lambda store, memo: store
     store = ConfigStore.instance().store
     for groups in read_experiments().values():
@@ -114,7 +115,8 @@ def register_experiments(specific: bool = True) -> None:
 def prepare_arguments(arguments: list[str]) -> list[str]:
     """Registers the experiments if the arguments may name one, and replaces `smoke=true`.
 
-    Hydra does not accept true as an option: it becomes that of the experiment's file, or `small`.
+    Hydra does not accept true as an option. It becomes the name of the experiment's file if that
+    file has a `smoke` group, else `small`; `smoke=false` is removed.
     """
     groups = ("experiment=", "shared=", "smoke=", "study=")
     if not any(a.startswith(("-", *groups)) for a in arguments):
@@ -132,16 +134,16 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
 
 
 def list_options(group: str) -> list[str]:
-    """The options of a group that the experiments' files add."""
+    """Returns the options that the experiments' files add to a group."""
     files = read_experiments().values()
     return [option for groups in files for option in groups.get(group, ())]
 
 
 def find_typed(typed: Sequence[str] | None = None) -> list[str]:
-    """The overrides that the user typed.
+    """Returns the overrides that the user typed.
 
     Args:
-        typed: as a caller in Python gave them; None = those of the command line, if there is one.
+        typed: the overrides of a caller in Python; None = the command line's, if there is one.
     """
     if typed is None:
         typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
@@ -149,14 +151,15 @@ def find_typed(typed: Sequence[str] | None = None) -> list[str]:
 
 
 def take_settings(config: DictConfig, settings: Mapping[str, Any], typed: Sequence[str]) -> None:
-    """Sets the values of a model that is taken over, except for keys that the user typed.
+    """Applies the settings of a model that is taken over, except for keys that the user typed.
 
     Args:
-        config: as composed; changed. settings: values by key.
-        typed: the user's overrides, as of `find_typed`.
+        config: the composed configuration, which is changed.
+        settings: key → value.
+        typed: the user's overrides, as from `find_typed`.
 
     Raises:
-        ValueError: the chosen model does not have a key.
+        ValueError: the chosen model lacks a key.
     """
     keys = {argument.partition("=")[0].lstrip("+") for argument in typed}
     for key, value in settings.items():

@@ -22,7 +22,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def choose_precision() -> str:
-    """bf16-mixed on hardware that multiplies in bf16, else 32-true (emulated bf16 is slow)."""
+    """Returns bf16-mixed if the hardware multiplies in bf16, else 32-true: emulation is slow."""
     if torch.cuda.is_available():
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
     flags = Path("/proc/cpuinfo")
@@ -31,13 +31,13 @@ def choose_precision() -> str:
 
 
 def processes_to_start(config: DictConfig) -> int:
-    """The number of processes that this job starts; 1 = it trains in its own process.
+    """Returns the number of processes that this job starts; 1 = it trains in its own process.
 
-    A process started by torchrun (or by this file) starts no others, and a system that is not
-    trained needs only one.
+    A process that torchrun (or `launch`) started starts no others, and a system that is not trained
+    needs only one.
 
     Raises:
-        ValueError: several nodes, where torchrun must be started by hand.
+        ValueError: there are several nodes, on each of which the user must start torchrun.
     """
     if "LOCAL_RANK" in os.environ or not get_class(config.model._target_).trainable:
         return 1
@@ -55,13 +55,13 @@ def processes_to_start(config: DictConfig) -> int:
 
 
 def launch(processes: int, trainer: DictConfig) -> None:
-    """Runs this Hydra job in several processes of this machine, and says so.
+    """Runs this Hydra job in several processes on this machine; a printed line says so.
 
     Args:
-        trainer: the configuration's.
+        trainer: the configuration of the trainer.
 
     Raises:
-        SystemExit: one of them failed, with its status; it has printed the reason.
+        SystemExit: a process failed and has printed the reason; the status is that of the process.
     """
     gpus = 0 if trainer.accelerator == "cpu" else torch.cuda.device_count()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -84,13 +84,13 @@ def launch(processes: int, trainer: DictConfig) -> None:
         try:
             elastic_launch(settings, sys.executable)(str(TRAIN), *job_arguments())
         except ChildFailedError as error:
-            sys.exit(max(1, error.get_first_failure()[1].exitcode))  # killed: below zero
+            sys.exit(max(1, error.get_first_failure()[1].exitcode))  # negative if it was killed
         except SignalException:  # Ctrl-C, which all processes receive
             sys.exit(1)
 
 
 def job_arguments() -> list[str]:
-    """The command line of this job alone, without its sweep."""
+    """Returns the command line of this job alone, without its sweep."""
     hydra = HydraConfig.get()
     sources = hydra.runtime.config_sources
     folders = [s.path for s in sources if s.provider == "command-line" and s.schema == "file"]

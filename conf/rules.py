@@ -1,8 +1,9 @@
-"""The values of the keys that no signature declares: a table that `conf/checks.py` reads.
+"""The types of the keys that no signature declares: a table that `conf/checks.py` reads.
 
-A key is written as the user types it; `*` is any part of it, dots included. The first line that
-matches a key counts. A key that a class takes needs no line here if the type in the signature says
-its values (`Size`, `Literal[...]`, `bool`); any other new key needs one, and a test names it.
+A key is written as the user types it; `*` matches any part of it, dots included. The first line
+that matches a key counts. A key that a class takes needs no line here if its type in the signature
+says which values are valid (`Size`, `Literal[...]`, `bool`). Any other new key needs a line; a test
+names the keys that lack one.
 """
 
 from typing import Annotated, Any, Literal
@@ -23,7 +24,7 @@ from gr_mvdr.options import (
 
 
 def _some(item: Any) -> Any:
-    """A list that is not empty."""
+    """Returns the type of a list of items that is not empty."""
     return Annotated[
         list[item], Rule(f"a list with at least one value, each {describe_type(item)}", bool)
     ]
@@ -68,7 +69,7 @@ RULES: dict[str, Any] = {
     "neighbours": Size,
     "beam_size": Size,
     "docid_beam": Size,
-    # What experiments name and sweeps go through.
+    # Keys that experiments set or that sweeps vary.
     "experiment": Text,
     **dict.fromkeys(("size", "sizes", "trained", "trainings", "collections"), Text),
     **dict.fromkeys(("batches", "k_trains", "table4.row"), Text),
@@ -146,7 +147,7 @@ RULES: dict[str, Any] = {
     "analysis": Group,
     "analysis.precision": Literal["float32", "float16"],
     "analysis.questions": dict[str, Group | None] | None,
-    "analysis.questions.*": Any,  # an analysis declares its own
+    "analysis.questions.*": Any,  # each analysis declares its own options
     "analysis.*": Count,
     #
     "study": Group | None,

@@ -1,4 +1,4 @@
-"""The signature of a class of this project, read from its source: importing would take seconds.
+"""Reads the signature of a class or function from its source: importing it would take seconds.
 
 The reader follows imports, base classes, dataclasses and type aliases within the project.
 """
@@ -15,13 +15,13 @@ from gr_mvdr import options
 from gr_mvdr.options import ROOMS, Signature
 
 _HOUSE = Path(__file__).parents[1]
-# What annotations are made of, besides the types of `gr_mvdr.options`.
+# Names that annotations may use, besides the types of `gr_mvdr.options`.
 _TYPES = {name: getattr(typing, name) for name in ("Annotated", "Literal", "Optional", "Union")}
 _TYPES |= {"Mapping": Mapping, "Sequence": Sequence, "Any": Any}
 
 
 class Definition(NamedTuple):
-    """A class or function of this project in an annotation; stands for what is not imported.
+    """A class or function of this project in an annotation, given by its path and not imported.
 
     ``Annotated[dict[str, Any], SearchOptions]`` is a group of keys that `SearchOptions` takes.
     """
@@ -30,14 +30,14 @@ class Definition(NamedTuple):
 
 
 Place = tuple[str, Any]  # a module, and a class, a function or an alias that it defines
-Parameters = tuple[dict[str, Any], bool]  # their types, and whether any other name is taken, too
+Parameters = tuple[dict[str, Any], bool]  # name → type, and whether other names are taken, too
 
 
 @cache
 def read_signature(path: str) -> Signature | None:
-    """The signature of the class or function of a dotted path; None: this project has none.
+    """Reads the signature of a class or function by its dotted path; None if the project lacks it.
 
-    Which parameters have a default is not read.
+    It does not read which parameters have a default.
     """
     place = _find(*path.rpartition(".")[::2])
     match place:
@@ -56,7 +56,7 @@ def read_signature(path: str) -> Signature | None:
 
 
 def _read_class(module: str, definition: ast.ClassDef) -> Parameters | None:
-    """The parameters of a class's own `__init__`; None: it has none."""
+    """Reads the parameters of a class's own `__init__`, or a dataclass's fields; else None."""
     for node in definition.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             types, open_ended = _read_parameters(module, node)
@@ -70,7 +70,7 @@ def _is_dataclass(definition: ast.ClassDef) -> bool:
 
 
 def _fields(module: str, definition: ast.ClassDef) -> dict[str, Any]:
-    """A dataclass's fields, its parents' among them."""
+    """Reads a dataclass's fields, including those of its parents."""
     return {
         node.target.id: _evaluate(source, node.annotation)
         for source, parent in _lineage(module, definition)
@@ -90,7 +90,7 @@ def _read_parameters(module: str, function: ast.FunctionDef) -> Parameters:
 
 
 def _evaluate(module: str, annotation: ast.expr | None) -> Any:
-    """The type that an annotation of a module means; `Any` stands for every unknown name."""
+    """Evaluates an annotation of a module to its type; an unknown name becomes `Any`."""
     if annotation is None:
         return Any
     used = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
@@ -104,7 +104,7 @@ def _evaluate(module: str, annotation: ast.expr | None) -> Any:
 
 @cache
 def _resolve(module: str, name: str) -> Any:
-    """What a name in an annotation means; follows aliases."""
+    """Returns what a name in an annotation means; follows aliases."""
     if name in _TYPES:
         return _TYPES[name]
     match _find(module, name):
@@ -118,7 +118,7 @@ def _resolve(module: str, name: str) -> Any:
 
 
 def _lineage(module: str, definition: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
-    """A class and its parents within the project, the nearest first."""
+    """Yields a class and its parents within the project, the nearest first."""
     yield module, definition
     for base in definition.bases:
         place = _find(module, ast.unparse(base).partition("[")[0])
@@ -127,7 +127,7 @@ def _lineage(module: str, definition: ast.ClassDef) -> Iterator[tuple[str, ast.C
 
 
 def _find(module: str, name: str) -> Place | None:
-    """Where what a module calls by this name is defined; None: outside the project."""
+    """Finds where a name of a module is defined; None if that is outside the project."""
     for node in _statements(module):
         match node:
             case (
@@ -145,7 +145,7 @@ def _find(module: str, name: str) -> Place | None:
 
 @cache
 def _statements(module: str) -> list[ast.stmt]:
-    """The statements of a module of this project, else []."""
+    """Returns the statements of a module of this project; [] for any other module."""
     path = _HOUSE.joinpath(*module.split("."))
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if module.partition(".")[0] in ROOMS and file.is_file():

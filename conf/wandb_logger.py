@@ -10,9 +10,10 @@ GROUP = "WANDB_RUN_GROUP"  # wandb's own variable; a sweep sets it for its jobs
 
 
 def make_logger(**settings: Any) -> Any:
-    """Lightning's `WandbLogger`, which starts its run when it is first used.
+    """Makes Lightning's `WandbLogger`, which starts its run when it is first used.
 
-    Lightning always passes `anonymous` on, which wandb gave up and warns of, whatever its value.
+    Lightning always passes `anonymous`, a setting that wandb has dropped and warns of. It is
+    removed here.
     """
     from pytorch_lightning.loggers import WandbLogger
 
@@ -35,7 +36,7 @@ def wandb_offline() -> bool:
 
 
 def wandb_group() -> str | None:
-    """The group of this command's runs: the user's or the sweep's, or the experiment's name."""
+    """Returns the group of this command's runs: the user's or the sweep's, else the experiment."""
     if group := os.environ.get(GROUP):
         return group
     if not HydraConfig.initialized():  # composed without a command line

@@ -1,11 +1,11 @@
 """Lists runs: ``python -m analysis.runs outputs``. Nothing heavy is imported."""
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors come at once
     import sys
 
     from conf.command import run_command
 
-    # A bare folder is one of runs=[…]; what follows an option is its value ("--cfg job").
+    # Bare folders become runs=[…]. A word after an option is its value ("--cfg job").
     pairs = zip(sys.argv, sys.argv[1:], strict=False)
     folders = [w for before, w in pairs if "=" not in w and "-" not in (w[:1], before[:1])]
     if folders:
@@ -39,15 +39,16 @@ from gr_mvdr.files import (
 
 SHOWN_METRICS = 2
 PREFERRED = ("retrieve/mrr@10", "retrieve/recall@10")
-# What the other columns show, or what changes nothing that is measured.
+# Overrides that other columns show, and overrides that change no measured number.
 _SHOWN = ("model", "data", "data.path")
 _SILENT = ("hydra", *CIRCUMSTANCES)
 
 
 def list_runs(folders: Sequence[Path]) -> dict[Path, float]:
-    """The runs at or below some folders, the newest last, and when each was written.
+    """Finds the runs at or below the folders, and when each was last written.
 
-    That is when its newest file of `PARTS` was, in seconds since 1970.
+    Returns:
+        Run → time of its newest file among `PARTS`, in seconds since 1970; the newest run last.
 
     Raises:
         ValueError: there are no runs.
@@ -63,9 +64,10 @@ def list_runs(folders: Sequence[Path]) -> dict[Path, float]:
 
 
 def read_record(run: Path) -> tuple[dict[str, Any], dict[str, float], str]:
-    """A run's provenance, its metrics, and "", "unfinished" or what is wrong with its files.
+    """Reads a run's provenance, its metrics and its state.
 
-    A file that cannot be read hides no other run.
+    The state is "" for a finished run, "unfinished", or an error message: an unreadable file does
+    not keep the other runs from being listed.
     """
     record: dict[str, Any] = {}
     try:
@@ -80,10 +82,10 @@ def read_record(run: Path) -> tuple[dict[str, Any], dict[str, float], str]:
 
 
 def describe_changes(overrides: Sequence[str] | None) -> str:
-    """What differs from the defaults, as it was typed.
+    """Returns a run's overrides as typed, without those of `_SHOWN` and `_SILENT`.
 
     Args:
-        overrides: of the run's command line; None = the run is older than their record.
+        overrides: of the run's command line; None = the run did not record them.
     """
     if overrides is None:
         return "not recorded"
@@ -97,11 +99,11 @@ def describe_changes(overrides: Sequence[str] | None) -> str:
 
 
 def tabulate_runs(runs: Mapping[Path, float], within: Path | None = None) -> Table:
-    """A row for each run, with the two metrics of the search that most of the runs have.
+    """Makes a row for each run, with the two retrieval metrics that most of the runs have.
 
     Args:
-        runs: of `list_runs`. within: the folder that all of them are in, which their names then
-            leave out.
+        runs: as returned by `list_runs`.
+        within: a folder that holds all runs; their names are then paths relative to it.
     """
     read = {run: read_record(run) for run in runs}
     counts = Counter(

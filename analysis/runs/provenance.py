@@ -26,10 +26,11 @@ PACKAGES = (
 def record_provenance(
     system: str, model: System, data: RetrievalDataModule, seed: int
 ) -> dict[str, Any]:
-    """What a reader needs to judge or repeat a run's numbers.
+    """Collects what a reader needs to judge or repeat a run's numbers.
 
     Args:
-        system: the model's name in tables. seed: the run's.
+        system: the model's name in tables.
+        seed: the run's random seed.
     """
     collection = data.collection
     return {
@@ -61,10 +62,14 @@ def record_provenance(
 
 
 def print_losses(record: dict[str, Any], config: DictConfig) -> None:
-    """Prints which texts are cut, which documents are missing, which queries have no judgements.
+    """Prints what limits a run's results.
+
+    These are cut texts, documents of other shards, rankings shallower than a metric's rank, and
+    queries without a relevant document.
 
     Args:
-        record: of `record_provenance`; config: the run's.
+        record: as returned by `record_provenance`.
+        config: the run's configuration.
     """
     for noun, key in (("query", "queries"), ("document", "documents")):
         if count := record["cut_texts"][key]:
@@ -81,7 +86,7 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
 
 
 def find_revision() -> str:
-    """The commit of this code, "-dirty" if files differ from it; "unknown" outside a clone."""
+    """Returns the code's commit, with "-dirty" if files differ; "unknown" outside a clone."""
     root = Path(__file__).parents[2]
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

@@ -1,7 +1,7 @@
-"""What a run found, sent to its logger (wandb): metrics, tables, figures and files.
+"""Sends a run's results to its logger (wandb): metrics, tables, figures and files.
 
-Nothing here knows wandb: a logger takes tables and images if it has `log_table` and `log_image`,
-and keeps files if its experiment has `log_artifact`. An offline run keeps all of them until
+The code does not import wandb. A logger receives tables and images if it has `log_table` and
+`log_image`, and files if its experiment has `log_artifact`. An offline run keeps everything until
 `wandb sync`.
 """
 
@@ -16,17 +16,17 @@ from analysis.figures import Gallery
 from analysis.runs.run_folder import Run, flatten
 from analysis.tables.comparison import Comparison, name_comparison
 
-# What a run leaves behind, by the kind of artefact: patterns in its folder.
+# Kind of artefact → patterns of its files in a run's folder.
 ARTEFACTS = {
     "ranking": ("*.trec", "*.qrels"),
     "alignments": ("alignments",),
     "report": ("report.html",),
 }
-# What a comparison leaves behind.
+# Patterns of files in a comparison's folder: its tables, and its artefacts by kind.
 TABLES = ("comparison*.csv", "paper_table.csv")
 COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
 SORTED_BY = ("system", "collection", "paradigm")  # a run's tags, if the user gives none
-TAG_LETTERS = 64  # wandb takes no more
+TAG_LETTERS = 64  # wandb's limit
 
 
 def describe_run(
@@ -35,15 +35,15 @@ def describe_run(
     records: Sequence[Mapping[str, Any]],
     group: str | None = None,
 ) -> dict[str, Any]:
-    """A logger's settings with what wandb sorts runs by: group, job type and tags.
+    """Fills in the logger settings by which wandb sorts runs: group, job type and tags.
 
-    What the user has set stays, and a logger that has no such settings gets none.
+    Values that the user has set stay, and keys that the settings lack are not added.
 
     Args:
-        settings: as in conf/logger; None or empty: there is no logger.
+        settings: as in conf/logger; None or empty = no logger.
         job_type: "train", "analyse" or "compare".
-        records: the provenance of the run, or of all that are compared.
-        group: the group, if it is known; None: the collection.
+        records: the provenance of the run, or of every compared run.
+        group: the group's name; None = the names of the collections.
     """
     found = [[record.get(kind) for record in records] for kind in SORTED_BY]
     tags = dict.fromkeys(str(tag)[:TAG_LETTERS] for kind in found for tag in kind if tag)
@@ -55,7 +55,7 @@ def describe_run(
 
 
 def find_group(runs: Sequence[Run]) -> str | None:
-    """The group that runs have in common; None: they have none, or several."""
+    """Returns the group that all runs share; None if they have none or several."""
     loggers = [run.config.get("logger") for run in runs]
     groups = [logger.get("group") if isinstance(logger, dict) else None for logger in loggers]
     same = all(group == groups[0] for group in groups) and isinstance(groups[0], str)
@@ -67,7 +67,7 @@ def publish_run(logger: Any, run: Run) -> None:
 
     Args:
         logger: a Lightning logger, or None.
-        run: its folder, read back.
+        run: as returned by `read_run`.
     """
     if logger is None:
         return
@@ -85,12 +85,12 @@ def publish_run(logger: Any, run: Run) -> None:
 def publish_comparison(
     logger: Any, comparison: Comparison, galleries: Sequence[Gallery] = ()
 ) -> None:
-    """Logs a comparison: which runs it is of, its tables, its figures, and its page as an artefact.
+    """Logs a comparison: the names of its runs, its tables and figures, and its files as artefacts.
 
     Args:
         logger: a Lightning logger, or None.
-        comparison: with the folder of its files.
-        galleries: its figures, section by section.
+        comparison: already written, so that its `folder` is set.
+        galleries: its figures, one gallery for each section.
     """
     if logger is None:
         return
@@ -105,7 +105,7 @@ def publish_comparison(
 
 
 def _log_tables(logger: Any, paths: Iterable[Path]) -> None:
-    """Logs CSV files as tables; a column has one type, as wandb asks."""
+    """Logs CSV files as tables; pandas gives each column one type, as wandb requires."""
     if not hasattr(logger, "log_table"):
         return
     from pandas import read_csv
@@ -125,7 +125,7 @@ def _log_figures(logger: Any, gallery: Gallery) -> None:
 def log_artefacts(
     logger: Any, folder: Path, patterns: dict[str, tuple[str, ...]], name: str
 ) -> None:
-    """Keeps files and folders as the run's artefacts, named `<name>-<file>`.
+    """Logs files and folders as artefacts named `<name>-<file>`.
 
     Args:
         patterns: kind of artefact → patterns of its files in the folder.
@@ -134,6 +134,6 @@ def log_artefacts(
         return
     for kind, wanted in patterns.items():
         for path in (found for pattern in wanted for found in sorted(folder.glob(pattern))):
-            # What wandb allows in a name; a comparison is several files of one stem.
+            # Only characters that wandb allows. With its suffix: files of a comparison share stems.
             title = re.sub(r"[^\w.-]", "-", f"{name}-{path.name}")
             logger.experiment.log_artifact(str(path), name=title, type=kind)

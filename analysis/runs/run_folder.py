@@ -1,4 +1,4 @@
-"""A run's folder: one command at a time writes into it, others read it back when it is finished."""
+"""A run's folder: one command at a time writes to it; others read it once it is finished."""
 
 import hashlib
 import json
@@ -38,15 +38,15 @@ from gr_mvdr.files import (
 Query = TypeVar("Query")
 
 FIGURES = "figures/figures.json"
-STUDY = "study.csv"  # of a run or a sweep, where one was made
+STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
 LOCK = ".lock"
-# Of a run: only read once it is finished, so that they may lie on another disk.
+# Parts of a run that may be links to another disk: once it is finished they are only read.
 READ_ONLY = ("checkpoints", "index", "identifiers", "tokenizer")
-# wandb writes into a new folder there each time; in those of before its own links lead to its logs.
+# wandb makes a new folder in it for each run; links in the older folders are its own.
 LOGS = "wandb"
 # A run with metrics of these analyses has kept its alignments.
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
-# Lists that a sweep goes through: each of its runs has one value of them.
+# Keys of lists that a sweep goes through; each of its runs uses one value of each list.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
 # Keys that say where data lie, how a run is watched and what is analysed: they change no ranking.
 UNMEASURED = (
@@ -62,8 +62,8 @@ class Run:
     Attributes:
         path: its folder.
         config: the resolved configuration, nested.
-        provenance: with "system" and "collection", and where known "seed", "paradigm", "splits"
-            and "sources" (what the data were made of).
+        provenance: has "system" and "collection" and, if known, "seed", "paradigm", "splits" and
+            "sources" (what the data were made from).
         metrics: flat, such as "retrieve/recall@1".
     """
 
@@ -73,7 +73,7 @@ class Run:
     metrics: dict[str, float]
 
     def __fspath__(self) -> str:
-        """Its folder: a run is good where a path is, as in `Path(run)` or `open_run(run)`."""
+        """Returns the folder, so that a run can stand for a path, as in `Path(run)`."""
         return str(self.path)
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Run:
 
     @property
     def fingerprint(self) -> str:
-        """Of the data themselves: equal names may hide different files."""
+        """A hash of the data's contents: collections of equal name may have different files."""
         sources = self.provenance.get("sources", {})
         # A file's name, not its path: a copy elsewhere holds the same data.
         contents = sorted((Path(name).name, str(value)) for name, value in sources.items())
@@ -107,10 +107,10 @@ class Run:
 
     @property
     def choices(self) -> dict[str, str]:
-        """The flat configuration without circumstances, what follows the seed, and the folder.
+        """The flat configuration without the seed, the folder and keys that change no ranking.
 
-        Two runs of the same choices differ in their seed only, also in files of it such as
-        `initial=…-seed1`. The data are compared by their hashes, not by their path.
+        Two runs with equal choices differ only in their seed and in values that contain it, such
+        as `initial=…-seed1`. The data's path is left out: `fingerprint` compares the data.
         """
         flat = flatten(self.config)
         if callbacks := flat.get("trainer.callbacks"):
@@ -121,7 +121,7 @@ class Run:
 def _without_seed(
     flat: Mapping[str, Any], folder: Any, left_out: Sequence[str] = ()
 ) -> dict[str, str]:
-    """A flat configuration without its seed, its folder, circumstances and other keys."""
+    """Removes the seed, the folder, circumstances and `left_out` keys from a flat configuration."""
     seed, left_out = flat.get("seed"), (*CIRCUMSTANCES, *SWEPT, "seed", *left_out)
     texts = {}
     for key, value in flat.items():
@@ -140,22 +140,22 @@ def _only_watches(callback: Any) -> bool:
 def claim_folder(folder: Path) -> Iterator[None]:
     """Keeps other commands out of a folder until the block ends, however it ends.
 
-    The system locks the file `.lock` in it, which names the process, until the process ends; a file
-    that a killed process left is taken over. The folder is created, and removed again if it is
-    empty in the end.
+    The operating system locks the file `.lock`, which names this process, until the process ends.
+    The file of a killed process is therefore taken over. The folder is created, and removed again
+    if it is empty at the end.
 
     Raises:
-        ValueError: another process has the folder; names it.
+        ValueError: another process works in the folder; the message names the process.
         OSError: the folder cannot be written to.
     """
     path = folder / LOCK
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, timeout=1)  # an owner that has just begun has not written its name yet
+    lock = FileLock(path, timeout=1)  # gives an owner that has just begun time to write its name
     try:
         lock.acquire()
     except Timeout:
         owner = ""
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the owner has just ended
             owner = path.read_text()
         raise ValueError(f"run={folder}: {owner or 'another process works in it'}") from None
     try:
@@ -172,16 +172,16 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
 
 def check_links(folder: Path, names: Sequence[str] = ("*",)) -> None:
-    """Raises unless every file that is written into a folder stays in it.
+    """Raises if writing to a folder could change a file outside of it.
 
-    A symbolic link may lead out of the folder; a hard link is another name of a file that may lie
-    outside of it.
+    A symbolic link may lead out of the folder. A file with several hard links may have another
+    name outside of the folder.
 
     Args:
-        names: patterns of what will be written; by default everything but `READ_ONLY`.
+        names: patterns of what will be written; `READ_ONLY` parts are never checked.
 
     Raises:
-        ValueError: names the link.
+        ValueError: there is such a link; the message names it.
     """
     for pattern in names:
         for path in sorted(Path(folder).glob(pattern)):
@@ -200,13 +200,13 @@ def _check(path: Path, folder: Path) -> None:
 
 @contextmanager
 def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
-    """`find_run`; where something is missing, the folder is this command's until the block ends.
+    """Calls `find_run` and, if a part is missing, claims the folder until the block ends.
 
-    Of several ranks the first claims it, and sweeps away what a killed process left in it.
+    Rank 0 claims it, and removes temporary files that a killed process left.
 
-    Raises: as `find_run`, and ValueError where another command works in the folder.
+    Raises: as `find_run`, and ValueError if another command works in the folder.
     """
-    from gr_mvdr.ranks import rank, rank_zero_first  # with torch; a list needs none
+    from gr_mvdr.ranks import rank, rank_zero_first  # imports torch, which listing runs avoids
 
     with ExitStack() as held:
         with rank_zero_first():
@@ -214,23 +214,24 @@ def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
             if missing and rank() == 0:
                 check_links(run)
                 held.enter_context(claim_folder(run))
-                run, missing = find_run(config)  # as the command before this one left it
+                run, missing = find_run(config)  # again: another command may just have finished
                 remove_abandoned(run)
         yield run, missing
 
 
 def find_run(config: DictConfig) -> tuple[Path, list[str]]:
-    """Where a run's folder is, and which of its parts are missing: none of a finished run.
+    """Returns a run's folder and its missing parts; a finished run misses none.
 
-    A run is finished when `metrics.json` is there, which is written last; a part that was lost
-    afterwards is made again.
+    `metrics.json` is written last: a run that has it is finished. A part that was lost afterwards
+    is made again.
 
     Args:
         config: with `run`, the folder, and `resume`.
 
     Raises:
         FileExistsError: the folder holds a run and `resume` is false.
-        ValueError: it holds a run of another configuration, or one that cannot be told.
+        ValueError: the folder holds a run of another configuration, or its `config.yaml` is
+            missing or damaged.
     """
     run = Path(config.run)
     path = run / "config.yaml"
@@ -254,9 +255,9 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
 
 
 def find_other_seed(config: DictConfig) -> Path | None:
-    """A finished run next to the one that is asked for, whose configuration has another seed only.
+    """Finds a finished run beside the requested one whose configuration differs only in the seed.
 
-    None where the run's own folder is there, or there is no such run.
+    Returns None if there is no such run, or if the requested run's own folder exists.
     """
     run = Path(config.run)
     if run.exists() or not run.parent.is_dir():
@@ -270,9 +271,9 @@ def find_other_seed(config: DictConfig) -> Path | None:
 
 
 def start_run(config: DictConfig, record: dict[str, Any]) -> None:
-    """Makes a run's folder with the resolved configuration and the provenance.
+    """Creates a run's folder with the resolved configuration and the provenance.
 
-    Called once everything that the user chose has been read: a typing error leaves no folder.
+    It is called after all of the user's choices have been read: a typing error leaves no folder.
     """
     run = Path(config.run)
     run.mkdir(parents=True, exist_ok=True)
@@ -281,9 +282,9 @@ def start_run(config: DictConfig, record: dict[str, Any]) -> None:
 
 
 def find_missing_parts(run: Path) -> list[str]:
-    """The parts of a run's folder that it lacks or that cannot be read, by what its metrics say.
+    """Lists the parts of a run's folder that are missing or unreadable, judged by its metrics.
 
-    Not `checkpoints/`: a finished run may do without.
+    `checkpoints/` is not required: a finished run may lack it.
     """
     found = {part: _read_whole(run / part) for part in ("provenance.json", "metrics.json")}
     missing = [part for part, content in found.items() if content is None]
@@ -301,18 +302,18 @@ def find_missing_parts(run: Path) -> list[str]:
 
 
 def ranking_file(*place: str, ending: str = "trec") -> str:
-    """The name of a ranking's file: "rerank-document_to_query-test_unseen.trec".
+    """Returns the name of a ranking's file: "rerank-document_to_query-test_unseen.trec".
 
     Args:
-        place: "retrieve" or "rerank", a form of reranking, a further test split, as in the keys of
-            the ranking's metrics; empty ones are left out.
-        ending: "qrels" for its judgements, which all forms of reranking share.
+        place: "retrieve" or "rerank", then a form of reranking and a further test split, as in the
+            keys of the ranking's metrics; empty strings are left out.
+        ending: "qrels" for the file of its judgements, which all forms of reranking share.
     """
     return f"{'-'.join(filter(None, place))}.{ending}"
 
 
 def _read_whole(path: Path, kind: type = dict) -> Any:
-    """What a JSON file holds; None where it is missing, cut or of another kind."""
+    """Reads a JSON file; returns None if it is missing, truncated or not of the type `kind`."""
     try:
         return read_json(path, kind)
     except (OSError, ValueError):
@@ -320,11 +321,11 @@ def _read_whole(path: Path, kind: type = dict) -> Any:
 
 
 def _read_identity(config: Path | DictConfig) -> dict[str, Any] | None:
-    """What a resumed run must have in common; None for a file that is cut or damaged."""
+    """Returns the settings that a resumed run must share; None if the file cannot be used."""
     try:
         if isinstance(config, Path):
             content = read_yaml(config)
-        else:  # by way of YAML, as the file was made
+        else:  # through YAML, as the file was written
             content = yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
     except (ValueError, FileNotFoundError):
         return None
@@ -334,7 +335,7 @@ def _read_identity(config: Path | DictConfig) -> dict[str, Any] | None:
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}; lists stay values."""
+    """Flattens a nested dict: {"a": {"b": 1}} becomes {"a.b": 1}; lists stay values."""
     flat = {}
     for key, value in nested.items():
         if isinstance(value, dict):
@@ -345,13 +346,13 @@ def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def look_up(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key in a nested configuration; None where there is none."""
+    """Returns the value of a dotted key in a nested configuration; None if it is missing."""
     step = lambda node, word: node.get(word) if isinstance(node, Mapping) else None  # noqa: E731
     return reduce(step, key.split("."), config)
 
 
 def require_run(path: str | None) -> Path:
-    """The run that a command is for.
+    """Returns the folder of the run that a command is for.
 
     Raises:
         ValueError: the user named none.
@@ -365,7 +366,7 @@ def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
     """Reads a run's folder.
 
     Args:
-        metrics: of a run that is about to be finished; None = its `metrics.json`.
+        metrics: of a run that has not written them yet; None = read its `metrics.json`.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -382,10 +383,14 @@ def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
 def read_queries(
     run: Path, name: str, what: str, read: Callable[[dict[str, Any]], Query]
 ) -> dict[str, Query]:
-    """What an analysis kept of single queries in `NAME.json`, by query id; {} without the file.
+    """Reads what an analysis stored for each query in `NAME.json`; {} if there is no file.
 
     Args:
-        what: the file must hold, for the message; read: what was kept of a query, checked.
+        what: what the file must hold, for the error message.
+        read: checks and parses the entry of one query.
+
+    Returns:
+        Query id → its parsed entry.
 
     Raises:
         ValueError: the file is broken.
@@ -399,12 +404,12 @@ def read_queries(
 
 
 def named_folders(runs: str | Sequence[str]) -> list[Path]:
-    """What `runs=` names on the command line: one folder, or a list."""
+    """Returns the folders that `runs=` names on the command line: one, or a list."""
     return [Path(runs)] if isinstance(runs, str) else list(map(Path, runs))
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The run folders at or below a folder, finished or not, in the order of their numbers."""
+    """Finds the run folders at or below a folder, finished or not; numbered ones by number."""
     folder = Path(folder)
     if any((folder / part).is_file() for part in PARTS) or (folder / ".hydra").is_dir():
         return [folder]

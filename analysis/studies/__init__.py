@@ -1,1 +1,1 @@
-"""What a finished run is asked beyond its own search."""
+"""Studies: one finished model over a grid of settings, and the tables of sweeps."""

@@ -1,8 +1,8 @@
 """Few-shot alignment adaptation: which alignment suits a collection (aligner §3.1, §4.1).
 
-A trained model keeps its vectors; only the alignment of the refinement changes. Every alignment
-scores all documents that the token retrieval gathers, as a search under it does (§2.1, §3.1), and
-nothing is encoded again.
+A trained model keeps its vectors; only the alignment of the refinement changes. Each alignment
+scores all documents that token retrieval gathers, as a search with it would (§2.1, §3.1). Nothing
+is encoded again.
 """
 
 import warnings
@@ -29,7 +29,7 @@ from models.base import System, Table
 from models.multi_vector import MultiVector
 
 CHOSEN_BY = "ndcg@10"
-# The rows of the system's own alignment, and of the best one for the collection (Figure 4).
+# Names of the rows for the system's own alignment and the collection's best one (Figure 4).
 DEFAULT, ORACLE = "default", "oracle"
 CURVES = {
     "title": "Few-shot alignment adaptation",
@@ -42,7 +42,7 @@ CURVES = {
 
 
 def describe_alignment(alignment: Alignment) -> str:
-    """What tables call an alignment: "top-k=4", "top-p=1.0%", "top-k=1 ε=0.02"."""
+    """Returns an alignment's name in tables: "top-k=4", "top-p=1.0%", "top-k=1 ε=0.02"."""
     match alignment:
         case TopK(k=k):
             return f"top-k={k}"
@@ -55,7 +55,7 @@ def describe_alignment(alignment: Alignment) -> str:
 
 @part("study", alignments="alignment")
 class Adaptation(SearchGrid):
-    """A study: the alignments of aligner Tables 3 and 13, and a few queries that choose one."""
+    """A study: the alignments of aligner Tables 3 and 13, and the choice of one by few queries."""
 
     def __init__(
         self,
@@ -70,12 +70,13 @@ class Adaptation(SearchGrid):
     ):
         """
         Args:
-            k, p: of top-k and top-p, p as a share; ties go to the first strategy.
-            folds_of: annotated queries in a fold.
-            alignments: further ones, as parts.
-            settings: search options that differ from the system's own, each with its values: all
-                combinations, as of `SearchGrid`; {refine: [1000]} scores fewer candidates.
-            depth, split: as of `SearchGrid`. seed: of the split into folds.
+            k, p: the values for top-k and top-p, p as a share; ties go to the first strategy.
+            folds_of: the sizes of folds, in annotated queries.
+            alignments: further alignments, as parts.
+            settings: search option → values to use instead of the system's own; all combinations
+                are searched, as in `SearchGrid`. {refine: [1000]} scores fewer candidates.
+            depth, split: as in `SearchGrid`.
+            seed: the random seed of the split into folds.
 
         Raises:
             ValueError: no strategy.
@@ -100,7 +101,7 @@ class Adaptation(SearchGrid):
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
         encoded = model.encoded_queries(queries)
         self.hook = model.encoder.register_forward_hook(self._count_call)
-        # What the others would leave out by an estimate of MaxSim is scored, too.
+        # These modes leave out documents by an estimate of MaxSim: gather scores all of them.
         wide = {"mode": "gather"} if model.search.mode in ("impute", "fde") else {}
 
         def search(setting: Row) -> tuple[Ranking, Row]:
@@ -116,7 +117,7 @@ class Adaptation(SearchGrid):
         self.encoder_calls += 1
 
     def summarise(self, rows: list[Row], judged: Sequence[QueryMetrics], title: str) -> Findings:
-        """Adds the best strategy's row and those of the folds, for each setting of the search."""
+        """Adds rows of the best strategy and of the folds, for each setting of the search."""
         self.hook.remove()
         study, folds, metrics = [], [], {}
         pairs = zip(rows, judged, strict=True)
@@ -144,12 +145,12 @@ class Adaptation(SearchGrid):
         return Findings(named("adaptation", metrics), tables, draw_all(self.curves, study, title))
 
     def _describe(self, row: Row) -> Row:
-        """A row with its strategy's options in columns of their own."""
+        """Returns a row with its strategy's options as further columns."""
         options = vars(self.strategies.get(row[STRATEGY], SimpleNamespace()))
         return row | {key: options[key] for key in ("k", "p", "epsilon") if key in options}
 
     def _draw_folds(self, setting: Row, grid: Mapping[str, QueryMetrics]) -> Iterator[Row]:
-        """What the queries of every fold choose, and its metrics on the queries outside."""
+        """Yields each fold's choice of a strategy, and its metrics on the queries outside."""
         queries = list(next(iter(grid.values())))
         order = np.random.default_rng(self.seed).permutation(len(queries))
         for size in self.folds_of:
@@ -171,5 +172,5 @@ class Adaptation(SearchGrid):
 
 
 def _search(row: Row) -> tuple:
-    """The search options of a row."""
+    """Returns the search options of a row."""
     return tuple((k, v) for k, v in row.items() if not is_measure(k) and k != STRATEGY)

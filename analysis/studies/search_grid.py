@@ -22,10 +22,10 @@ from models.base import System, Table
 from models.docid import Docid
 from models.multi_vector import MultiVector
 
-FIRST = 10  # places of a ranking that are compared with the exact search's
-KEPT = ("mrr@10", "ndcg@10")  # of every query
-STRATEGY = "strategy"  # a setting that is no search option: an alignment (adaptation.py)
-# A search under a setting: its ranking, and further measures of it.
+FIRST = 10  # how many first documents are compared with the exact search's
+KEPT = ("mrr@10", "ndcg@10")  # metrics that are kept for every query
+STRATEGY = "strategy"  # a setting that is not a search option: an alignment (adaptation.py)
+# Searches under a setting; returns the ranking and further measures of the search.
 Search = Callable[[Row], tuple[Ranking, Row]]
 
 
@@ -43,11 +43,12 @@ class SearchGrid:
     ):
         """
         Args:
-            settings: search option → its values, such as {keep_document: [0.2, 1.0]}: all their
-                combinations. A list of such grids is searched in order.
-            curves: what the figure shows, see `Curves`; a list: a figure each.
-            depth: documents a query, at least as many as the deepest of `data.metrics` looks at.
-            split: whose queries are searched; None = the first test split.
+            settings: search option → its values, such as {keep_document: [0.2, 1.0]}; all
+                combinations are searched. A list of such grids is searched in order.
+            curves: what the figure shows, see `Curves`; a list gives several figures.
+            depth: documents retrieved for a query, or more if a metric of `data.metrics` looks at
+                deeper ranks.
+            split: the split whose queries are searched; None = the first test split.
             max_queries: the most queries searched; None = all.
 
         Raises:
@@ -74,14 +75,15 @@ class SearchGrid:
     def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
         """Searches under every setting.
 
-        The table `study_queries` has a row a query and of the setting in row n of `study` (from 0)
-        the columns n/METRIC: what tests of two settings ask for.
+        The table `study_queries` has a row for each query. Its columns n/METRIC belong to the
+        setting in row n of `study` (from 0), so that two settings can be tested for a difference.
 
         Args:
-            model: its index is built. run: the run's folder, which holds `index/`.
+            model: a model whose index is built.
+            run: the run's folder, which holds `index/`.
 
         Raises:
-            ValueError: no setting could be searched under.
+            ValueError: no setting fits the index.
         """
         split = self.split or data.test_splits[0]
         queries = data.test_queries(split)
@@ -105,12 +107,12 @@ class SearchGrid:
         return self.summarise(rows, judged, title)
 
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
-        """Encodes the queries; returns the search."""
+        """Encodes the queries and returns the function that searches them."""
         encoded = model.encoded_queries(queries)
         exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
 
         def search(setting: Row) -> tuple[Ranking, Row]:
-            # What a setting needs is made before the clock starts.
+            # A first search makes what the setting needs before the clock starts.
             model.retrieve_encoded(encoded[:1], depth, **setting)
             before = dict(vars(model.searcher.costs))
             start, cpu = time.perf_counter(), time.process_time()
@@ -124,7 +126,7 @@ class SearchGrid:
         return search
 
     def summarise(self, rows: list[Row], judged: Sequence[QueryMetrics], title: str) -> Findings:
-        """The tables and figures of what was measured: a row and the queries' metrics a setting."""
+        """Makes the tables and figures from each setting's row and its metrics of all queries."""
         values = [
             {"query": query}
             | {f"{n}/{m}": found[query][m] for n, found in enumerate(judged) for m in KEPT}
@@ -150,7 +152,7 @@ class BeamGrid(SearchGrid):
 
     def open(self, model: Docid, queries: Table, depth: int, qrels: Qrels) -> Search:
         ids = model.document_ids
-        # The scores of docids read no more of a table than its ids.
+        # Scoring docids needs only the ids of the documents' table.
         exact = model.rerank(queries, {"id": ids}, dict.fromkeys(queries["id"], ids)).top(FIRST)
 
         def search(setting: Row) -> tuple[Ranking, Row]:
@@ -167,7 +169,7 @@ class BeamGrid(SearchGrid):
 
 
 def expand_grids(settings: Mapping[str, Sequence] | Iterable[Mapping[str, Sequence]]) -> list[Row]:
-    """Every combination of the values of a grid; of several grids in order.
+    """Returns every combination of a grid's values; several grids follow each other.
 
     Raises:
         ValueError: an option without a list of values.
@@ -180,9 +182,10 @@ def expand_grids(settings: Mapping[str, Sequence] | Iterable[Mapping[str, Sequen
 
 
 def compare_with_exact(exact: Ranking, ranking: Ranking, qrels: Qrels) -> dict[str, Any]:
-    """What an approximate search loses of the exact search's first documents.
+    """Measures what an approximate search loses of the exact search's first documents.
 
-    `search_error`: the share of relevant documents among them that it does not retrieve.
+    `search_error` is the share of a query's relevant documents that are among the first `FIRST` of
+    the exact search but not of the approximate one, averaged over queries.
     """
     shares = []
     for query, grades in qrels.items():

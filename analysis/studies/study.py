@@ -1,7 +1,7 @@
 """A study's table: one finished model over a grid of settings, or a sweep's models side by side.
 
-The table is tidy: a row a setting; the columns that say what was set, then the measures (a metric
-such as "mrr@10", or a cost such as "cost/query_ms").
+The table is tidy, with one row for each setting. Its columns are first the settings, then the
+measures (a metric such as "mrr@10", or a cost such as "cost/query_ms").
 """
 
 from collections import defaultdict
@@ -49,24 +49,24 @@ from models.base import System
 
 COLLECTION = ("setting", "collection")  # columns that name a row's collection
 OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
-LETTERS = {1: 48, 2: 110}  # that a row of the legend has room for, below one panel or several
-MOST_TICKS = 8  # x values that are all named on the axis
+LETTERS = {1: 48, 2: 110}  # that fit in a row of the legend, below one panel or several
+MOST_TICKS = 8  # the most x values that all get a tick
 MOST_NAMED = 3  # collections in a title
 CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
 
 
 class Study(Protocol):
-    """What `study=` names (conf/papers/ours.yaml)."""
+    """The interface of what `study=` names (conf/papers/ours.yaml)."""
 
     def check(self, model: System) -> None:
         """Raises ValueError for a model or an option that the study cannot work with."""
 
     def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
-        """Asks a model whose index is built; the first table is "study", a row a setting."""
+        """Studies a model whose index is built; the table "study" has a row for each setting."""
 
 
 def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
-    """Raises ValueError for a study that a model cannot answer, before hours of training.
+    """Raises ValueError if the study cannot work with a model, before hours of training.
 
     Args:
         settings: `_target_` and arguments of a study; nothing = no study.
@@ -79,10 +79,10 @@ def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
 def run_study(
     settings: Mapping[str, Any] | None, model: System, data: RetrievalDataModule, run: Path
 ) -> dict[str, float]:
-    """Makes the configured study: `study.csv`, `study.md` and figures in the run's folder.
+    """Makes the configured study; writes `study.csv`, `study.md` and figures to the run's folder.
 
     Returns:
-        Flat metrics, "analysis/…"; none without a study.
+        Flat metrics, "analysis/…"; {} without a study.
     """
     if not settings:
         return {}
@@ -108,9 +108,9 @@ def write_study(
     folder: Path,
     figures: Sequence[tuple[Figure, GalleryEntry]] = (),
 ) -> list[Path]:
-    """Writes `study.csv`, `study.md` and figures into a folder; returns the files for people.
+    """Writes `study.csv`, `study.md` and figures to a folder; returns all of them but the CSV.
 
-    In the CSV a setting of None is "null", one that a row lacks is an empty cell.
+    In the CSV, a setting of None is "null", and one that a row lacks is an empty cell.
     """
     columns = sorted(dict.fromkeys(column for row in rows for column in row), key=is_measure)
     write_rows(rows, folder / STUDY, columns, none="null")
@@ -130,9 +130,9 @@ def is_measure(column: str) -> bool:
 
 
 def make_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Rows as a frame, settings before measures.
+    """Returns the rows as a frame, settings before measures.
 
-    A setting of None is "null", one that a row lacks "–": they are different settings.
+    A setting of None is "null", one that a row lacks is "–": these are different settings.
     """
     columns = sorted(dict.fromkeys(column for row in rows for column in row), key=is_measure)
     values = {column: [row.get(column, MISSING) for row in rows] for column in columns}
@@ -147,7 +147,7 @@ def make_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
-    """The rows for people, averaged over seeds: the settings, then the measures."""
+    """Tabulates the rows for readers, averaged over seeds: the settings, then the measures."""
     frame = make_frame(rows)
     settings = [column for column in frame if not is_measure(column) and column != "seed"]
     measures = [column for column in frame if is_measure(column)]
@@ -164,8 +164,11 @@ def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
 
 
 def average_collections(rows: Sequence[Row]) -> list[Row]:
-    """Of each setting the means over its collections, seed by seed: `collection` is "average",
-    `collections` their number. A measure that one of them lacks has no mean."""
+    """Averages each setting over its collections, seed by seed.
+
+    In the averages, `collection` is "average" and `collections` is the number of collections. A
+    measure that one collection lacks is left out.
+    """
     groups = defaultdict(list)
     for row in rows:
         settings = ((c, v) for c, v in row.items() if not is_measure(c) and c not in COLLECTION)
@@ -185,12 +188,15 @@ class Curves:
     """Which columns of a study's table are drawn, and how.
 
     Attributes:
-        x: a setting, or a measure such as "cost/index_bytes". y: a measure.
-        hue: the settings that tell the lines apart. column: the one that tells panels apart.
-        where: setting → the only value, or values, to draw; null: also rows without the setting.
+        x: a setting, or a measure such as "cost/index_bytes".
+        y: a measure.
+        hue: the settings that distinguish the lines.
+        column: the setting that distinguishes the panels.
+        where: setting → the value, or values, to draw; null also draws rows without the setting.
         log: draw x on a logarithmic scale.
-        labels: a column's name or a setting's value → what to write in its place.
-        title, caption: the figure's heading, and how to read it.
+        labels: a column's name or a setting's value → what to write instead.
+        title: the figure's heading.
+        caption: how to read the figure.
     """
 
     x: str
@@ -208,12 +214,12 @@ class Curves:
         return [self.hue] if isinstance(self.hue, str) else list(self.hue)
 
     def label(self, column: str) -> str:
-        """A column's name on an axis."""
+        """Returns a column's name on an axis."""
         known = metric_names.full_label(column) if is_measure(column) else column
         return self.labels.get(column, known)
 
     def name(self, setting: Mapping[str, Any]) -> str:
-        """A line's or panel's name: "mode, k' = 10"; a number is named, a word stands alone."""
+        """Returns a line's or panel's name: "mode, k' = 10"; a word needs no column's name."""
         words = []
         for column, value in setting.items():
             if value == MISSING:
@@ -230,7 +236,7 @@ def is_number(value: Any) -> bool:
 
 
 def read_curves(curves: Any) -> list[Curves]:
-    """The drawings that a configuration asks for: the arguments of one, or a list of such.
+    """Reads the drawings of a configuration: the arguments of one `Curves`, or a list of them.
 
     Raises:
         ValueError: an unknown key, or a value of another type.
@@ -245,7 +251,7 @@ def read_curves(curves: Any) -> list[Curves]:
 def draw_all(
     drawings: Sequence[Curves], rows: Sequence[Row], title: str
 ) -> list[tuple[Figure, GalleryEntry]]:
-    """The figures "study", "study_2", … of a table."""
+    """Draws the figures "study", "study_2", … of a table."""
     figures = []
     for number, curves in enumerate(drawings, start=1):
         entry = GalleryEntry(
@@ -296,12 +302,12 @@ def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
 
 
 def _plain(text: str) -> str:
-    """A text in which "$" begins no formula."""
+    """Escapes "$" in a text, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
 def _set_ticks(axes: Any, curves: Curves, x: pd.Series) -> None:
-    """Names every value of a setting that has few; a word keeps its place."""
+    """Scales x and puts a tick at each value of a setting with few values, if x is numeric."""
     if not pd.api.types.is_numeric_dtype(x):
         return
     if curves.log and x.min() > 0:
@@ -312,7 +318,7 @@ def _set_ticks(axes: Any, curves: Curves, x: pd.Series) -> None:
 
 
 def _select_points(curves: Curves, frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns x, y, line and panel of the rows that are drawn."""
+    """Returns the columns x, y, line and panel of the rows to draw."""
     asked = {"x": [curves.x], "y": [curves.y], "hue": curves.hues, "where": [*curves.where]}
     asked["column"] = [curves.column] if curves.column else []
     for key, name in ((key, name) for key, names in asked.items() for name in names):
@@ -329,7 +335,7 @@ def _select_points(curves: Curves, frame: pd.DataFrame) -> pd.DataFrame:
             f"curves.where={dict(curves.where)}: no row has it and {curves.x} and {curves.y}"
         )
     x = frame[curves.x]
-    if is_measure(curves.x):  # the whiskers are those of y
+    if is_measure(curves.x):  # whiskers show only y: x is the mean over seeds
         x = frame.groupby(settings, sort=False)[curves.x].transform("mean")
     points = frame[settings].assign(
         x=x.astype(float if x.map(is_number).all() else str),
@@ -353,17 +359,18 @@ def write_sweep_study(
 ) -> list[Path]:
     """Writes the studies of a sweep's runs as one table, and draws its curves.
 
-    A sweep over collections ends with their average. Nothing is written for another sweep whose
-    runs made no study and that asks for no curves.
+    The table of a sweep over collections ends with the averages over them. For any other sweep
+    nothing is written if no run made a study and there are no curves.
 
     Args:
-        comparison: the sweep's runs. folder: the comparison's.
+        comparison: the sweep's runs.
+        folder: the comparison's folder.
         swept: keys of the configuration that the sweep varied, groups included.
 
-    Returns: the files for people: the table, then the figures.
+    Returns: the Markdown table, then the figures.
 
     Raises:
-        ValueError: curves that the table cannot give.
+        ValueError: the table lacks what the curves need.
     """
     rows, across = list(_sweep_rows(comparison, swept)), "collection" in swept
     if not (curves or across or any((run.path / STUDY).is_file() for run in comparison.runs)):
@@ -386,7 +393,7 @@ def _sweep_rows(comparison: Comparison, swept: Sequence[str]) -> Iterator[Row]:
 
 
 def main_metrics(metrics: Mapping[str, float]) -> Row:
-    """A run without a study as a row: the metrics of its main split and form, and its costs."""
+    """Returns the row of a run without a study: metrics of its main split and form, and costs."""
     named = {key.removeprefix("retrieve/"): key for key in metrics}
     return {
         name: metrics[key]
@@ -397,7 +404,7 @@ def main_metrics(metrics: Mapping[str, float]) -> Row:
 
 
 def find_swept_values(run: Run, swept: Sequence[str]) -> Row:
-    """Swept key → what a run chose: a part by its class and arguments, a group by its option.
+    """Returns swept key → a run's choice: a part's class and arguments, or a group's option.
 
     Args:
         swept: keys such as "model.dimension", or groups such as "salience".

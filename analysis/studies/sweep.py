@@ -1,7 +1,7 @@
-"""Ends a sweep with a comparison of its runs, and their studies as one table.
+"""Ends a sweep with a comparison of its runs, and with one table of their studies.
 
-Hydra makes this callback before a command line's values are checked: what is heavy is imported when
-a sweep has ended.
+Hydra makes this callback before the values of a command line are checked. Heavy modules are
+therefore imported only when a sweep has ended.
 """
 
 import hashlib
@@ -26,10 +26,11 @@ class CompareRuns(Callback):
     """After `python train.py -m …`: compares the sweep's runs, and merges their studies.
 
     Args:
-        mixed: show runs over different collections or splits apart instead of refusing them.
+        mixed: show runs on different collections or splits in sections instead of refusing them.
         paper: a paper's table to compare the runs with: a name in `conf/papers/*.csv`, or a path.
-        curves: what to draw of the merged studies: arguments of `Curves`, or a list of such.
-        out: the comparison's folder; by default the sweep's. Sweeps that share runs differ in it.
+        curves: what to draw of the merged studies: arguments of `Curves`, or a list of them.
+        out: the comparison's folder; by default the sweep's. Sweeps that share runs need different
+            ones.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class CompareRuns(Callback):
         self.names_group = False
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Names the group of a sweep's runs, wherever a launcher starts them."""
+        """Names the group of a sweep's runs, in a variable that jobs of any launcher inherit."""
         experiment = OmegaConf.select(config, "hydra.runtime.choices.experiment")
         self.names_group = not (experiment or os.environ.get(GROUP))
         if self.names_group:
@@ -67,11 +68,11 @@ class CompareRuns(Callback):
         from analysis.studies.study import read_curves, write_sweep_study
 
         sweep = Path(config.hydra.sweep.dir)
-        # Jobs of a launcher with processes of its own are not seen here: then the folder says.
-        # A job made no folder where a run of another seed stands for it.
+        # Jobs that a launcher ran in other processes are not recorded: then compare the folder's.
+        # A job has no folder if a run of another seed stands for it.
         runs = [run for run in dict.fromkeys(self.runs) if run.exists()] or [sweep]
         logger = config.get("logger") or None
-        if logger:  # without what is a single run's
+        if logger:  # without the settings of a single run
             logger = OmegaConf.merge(logger, {"name": None, "save_dir": None})
             logger = OmegaConf.to_container(logger, resolve=True)
         folder = Path(self.out or sweep)
@@ -84,7 +85,7 @@ class CompareRuns(Callback):
 
 
 def name_sweep(config: DictConfig) -> str:
-    """`sweep-model-seed-1a2b3c`: the keys that it varies, and a hash of all that was asked for."""
+    """Returns `sweep-model-seed-1a2b3c`: the keys that it varies, and a hash of its overrides."""
     keys = [re.sub(r"[^\w.]+", "-", key.rpartition(".")[2]) for key in find_swept_keys(config)]
     asked = [line for line in _overrides(config) if line.partition("=")[0] not in CIRCUMSTANCES]
     digest = hashlib.sha256("\n".join(sorted(asked)).encode()).hexdigest()
@@ -92,7 +93,7 @@ def name_sweep(config: DictConfig) -> str:
 
 
 def find_swept_keys(config: DictConfig) -> list[str]:
-    """The keys that a sweep varies: those of its configuration and of its command line."""
+    """Returns the keys that a sweep varies, in its configuration or on its command line."""
     keys = list(OmegaConf.select(config, "hydra.sweeper.params") or ())
     parsed = OverridesParser.create().parse_overrides(_overrides(config))
     keys += [override.get_key_element() for override in parsed if override.is_sweep_override()]
@@ -100,5 +101,5 @@ def find_swept_keys(config: DictConfig) -> list[str]:
 
 
 def _overrides(config: DictConfig) -> list[str]:
-    """What the command line changed, such as "seed=1,2" of a sweep or "seed=1" of its job."""
+    """Returns the typed overrides, such as "seed=1,2" for a sweep or "seed=1" for its job."""
     return list(OmegaConf.select(config, "hydra.overrides.task") or ())

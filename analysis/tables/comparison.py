@@ -1,4 +1,4 @@
-"""Runs compared: grouped over seeds, refused where they were not measured on the same thing."""
+"""Compares runs: groups them over seeds, and refuses runs that were measured on different data."""
 
 import hashlib
 import json
@@ -16,13 +16,13 @@ from gr_mvdr.files import UnfinishedRun, read_json, write_json
 from gr_mvdr.options import make_printable
 
 PARADIGMS = ("lexical", "multi vector", "generative")  # in the order of tables
-LEVEL = 0.05  # a difference is significant whose corrected p-value is below it
-SHOWN_CHOICES = 3  # more differences than these do not fit a label
+LEVEL = 0.05  # a difference is significant if its corrected p-value is below this
+SHOWN_CHOICES = 3  # the most choices that fit in a label
 SHOWN_VALUE = 40  # letters of a choice's value in a label
-_VAGUE = ("query", "document", "name", "path")  # words that say nothing without the one before
+_VAGUE = ("query", "document", "name", "path")  # words that mean little without the one before
 _TARGET = "._target_"
-# Of a comparison's folder. The record says which runs it was made of, each as a path from that
-# folder, so that a comparison that is moved with its runs keeps its place.
+# In a comparison's folder. The record lists the compared runs as paths relative to that folder, so
+# that it still holds if the folder is moved together with the runs.
 RECORD = "comparison.json"
 WRITTEN = ("comparison.*", "comparison_*", "paper_table*", "study.*")  # files of its folder
 SHOWN_LETTERS = 60  # of the systems' names in a folder's name
@@ -31,10 +31,10 @@ SHOWN_RUNS = 3  # in an error
 
 @dataclass
 class Group:
-    """Runs of one system and the same choices, one of each seed.
+    """Runs of one system with the same choices, one for each seed.
 
     Attributes:
-        label: the system, with the choices that distinguish it from its other groups.
+        label: the system's name, with the choices that distinguish the group from its others.
     """
 
     runs: list[Run]
@@ -44,7 +44,7 @@ class Group:
     def statistics(self) -> dict[str, Statistic]:
         """Mean and, over two or more seeds, sample standard deviation of every metric.
 
-        An interval is one run's: with several seeds the deviation says more.
+        Only a single run has intervals: over several seeds the deviation says more.
         """
         if len(self.runs) == 1:
             return join_intervals(self.runs[0].metrics)
@@ -106,14 +106,14 @@ def compare_runs(
 
     Args:
         paths: run folders, or folders that hold some.
-        mixed: show runs over different collections or splits apart instead of refusing them.
-        labels: of the groups, in the order of their runs; by default each is called after its
-            system and what distinguishes it from that system's others.
+        mixed: show runs on different collections or splits in sections instead of refusing them.
+        labels: the groups' labels, in the order of their runs; by default a label is the system's
+            name and the choices that distinguish the group from the system's others.
 
     Raises:
         FileNotFoundError: a path does not exist.
-        ValueError: no run at a path, an unfinished one, one twice; different collections or splits
-            without `mixed`; labels that do not fit.
+        ValueError: a path holds no run or is an unfinished one, a run is named twice, collections
+            or splits differ without `mixed`, or the labels do not fit.
     """
     runs, notes = _read_runs([Path(path) for path in paths])
     if not runs:
@@ -122,7 +122,7 @@ def compare_runs(
     for run in runs:
         settings[run.setting, run.fingerprint].append(run)
     named = [name for name, _ in settings]
-    names = [  # equal names of different data get a fingerprint
+    names = [  # equal names for different data get a fingerprint
         name if named.count(name) == 1 else f"{name}, data {fingerprint}"
         for name, fingerprint in settings
     ]
@@ -138,13 +138,13 @@ def compare_runs(
     if labels:
         _name_groups(list(map(str, labels)), sections)
     places = {paradigm: place for place, paradigm in enumerate(PARADIGMS)}
-    for section in sections:  # within a paradigm they stay as given
+    for section in sections:  # the sort is stable: groups of one paradigm stay in their order
         section.groups.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
     return Comparison(sections, notes)
 
 
 def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
-    """The finished runs at or below some folders, and a note on each that is not finished."""
+    """Reads the finished runs at or below the folders, and notes each unfinished one."""
     runs, notes = {}, []
     for path in paths:
         if not path.is_dir():
@@ -158,17 +158,17 @@ def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
             try:
                 runs[folder.resolve()] = read_run(folder)
             except UnfinishedRun as unfinished:
-                if folder == path:  # it was asked for
+                if folder == path:  # the user named this run
                     raise UnfinishedRun(f"runs={unfinished}") from None
                 notes.append(f"{unfinished}: skipped")
     return list(runs.values()), notes
 
 
 def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
-    """Runs of one system and the same choices, with their labels.
+    """Groups runs by system and choices, and labels the groups.
 
-    A study comes after the ranking and does not change it: it separates runs only where they have
-    the same seed, and then each has another table.
+    A study is made after the ranking and does not change it. Different studies separate runs only
+    if two runs have the same seed: they then differ in the table of their study.
     """
     alike: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
@@ -179,7 +179,7 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
         apart = len({run.seed for run in same}) < len(same)
         for run in same:
             own = (run.system, json.dumps(run.choices, sort_keys=True)) if apart else key
-            if run.seed in groups[own]:  # a second run of a seed says nothing about the spread
+            if run.seed in groups[own]:  # a second run with a seed says nothing about the spread
                 kept = groups[own][run.seed].path
                 notes.append(f"{kept} has the system and seed of {run.path}: skipped")
             groups[own][run.seed] = run
@@ -192,10 +192,10 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
 
 
 def _name_groups(labels: Sequence[str], sections: Sequence[Section]) -> None:
-    """Calls the groups as the user does.
+    """Replaces the groups' labels by the user's.
 
     Raises:
-        ValueError: not a label for each group, or two groups of a section with the same.
+        ValueError: there is not one label for each group, or two groups of a section share one.
     """
     typed, groups = f"labels=[{', '.join(labels)}]", [g for s in sections for g in s.groups]
     if len(labels) != len(groups):
@@ -211,10 +211,11 @@ def _name_groups(labels: Sequence[str], sections: Sequence[Section]) -> None:
 
 
 def label_groups(systems: Sequence[str], choices: Sequence[Mapping[str, str]]) -> list[str]:
-    """A distinct label for each group of runs: "t5_colbert (alignment=softmax)".
+    """Returns a distinct label for each group of runs: "t5_colbert (alignment=softmax)".
 
     Args:
-        systems: of each group. choices: of each group, as `Run.choices`.
+        systems: the system of each group.
+        choices: the `Run.choices` of each group.
     """
     labels: list[str] = []
     for number, system in enumerate(systems):
@@ -229,16 +230,17 @@ def label_groups(systems: Sequence[str], choices: Sequence[Mapping[str, str]]) -
 
 
 def describe_choices(rivals: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """What each of some runs chose and most others did not: `["alignment=softmax"]`.
+    """Returns, for each run, its choices that at most half of the runs share.
 
-    Keys are as short as they can be; a choice that several keys repeat is named once. Options that
-    only some runs have (those of a part) are compared among these.
+    A choice is written as "alignment=softmax", with the shortest key that is unique. A choice that
+    several keys repeat is named once. Options that only some runs have, such as the arguments of a
+    part, are compared among those runs.
     """
     differing: dict[str, list[str | None]] = {}  # name → the value of each run
     keys = {key: None for choices in rivals for key in choices}
     for key in sorted(keys, key=lambda key: key.removesuffix(_TARGET).count(".")):
         option = key.removesuffix(_TARGET)
-        absent = None if key == option else "None"  # a part that a run does without is null
+        absent = None if key == option else "None"  # a part that a run lacks is null
         values = [choices.get(key, choices.get(option, absent)) for choices in rivals]
         if len({*values} - {None}) < 2:
             continue
@@ -260,7 +262,7 @@ def describe_choices(rivals: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 
 def _show_choice(option: str, value: str, is_class: bool) -> str:
-    """A value as YAML has it, cut; a class as its group has it: "max_sim" for "…MaxSim"."""
+    """Formats a value as in YAML, cut; a class as its option: "max_sim" for "…MaxSim"."""
     if is_class and "." in value:
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", value.rpartition(".")[2]).lower()
         kind = next(part for part in reversed(option.split(".")) if part not in _VAGUE)
@@ -273,9 +275,9 @@ def _show_choice(option: str, value: str, is_class: bool) -> str:
 
 
 def name_comparison(comparison: Comparison) -> str:
-    """`comparison-BM25_T5-SEAL-1a2b3c`: the systems, and a hash of the runs' folders.
+    """Returns `comparison-BM25_T5-SEAL-1a2b3c`: the systems, and a hash of the runs' folders.
 
-    The same runs have the same name, wherever the folder that holds them all is.
+    The hash is of paths relative to the runs' common folder: moving it does not change the name.
     """
     systems = sorted({run.system for run in comparison.runs})
     shown = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", system).strip("-.") for system in systems)
@@ -285,18 +287,18 @@ def name_comparison(comparison: Comparison) -> str:
 
 
 def find_common_folder(comparison: Comparison) -> Path:
-    """The innermost folder that holds all runs."""
+    """Returns the innermost folder that holds all runs."""
     return Path(os.path.commonpath([run.path.absolute().parent for run in comparison.runs]))
 
 
 def place_tables(comparison: Comparison, kind: str, output: str | None) -> Path:
-    """The folder of other tables of runs: the user's, or `KIND-SYSTEMS-…` next to the runs."""
+    """Returns the folder for other tables of runs: `output`, or `KIND-SYSTEMS-…` beside them."""
     name = name_comparison(comparison).replace("comparison", kind, 1)
     return Path(output) if output else find_common_folder(comparison) / name
 
 
 def _locate_runs(of: Comparison | Group, folder: Path) -> list[str]:
-    """The runs' folders as paths from a folder."""
+    """Returns the runs' folders as paths relative to a folder."""
     start = folder.resolve()
     return [Path(os.path.relpath(run.path.resolve(), start)).as_posix() for run in of.runs]
 
@@ -304,12 +306,12 @@ def _locate_runs(of: Comparison | Group, folder: Path) -> list[str]:
 def place_comparison(
     comparison: Comparison, output: Path | None = None, make_way: bool = False
 ) -> Path:
-    """Makes the folder of a comparison and writes its record.
+    """Creates the folder of a comparison and writes its record.
 
     Args:
-        output: the folder; None: one named after the runs, in the folder that holds them.
-        make_way: where `output` holds a comparison of other runs, take a folder in it that is
-            named after the runs; otherwise such an `output` is refused.
+        output: the folder; None = a folder named after the runs, in the folder that holds them.
+        make_way: if `output` holds a comparison of other runs, use a subfolder named after the
+            runs; without `make_way`, such an `output` is refused.
 
     Raises:
         ValueError: the folder holds a comparison of other runs, or a link.
@@ -332,13 +334,13 @@ def place_comparison(
         for group in comparison.groups
         for place, run in zip(_locate_runs(group, folder), group.runs, strict=True)
     ]
-    # First of all files: a comparison that is interrupted is made again in its place.
+    # Written before all other files: an interrupted comparison is made again in the same folder.
     write_json(folder / RECORD, {"runs": runs})
     return folder
 
 
 def _find_others(comparison: Comparison, folder: Path) -> str:
-    """The runs of another comparison in a folder; "" without one, or if it is of our runs."""
+    """Names the runs of another comparison in a folder; "" if there is none, or it has our runs."""
     if not (folder / RECORD).is_file():
         return ""
     try:

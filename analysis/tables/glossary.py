@@ -1,7 +1,7 @@
-"""The words of the pages: each with an explanation, which is one hover away wherever it is shown.
+"""The glossary of the HTML pages: pointing at a term shows its explanation.
 
-`glossary` returns them for any page; `mark_terms` marks them in a text. An analysis explains its
-chapter and its metrics itself (`analysis.tables.metric_names`).
+`glossary` returns all terms; `mark_terms` marks them in a text. Each analysis explains its own
+chapter and metrics (`analysis.tables.metric_names`).
 """
 
 import re
@@ -14,18 +14,18 @@ from markupsafe import Markup, escape
 from analysis.tables.metric_names import WORDS, all_chapters, all_metrics
 from gr_mvdr.files import read_text
 
-# A line of `glossary.md` is a term: its forms, the first of which names it, and its explanation.
-# "#" is any number, a space and a hyphen are one, the first letter may be of either case, and a
-# plural's s may follow.
+# Each line of `glossary.md` is a term: its forms, the first of which is its name, and its
+# explanation. "#" matches any number, a space also a hyphen and vice versa, a lower-case first
+# letter also its capital; a plural "s" may follow.
 _TERM = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
 TERMS = dict(_TERM.findall(read_text(Path(__file__).with_suffix(".md"))))
 
 
 def glossary(names: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Every term of the pages and its explanation, in alphabetical order.
+    """Returns every term of the pages and its explanation, in alphabetical order.
 
     Args:
-        names: further ones, such as the names of test splits.
+        names: further terms and their explanations, such as the names of test splits.
     """
     known = {_name(forms): text for forms, text in (TERMS | _labels() | _chapters()).items()}
     known |= names or {}
@@ -35,8 +35,9 @@ def glossary(names: Mapping[str, str] | None = None) -> dict[str, str]:
 def find_terms(
     text: str, label: bool = False, names: Collection[str] = ()
 ) -> Iterator[tuple[int, int, str]]:
-    """Start, end and term of each term in a text, from left to right, the longest where several
-    begin.
+    """Yields (start, end, term) for each term in a text, from left to right.
+
+    Where several terms start, the longest is taken.
 
     Args:
         label: whether the text is a heading, or the name of a metric, a column or a row.
@@ -48,10 +49,10 @@ def find_terms(
 
 
 def mark_terms(text: str, label: bool = False, names: Collection[str] = ()) -> Markup:
-    """A text for a page, in which the glossary's terms can be pointed at.
+    """Marks the glossary's terms in a text for a page, which explains them on hover.
 
     Args:
-        label, names: see `find_terms`; in a sentence the first occurrence of each is marked.
+        label, names: see `find_terms`; in a sentence only a term's first occurrence is marked.
     """
     marked, last, seen = Markup(), 0, set()
     for start, end, term in find_terms(text, label, names):
@@ -74,7 +75,7 @@ def _chapters() -> dict[str, str]:
 
 @cache
 def _labels() -> dict[str, str]:
-    """The names of metrics: in headings and tables they mean this, in a sentence much else."""
+    """Metric names and their meanings in headings and tables; sentences use the words freely."""
     declared = {metric.form: metric.meaning for metric in all_metrics()}
     for chapter in all_chapters().values():
         declared |= chapter.words
@@ -83,9 +84,10 @@ def _labels() -> dict[str, str]:
 
 @cache
 def _pattern(label: bool, names: tuple[str, ...]) -> tuple[re.Pattern, list[str]]:
-    """A group for each form, and the terms of the groups.
+    """Returns a pattern with one group for each form, and the term of each group.
 
-    In a sentence, single letters, names of metrics and chapters of one word mean other things.
+    The pattern for sentences leaves out single letters, metric names and one-word chapter titles,
+    which mean other things there.
     """
     forms = {name: name for name in names if name}
     for entry in (*TERMS, *(_labels() if label else ()), *_chapters()):

@@ -1,11 +1,11 @@
-"""What the metrics of a run mean, how they are written, and in which order they are read.
+"""The metrics of a run: what they mean, how they are written, and their order in tables.
 
-A metric is declared once, where it is measured: an analysis declares its own in its class
-(`Analysis.metrics`). Those of rankings, costs and identifiers, which are measured in many places,
-are in `metrics.toml`. Tables, figures, pages and the glossary read these declarations.
+Each metric is declared once. An analysis declares its metrics in its class (`Analysis.metrics`);
+`metrics.toml` declares those of rankings, costs and identifiers, which are measured in many places.
+Tables, figures, pages and the glossary read these declarations.
 
-A key of `metrics.json` is a path: a group, where it was measured, the metric, and sometimes a part
-of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
+A key of `metrics.json` is a path: the group, where the metric was measured, its name, and sometimes
+a part of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
 """
 
 import re
@@ -33,13 +33,14 @@ Unit = Literal["", "count", "bytes", "s", "ms", "flops", "rounding"]
 
 @dataclass(frozen=True)
 class Metric:
-    """What a number of a run is.
+    """The declaration of a metric.
 
     Attributes:
         name: its part of a key; "#" stands for a number: "gold@#".
-        meaning: what it says, in a sentence.
-        label: what tables call it; "" = its name, with spaces.
-        unit: "" = a share or a score. better: None where no value is better than another.
+        meaning: what it measures, in a sentence.
+        label: its name in tables; "" = `name` with spaces.
+        unit: "" = a share or a score.
+        better: the better direction; None if there is none.
         headline: whether summaries show it.
     """
 
@@ -52,12 +53,12 @@ class Metric:
 
     @property
     def form(self) -> str:
-        """Its label as a term of the glossary."""
+        """Its name in tables and in the glossary."""
         return self.label or self.name.replace("_", " ")
 
     @cached_property
     def pattern(self) -> re.Pattern:
-        """A part of a key that is its name, or begins with it and "_"."""
+        """Matches a part of a key that is `name`, or begins with `name` and "_"."""
         return re.compile(re.escape(self.name).replace(r"\#", r"(\d+)") + "(?=_|$)")
 
 
@@ -65,7 +66,9 @@ class Chapter(NamedTuple):
     """What pages show under one heading.
 
     Attributes:
-        reading: how to read it. metrics: in their order. words: further words of their names.
+        reading: how to read the chapter.
+        metrics: its metrics, in order.
+        words: other words in their names → what they mean.
     """
 
     title: str
@@ -79,12 +82,12 @@ RANKINGS, COSTS, IDENTIFIERS = (
     tuple(Metric(**declared) for declared in _DECLARED[kind])
     for kind in ("rankings", "costs", "identifiers")
 )
-WORDS: dict[str, str] = _DECLARED["words"]  # of metrics that several chapters have
+WORDS: dict[str, str] = _DECLARED["words"]  # in the names of metrics of several chapters
 
 
 @cache
 def all_chapters() -> dict[str, Chapter]:
-    """Name → chapter: the analyses in the order of `conf/analysis/full.yaml`, then the others."""
+    """Returns name → chapter: analyses as ordered in `conf/analysis/full.yaml`, then the others."""
     listed = OmegaConf.to_container(OmegaConf.load(LISTED).questions)
     chapters: dict[str, Chapter] = {}
     with admitting(listed):
@@ -99,12 +102,12 @@ def all_chapters() -> dict[str, Chapter]:
 
 
 def find_chapter(name: str) -> Chapter:
-    """A chapter by its name; an unknown one is called by its name."""
+    """Returns the chapter of a name; an unknown name gives an empty chapter with it as title."""
     return all_chapters().get(name) or Chapter(name.replace("_", " ").capitalize())
 
 
 def find_figures_chapter(figure: str) -> Chapter:
-    """A figure's chapter: "exact_match" of "exact_match_heads"; an unknown figure has its own."""
+    """Returns a figure's chapter: "exact_match" for "exact_match_heads"; if unknown, a new one."""
     known = [name for name in all_chapters() if f"{figure}_".startswith(f"{name}_")]
     return find_chapter(max(known, key=len, default=figure))
 
@@ -115,15 +118,17 @@ def all_metrics() -> list[Metric]:
 
 
 class Key(NamedTuple):
-    """What a key of `metrics.json` says.
+    """A parsed key of `metrics.json`.
 
     Attributes:
-        group: one of `GROUPS`. chapter: its heading on pages: "Exact match", "Retrieve", "Cost".
+        group: one of `GROUPS`.
+        chapter: its heading on pages: "Exact match", "Retrieve", "Cost".
         section: where it was measured, a row of the chapter's table: "exact match q→d".
         label: the column: "hard", "R@1", "training", "IDF 2-4".
-        metric: its declaration. whole: False of a part of the metric, such as one range of IDF.
-        headline: whether summaries show it. order: in which order metrics are read; equal ones
-            stay in the order in which they were measured.
+        metric: its declaration.
+        whole: False for a part of the metric, such as one range of IDF.
+        headline: whether summaries show it.
+        order: the sort key for tables; metrics with equal keys stay in the order of measurement.
     """
 
     group: str
@@ -137,13 +142,13 @@ class Key(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called where it has no heading: "retrieve test_unseen R@1"."""
+        """Its name outside of its chapter: "retrieve test_unseen R@1"."""
         return self.label if self.label.startswith(self.section) else f"{self.section} {self.label}"
 
 
 @cache
 def read_key(key: str) -> Key:
-    """Reads the key of a metric, whose name is the last part that is declared."""
+    """Parses a metric's key; the last part with a declaration is the metric's name."""
     group, *parts = key.split("/") if "/" in key else ("", key)
     chapter, place = Chapter(group.capitalize(), metrics=COSTS), 0
     if in_analysis := group == "analysis" and len(parts) > 1:
@@ -171,7 +176,8 @@ def read_key(key: str) -> Key:
 
 
 def _find_name(part: str, known: Sequence[Metric]) -> tuple[Metric | None, int, str]:
-    """The longest declared name that a part of a key begins with, its place, and its label."""
+    """Returns the declared metric with the longest name that begins a part of a key, its place in
+    `known`, and the part's label; without such a metric None, the length of `known`, the label."""
     if part.startswith(MACRO):
         metric, place, label = _find_name(part.removeprefix(MACRO), known)
         return metric, place, f"macro {label}"
@@ -197,7 +203,7 @@ def full_label(key: str) -> str:
 
 
 def find_splits(keys: Iterable[str]) -> set[str]:
-    """The names of further test splits, in the middle of their metrics' keys."""
+    """Returns the names of further test splits, from the middle of their metrics' keys."""
     return {k.split("/")[1] for k in keys if k.startswith("retrieve/") and k.count("/") == 2}
 
 
@@ -206,9 +212,9 @@ def find_splits(keys: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A metric over seeds: mean, and the sample's standard deviation of two or more.
+    """A metric's mean over seeds and, for two or more, its sample standard deviation.
 
-    `low` and `high` are a 95 % interval over queries or pairs, where one was measured.
+    `low` and `high` bound a 95 % interval over queries or pairs, if one was measured.
     """
 
     mean: float
@@ -218,12 +224,12 @@ class Statistic:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> "Statistic":
-        """Mean and deviation of one value or more."""
+        """Returns the mean and deviation of one or more values."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
 def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
-    """The metrics of one run, each with its interval, which is measured as KEY_low and KEY_high."""
+    """Joins each metric of a run with its interval, which the run has as KEY_low and KEY_high."""
     return {
         key: Statistic(value, None, metrics.get(f"{key}_low"), metrics.get(f"{key}_high"))
         for key, value in metrics.items()
@@ -232,7 +238,7 @@ def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
 
 
 def text(key: str, statistic: Statistic | None) -> str:
-    """A value for people: "0.812 ± 0.010", "0.5 [0.4, 0.6]", "12.3 MB", and "–" for none."""
+    """Formats a value: "0.812 ± 0.010", "0.5 [0.4, 0.6]", "12.3 MB"; "–" for None."""
     if statistic is None:
         return MISSING
     scale, digits, unit = _find_unit(read_key(key), abs(statistic.mean))
@@ -250,7 +256,7 @@ def text(key: str, statistic: Statistic | None) -> str:
 
 
 def _find_unit(key: Key, value: float) -> tuple[float, int, str]:
-    """What a value is divided by, its decimals, and the name of its unit."""
+    """Returns the divisor of a value, its number of decimals, and the name of its unit."""
     match key.metric.unit:
         case "bytes":
             power = max(0, min(len(str(int(value))) - 1, 14)) // 3

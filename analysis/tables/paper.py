@@ -1,7 +1,7 @@
-"""A paper's table next to ours: its rows (conf/papers/), our runs of each, the differences.
+"""Compares a paper's table (conf/papers/) with our runs, row by row.
 
-Ours are mean ± standard deviation over seeds. Which differences between our systems are real is
-tested by the comparison itself and by `analysis.claims`.
+Our values are mean ± standard deviation over seeds. The comparison itself and `analysis.claims`
+test which differences between our systems are significant.
 """
 
 import csv
@@ -34,24 +34,24 @@ from gr_mvdr.files import read_text, write_text
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
 AVERAGED = "average of n of N: the paper's N collections, runs on n; both over the n."
-# A paper's table with ours, and how to read it.
+# A paper's values beside ours, and notes on how to read them.
 PaperTable = tuple[Table, list[str]]
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: its name in the paper, and our runs of that kind.
+    """A row: its name in the paper, and which of our runs it is compared with.
 
     Attributes:
-        systems: of our runs; none for a row that we have no system for.
-        values: metric → the paper's value in percent; None where it gives none.
-        place: which of our metrics it is compared with: "retrieve", the end-to-end search,
-            "rerank", the main form of reranking, "rerank/FORM", or "analysis/…", whose metrics
+        systems: the systems of our runs; empty if we have no system for the row.
+        values: metric → the paper's value in percent; None if the paper gives none.
+        place: which of our metrics it is compared with: "retrieve" (the end-to-end search),
+            "rerank" (the main form of reranking), "rerank/FORM", or "analysis/…", whose metrics
             have names of their own.
-        where: key of a run's configuration → its value there ("FirstTokens(k=28)" for a part):
-            only such runs are of the row.
-        study: column → value of the row of a run's `study.csv` that holds the metrics; nothing:
-            they are the run's own.
+        where: key of the configuration → the value that a run must have to belong to the row;
+            a part is written as "FirstTokens(k=28)".
+        study: column → value, which select the row of a run's `study.csv` that holds the metrics;
+            empty = the metrics of the run itself.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PaperRow:
 class Paper:
     """A table: its title, the collection of its numbers, its metrics (columns) and rows.
 
-    `across`: its rows are of several collections, so that runs over all of them share a table.
+    `across`: the rows cover several collections, so runs on all of them share one table.
     """
 
     title: str
@@ -77,20 +77,20 @@ class Paper:
 
 
 def read_paper(paper: str | Path) -> Paper:
-    """Reads a paper's table from a CSV file: a line a row and metric, lines with `#` are comments.
+    """Reads a paper's table from a CSV file with a line for each row and metric; `#` is a comment.
 
-    Columns: the table's name; the row's; collection; metric; value in percent, or nothing; and of
-    `PaperRow` systems (`a;b`), place, where and study (`key=value;key=value`). Where a table is of
-    several collections, a row is of the runs with that `collection=`.
+    Columns: the table's name; the row's name; the collection; the metric; its value in percent, or
+    nothing; then these fields of `PaperRow`: systems (`a;b`), place, where and study
+    (`key=value;key=value`). If a table covers several collections, only runs with the row's
+    `collection=` belong to the row.
 
     Args:
-        paper: the name of a table in the files of `conf/papers`, or the path of another file, which
-            holds one table.
+        paper: the name of a table in `conf/papers`, or the path of a CSV file with one table.
 
     Raises:
         FileNotFoundError: no such name or path.
-        ValueError: a column is missing, a value is no number, or a metric is not one of ours; names
-            the file and the line.
+        ValueError: a column is missing, a value is not a number, or a metric is not one of ours;
+            the message names the file and the line.
     """
     is_file = Path(paper).suffix == ".csv"
     if is_file and not Path(paper).is_file():
@@ -123,7 +123,7 @@ def read_paper(paper: str | Path) -> Paper:
 
 
 def _read_lines(file: Path) -> Iterator[Row]:
-    """The lines of a file below its header, their values parsed."""
+    """Yields the lines of a file below its header, with parsed values."""
     numbered = enumerate(read_text(file).splitlines(), start=1)
     lines = [(number, line) for number, line in numbered if line and line[0] != "#"]
     if not lines or lines[0][1] != ",".join(COLUMNS):
@@ -162,11 +162,12 @@ def _parse(line: dict[str, str]) -> Row:
 
 
 def match_runs(section: Section, paper: Paper) -> list[Row]:
-    """The rows in the paper's order; one that has several groups of ours becomes several lines.
+    """Matches our groups to the paper's rows; a row with several groups becomes several lines.
 
     Returns:
-        Of each line `setting`, `system` (the row's name, with the group's where it has several),
-        `place`, what `_compare` says of each metric, and `seeds`, "" where we have no run.
+        Lines in the paper's order: `setting`, `system` (the row's name, with the group's label if
+        there are several), `place`, the result of `_compare` for each metric, and `seeds`, which
+        is "" if we have no run.
     """
     lines = []
     for row in paper.rows:
@@ -182,7 +183,10 @@ def match_runs(section: Section, paper: Paper) -> list[Row]:
 
 
 def _compare(metric: str, paper: float | None, ours: Statistic | None) -> Row:
-    """A metric's values in percent and their difference in points; None where one is missing."""
+    """Returns the paper's and our value of a metric in percent, and their difference in points.
+
+    What is missing is None.
+    """
     difference = None if ours is None or paper is None else ours.mean - paper
     mean, std = (ours.mean, ours.std) if ours else (None, None)
     values = {f"paper/{metric}": paper, metric: mean, f"{metric}/std": std}
@@ -190,7 +194,7 @@ def _compare(metric: str, paper: float | None, ours: Statistic | None) -> Row:
 
 
 def _is_of_row(group: Group, row: PaperRow) -> bool:
-    """Whether a group's system, place and configuration are the row's."""
+    """Whether a group has the system, place and configuration of a row."""
     run = group.runs[0]
     return (
         run.system in row.systems
@@ -200,7 +204,7 @@ def _is_of_row(group: Group, row: PaperRow) -> bool:
 
 
 def _measure(row: PaperRow, group: Group | None, metric: str) -> Statistic | None:
-    """Our value of a row's metric in percent."""
+    """Returns our value of a row's metric in percent."""
     if group is None:
         return None
     if not row.study:
@@ -215,8 +219,10 @@ def _measure(row: PaperRow, group: Group | None, metric: str) -> Statistic | Non
 
 
 def average_lines(lines: Sequence[Row], metrics: Sequence[str]) -> list[Row]:
-    """Below a table of several collections: of each row the mean over those that we have a run on,
-    and the paper's over the same ones."""
+    """Averages each row of a table over the collections that we have runs on.
+
+    The paper's average is over the same collections. The lines go below the table.
+    """
     rows: dict[str, list[Row]] = {}
     for line in lines:
         rows.setdefault(line["system"].partition(", ")[2], []).append(line)
@@ -234,7 +240,7 @@ def average_lines(lines: Sequence[Row], metrics: Sequence[str]) -> list[Row]:
 
 
 def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Row]) -> Table:
-    """The lines as a table for people."""
+    """Formats the lines as a table for readers."""
     labels = [metric_names.label(metric) for metric in paper.metrics]
     columns = [f"{kind} {label}" for kind in ("paper", "ours", "difference") for label in labels]
     rows = []
@@ -258,8 +264,8 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     """Writes `paper_table.md` and `paper_table.csv`; earlier ones are replaced.
 
     Returns:
-        Each table and how to read it: one for each section, and one for all of them where the
-        paper's is of several collections.
+        The tables with their notes: one for each section, or a single one for all sections if the
+        paper's table covers several collections.
     """
     directory.mkdir(parents=True, exist_ok=True)
     sections, shown, records = comparison.sections, [], []

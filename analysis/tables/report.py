@@ -28,8 +28,8 @@ from gr_mvdr.files import check_file, write_text
 from gr_mvdr.options import make_printable
 
 VIEWER = Path(__file__).parents[1] / "viewer"
-_PICTURE = 2**26  # bytes of a picture in a page
-# What a report links to, in the run's folder.
+_PICTURE = 2**26  # the most bytes of a picture in a page
+# Files in the run's folder that a report links to.
 SHOWN_FILES = (
     "config.yaml",
     "provenance.json",
@@ -44,36 +44,36 @@ SHOWN_FILES = (
 def write_report(
     run: Path, peers: Sequence[Path | str] = (), metrics: Mapping[str, float] | None = None
 ) -> Path:
-    """Writes `report.html` into a run's folder, from what already lies there.
+    """Writes a run's `report.html` from the files in its folder.
 
     Args:
-        run: a folder with `config.yaml`, `provenance.json`, `metrics.json` and, where alignments
-            were analysed, `figures/` and `alignments/`.
-        peers: folders of other runs over the same data: the cases show their alignments, too, and
-            where generative and multi-vector systems disagree.
+        run: a folder with `config.yaml`, `provenance.json`, `metrics.json` and, if alignments were
+            analysed, `figures/` and `alignments/`.
+        peers: folders of other runs on the same data; the cases then also show their alignments,
+            and where the systems disagree.
         metrics: see `read_run`.
 
     Returns:
         The report's path.
 
     Raises:
-        FileNotFoundError, UnfinishedRun, ValueError: as `read_run`, also for a peer, and where a
-            peer was measured on something else.
+        FileNotFoundError, UnfinishedRun, ValueError: as `read_run`, for peers too, or a peer was
+            measured on other data.
     """
     read = read_run(run, metrics)
     runs = [read, *(_read_peer(read, Path(peer)) for peer in peers)]
     systems = [one.system for one in runs]
-    labels = [  # two runs of one system have their folders' names as well
+    labels = [  # runs of one system are told apart by their folders' names
         one.system if systems.count(one.system) == 1 else f"{one.system} ({one.path.name})"
         for one in runs
     ]
     aligned, notes = open_runs(list(zip(runs, labels, strict=True)))
-    # A cross-encoder has no alignments of its own: the peers' cases are compared as they are.
+    # A cross-encoder has no alignments of its own: the page then compares its peers.
     browser = embed_cases(aligned, own=any(one.label == labels[0] for one in aligned))
     table = tabulate({read.system: join_intervals(read.metrics)})
     chapters: dict[str, dict[str, list]] = defaultdict(lambda: {"tables": [], "pictures": []})
     for title in ("Retrieve", "Rerank", *find_readings()):
-        chapters[title]  # in the order of pages
+        chapters[title]  # creates the entry, so that chapters are in the pages' order
     for title, tables in tabulate_chapters(table).items():
         chapters[title]["tables"] = tables
     heatmaps = []
@@ -111,16 +111,16 @@ def _read_peer(run: Run, path: Path) -> Run:
 
 
 def tabulate_rankings(table: DataFrame) -> Table | None:
-    """What searching and reranking gave, a row for each split and form; None without rankings."""
+    """Tabulates search and reranking, a row for each split and form; None without rankings."""
     ranked = table[table["group"].isin(RANKED)]
     return select(ranked, "section", "label", corner="") if len(ranked) else None
 
 
 def summarise_run(run: Run) -> str:
-    """A run in a few lines: its rankings, main costs, identifiers and its stages' memory.
+    """Summarises a run in a few lines: rankings, main costs, identifiers, and memory by stage.
 
     Args:
-        run: finished, or about to be.
+        run: finished, or with all of its metrics measured.
     """
     table = tabulate({run.system: join_intervals(run.metrics)})
     named = table["key"].str.startswith("analysis/identifiers/")
@@ -139,25 +139,25 @@ def summarise_run(run: Run) -> str:
 
 
 def find_readings() -> dict[str, str]:
-    """Chapter → how to read it, in the order of pages."""
+    """Returns a chapter's title → how to read it, in the pages' order."""
     return {chapter.title: chapter.reading for chapter in all_chapters().values()}
 
 
 def _list_files(run: Path) -> list[str]:
-    """What a reader may open of a run's folder, folders with a slash at their end."""
+    """Lists what a reader may open in a run's folder; folders end with a slash."""
     paths = [path for pattern in SHOWN_FILES for path in sorted(run.glob(pattern))]
-    # The metrics are written after the report.
+    # The metrics do not exist yet: they are written after the report.
     return ["metrics.json", *(f"{path.name}/" if path.is_dir() else path.name for path in paths)]
 
 
 def embed_picture(path: Path) -> str:
-    """A PNG as a data URL, so that the page needs no other file."""
+    """Returns a PNG as a data URL, so that the page needs no other file."""
     content = check_file(path, path.parent.parent, _PICTURE).read_bytes()
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
 def name_splits(runs: Iterable[Run]) -> dict[str, str]:
-    """The names of further test splits, which pages show as they are typed, and what they are."""
+    """Returns the names of further test splits → an explanation; pages show the names as typed."""
     names = {}
     for run in runs:
         data = run.config.get("data")
@@ -176,7 +176,7 @@ def write_page(path: Path, template: str, names: Mapping[str, str], **values: An
     Args:
         path: where the page goes.
         template: a file of `analysis/viewer/templates`.
-        names: what the page's glossary explains besides its own terms.
+        names: further terms of the page's glossary → their explanations.
         values: what the template shows; texts are escaped.
     """
     import jinja2
@@ -190,8 +190,8 @@ def write_page(path: Path, template: str, names: Mapping[str, str], **values: An
     )
 
     def link(file: str | Path) -> str:
-        """A path as the address of a link: no part of it is read as a scheme or a query."""
-        if isinstance(file, Path):  # elsewhere: from the page's folder
+        """Returns a path as a link's address, of which no part reads as a scheme or a query."""
+        if isinstance(file, Path):  # it may be in another folder: relative to the page's
             file = Path(os.path.relpath(file.absolute(), path.absolute().parent)).as_posix()
         return "./" + quote(file)
 

@@ -1,7 +1,7 @@
-"""Tables: of a run's or several systems' metrics, as Markdown, LaTeX, text and CSV.
+"""Tables of the metrics of one or several systems, as Markdown, LaTeX, text and CSV.
 
-`tabulate` makes the long table, each number of some systems in a row of its own; tables for people
-are parts of it. Nothing in a table's texts becomes formatting or code.
+`tabulate` makes the long table, with one row for each number of each system; tables for readers are
+parts of it. Texts are escaped, so that nothing in them becomes formatting or code.
 """
 
 import csv
@@ -22,15 +22,15 @@ from gr_mvdr.options import make_printable
 
 Row = dict[str, Any]
 
-MANY_COLUMNS = 8  # more than these do not fit on a page
+MANY_COLUMNS = 8  # the most columns that fit on a page
 COLUMNS = ("system", "key", *Key._fields, "name", "mean", "std", "low", "high", "cell")
 NO_WINNERS: Mapping[str, str] = {}
 
-# What Markdown reads as more than text: its own signs, HTML's tags and entities, links.
+# What Markdown does not read as plain text: its own signs, HTML tags and entities, links.
 _SIGNS = re.compile(r"[\\`*|]|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|(?<=\])\(")
-# What a spreadsheet runs as a formula: not a sign alone, such as a token, and no number.
+# What a spreadsheet runs as a formula; a lone sign, such as a token, and a number are harmless.
 _FORMULA = re.compile(r"[=+\-@\t\r](?!$|[\d.]+(e[+-]?\d+)?$)")
-# What LaTeX reads as more than text, and signs that its usual fonts lack.
+# What LaTeX does not read as plain text, and signs that its usual fonts lack.
 _LATEX = {sign: rf"\{sign}" for sign in "_&%#${}"} | {sign: f"${sign}$" for sign in "<>|"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _LATEX |= {"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "–": "--", "Σ": r"$\Sigma$"}
@@ -38,7 +38,7 @@ _LATEX |= {'"': r"\textquotedbl{}", "…": r"\ldots{}"}
 
 
 class Cell(NamedTuple):
-    """A value for people, and whether it is the best of its column."""
+    """A formatted value, and whether it is the best among the compared systems."""
 
     text: str
     best: bool = False
@@ -49,7 +49,8 @@ class Table:
     """Named rows of cells under a heading.
 
     Attributes:
-        corner: what the rows' names are. note: how to read it; every form of the table shows it.
+        corner: the header of the rows' names.
+        note: how to read the table.
     """
 
     heading: str
@@ -65,17 +66,17 @@ class Table:
         return [header, *([Cell(name), *cells] for name, cells in self.rows)]
 
     def turned(self) -> "Table":
-        """Rows and columns exchanged."""
+        """Returns the table with rows and columns exchanged."""
         columns = zip(*(cells for _, cells in self.rows), strict=True)
         rows = list(zip(self.columns, map(list, columns), strict=True))
         return replace(self, columns=[name for name, _ in self.rows], rows=rows, corner="")
 
 
 def pivot(cells: Mapping[tuple[str, str], Cell | str], heading: str = "", **others: str) -> Table:
-    """A table of (row, column) → cell, in the order in which rows and columns first appear.
+    """Makes a table of (row, column) → cell; rows and columns keep the order of first appearance.
 
     Args:
-        others: corner and note of the `Table`.
+        others: the corner and note of the `Table`.
     """
     columns = list(dict.fromkeys(column for _, column in cells))
     rows: dict[str, dict[str, Cell]] = {}
@@ -89,15 +90,15 @@ def pivot(cells: Mapping[tuple[str, str], Cell | str], heading: str = "", **othe
 def tabulate(
     systems: Mapping[str, Mapping[str, Statistic]], winners: Mapping[str, str] = NO_WINNERS
 ) -> DataFrame:
-    """The metrics of systems in reading order.
+    """Makes the long table of the systems' metrics, in reading order.
 
     Args:
         systems: label → metric → its value.
-        winners: metric → the system that is significantly better than every other: gets a star.
+        winners: metric → the system that is significantly better than every other; it gets a star.
 
     Returns:
-        `COLUMNS`: what the key says (`Key`), the numbers, and their cell: the best of several is
-        the highest for effectiveness, the lowest for costs and errors.
+        A frame with `COLUMNS`: the parsed key (`Key`), the numbers, and their cell. If several
+        systems have a metric, the highest value is the best one, for costs and errors the lowest.
     """
     rows = []
     for key in sorted(
@@ -116,16 +117,16 @@ def tabulate(
 
 
 def select(table: DataFrame, rows: str | Series, columns: str, **about: str) -> Table:
-    """A part of the long table for people: its cells by two of its columns."""
+    """Arranges a part of the long table for readers: its cells by two of its columns."""
     names = table[rows] if isinstance(rows, str) else rows
     cells = zip(names, table[columns], table["cell"], strict=True)
     return pivot({(row, column): cell for row, column, cell in cells}, **about)
 
 
 def tabulate_chapters(table: DataFrame) -> dict[str, list[Table]]:
-    """All metrics, chapter by chapter: rows say where they were measured, and on which system.
+    """Returns chapter → tables of its metrics; rows say where, and on which system, they come from.
 
-    Metrics by parts (ranges of IDF, stages of a run) have a table of their own for each unit.
+    Metrics given by parts (ranges of IDF, stages of a run) get a separate table for each unit.
     """
     chapters = defaultdict(list)
     units = [metric.unit for metric in table["metric"]]
@@ -142,7 +143,7 @@ def tabulate_chapters(table: DataFrame) -> dict[str, list[Table]]:
 
 
 def format_markdown(table: Table) -> list[str]:
-    """The lines of a table under its heading, its note below it; the best are bold."""
+    """Returns a table's lines, heading above and note below; the best cells are bold."""
     header, *rows = (
         f"| {' | '.join(f'**{text}**' if best else text for text, best in line)} |"
         for line in ([(escape_markdown(c.text), c.best) for c in line] for line in table.lines)
@@ -153,7 +154,7 @@ def format_markdown(table: Table) -> list[str]:
 
 
 def format_latex(table: Table) -> list[str]:
-    r"""The lines of a table, its note in the caption, for \usepackage{booktabs}; best: bold."""
+    r"""Returns a table's lines for \usepackage{booktabs}; best: bold, note: in the caption."""
     header, *rows = (
         " & ".join(rf"\textbf{{{text}}}" if best else text for text, best in line) + r" \\"
         for line in ([(escape_latex(c.text), c.best) for c in line] for line in table.lines)
@@ -167,7 +168,7 @@ def format_latex(table: Table) -> list[str]:
 
 
 def format_text(table: Table) -> list[str]:
-    """The lines of a table for a terminal, without its heading; the best are bold there."""
+    """Returns a table's lines as text, without heading or note; on a terminal the best are bold."""
     lines = [[(make_printable(cell.text), cell.best) for cell in line] for line in table.lines]
     columns = [[text for text, _ in column] for column in zip(*lines, strict=True)]
     numeric = [all(text[:1] in "0123456789+-−–" for text in texts[1:]) for texts in columns]
@@ -206,24 +207,24 @@ def write_tables(path: Path, title: str, blocks: Iterable[Table | str]) -> Path:
 
 
 def escape_markdown(text: str) -> str:
-    """A foreign text in one line of Markdown, where nothing in it is formatting or HTML."""
+    """Escapes a foreign text for one line of Markdown: nothing in it is formatting or HTML."""
     return _SIGNS.sub(r"\\\g<0>", make_printable(text).replace("\n", " "))
 
 
 def escape_latex(text: str) -> str:
-    """A foreign text in one line of LaTeX, where nothing in it is a command or a formula."""
+    """Escapes a foreign text for one line of LaTeX: nothing in it is a command or a formula."""
     return make_printable(text).replace("\n", " ").translate(str.maketrans(_LATEX))
 
 
 def write_rows(
     rows: Sequence[Row], path: Path, columns: Sequence[str] | None = None, none: str = ""
 ) -> None:
-    """Writes rows as CSV (temporary name, then renamed); an empty cell where a value is NaN.
+    """Writes rows as CSV (temporary name, then renamed); NaN becomes an empty cell.
 
     A text that a spreadsheet would run as a formula gets an apostrophe in front.
 
     Args:
-        columns: in which order; by default as they first appear in the rows.
+        columns: the columns in their order; by default as they first appear in the rows.
         none: what is written for None.
     """
 
@@ -240,13 +241,14 @@ def write_rows(
 
 
 def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
-    """The rows of `write_rows` with none="null": numbers are numbers again, empty cells missing.
+    """Reads the rows of `write_rows` with none="null": parses numbers, leaves out empty cells.
 
     Args:
-        folder: a run's, in which the file must lie; None = the user named the file.
+        folder: the run's folder, in which the file must lie; None = the user named the file.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: it is no table.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a table.
     """
     with reading(f"{path}: must be a table"):
         lines = list(csv.DictReader(read_lines(path, folder)))
@@ -254,7 +256,7 @@ def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
 
 
 def read_value(text: str) -> Any:
-    """A cell's value: a number where the text is one, None for "null"."""
+    """Parses a cell: a number if the text is one, None for "null", else the text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -266,7 +268,7 @@ def read_value(text: str) -> Any:
 
 
 def describe_value(value: Any) -> Any:
-    """A value for a cell: a part by its class and arguments, "FirstTokens(k=28)"."""
+    """Formats a value for a cell; a part as its class and arguments: "FirstTokens(k=28)"."""
     if isinstance(value, dict) and "_target_" in value:
         arguments = (f"{k}={describe_value(part)}" for k, part in value.items() if k != "_target_")
         return f"{value['_target_'].rpartition('.')[2]}({', '.join(arguments)})"

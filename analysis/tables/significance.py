@@ -1,7 +1,7 @@
-"""Systems compared: which differences of their metrics are real, and do they align pairs alike?
+"""Compares systems: which differences in metrics are significant, and how alike are alignments?
 
-The values of every test query come from the rankings and judgements that the runs left, the
-alignments from their stores.
+The values of each test query are computed from the rankings and judgements in the runs' folders;
+alignments are read from the runs' stores.
 """
 
 from collections import Counter
@@ -31,11 +31,11 @@ METRICS = ("mrr@10", "recall@10")
 
 @dataclass
 class JudgedQueries:
-    """Runs of one group, query by query.
+    """The metrics of one group's runs, query by query.
 
     Attributes:
         runs: one for each seed.
-        place: which of their rankings: "retrieve", "rerank", "rerank/document_to_query".
+        place: the ranking: "retrieve", "rerank", "rerank/document_to_query".
         split: a further test split; "" is the first one.
     """
 
@@ -50,7 +50,7 @@ class JudgedQueries:
 
     @cached_property
     def judgements(self) -> Qrels | None:
-        """What the runs were judged by; None where a run lacks its files or seeds differ."""
+        """The judgements of all runs; None if a run lacks a file or two runs' judgements differ."""
         judged = ranking_file(self.place.split("/")[0], self.split, ending="qrels")
         files = [run.path / name for run in self.runs for name in (self.file, judged)]
         if not files or not all(file.exists() for file in files):
@@ -59,7 +59,7 @@ class JudgedQueries:
         return first if all(other == first for other in others) else None
 
     def values(self, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-        """Metric → (Q,) of every query, averaged over seeds, in the order of sorted query ids."""
+        """Returns metric → (Q,), averaged over seeds, in the order of sorted query ids."""
         qrels = {query: self.judgements[query] for query in sorted(self.judgements)}
         rankings = (Ranking.read(run.path / self.file, run.path) for run in self.runs)
         seeds = [evaluate_queries(ranking, qrels, metrics).values() for ranking in rankings]
@@ -71,14 +71,14 @@ class JudgedQueries:
 
 @dataclass
 class Effectiveness:
-    """The searches of a section's systems, query by query.
+    """How well the systems of a section search: intervals and tests over queries.
 
     Attributes:
         statistics: label → "retrieve/METRIC" → mean over queries (and seeds) with its interval.
-        differences: of every two systems and each of `METRICS`: `metric`, `first` and `second`
-            (labels), `difference` of their means, `p` of the two-sided paired randomisation test,
-            and `corrected`, p after Holm's correction over all pairs of systems.
-        notes: why a system is missing.
+        differences: a row for every two systems and each of `METRICS`: `metric`, `first` and
+            `second` (labels), the `difference` of their means, `p` of the two-sided paired
+            randomisation test, and `corrected`, p after Holm's correction over pairs of systems.
+        notes: a line for each system that is left out, with the reason.
     """
 
     statistics: dict[str, dict[str, Statistic]] = field(default_factory=dict)
@@ -87,19 +87,21 @@ class Effectiveness:
 
     @property
     def winners(self) -> dict[str, str]:
-        """Metric ("retrieve/mrr@10") → the system that is better in it than every other one, each
-        difference being significant; a metric without such a system is missing."""
+        """Metric ("retrieve/mrr@10") → the system that is significantly better than every other.
+
+        A metric without such a system is missing. There is none if a system could not be tested.
+        """
         beaten = Counter(
             (row["metric"], row["first"] if row["difference"] > 0 else row["second"])
             for row in self.differences
             if row["corrected"] < LEVEL
         )
-        others = len(self.statistics) + len(self.notes) - 1  # a note: a system without tests
+        others = len(self.statistics) + len(self.notes) - 1  # a system without tests has a note
         return {f"retrieve/{m}": label for (m, label), n in beaten.items() if n == others}
 
     @property
     def table(self) -> Table | None:
-        """A row for every two systems: first minus second, with p; None of fewer than two."""
+        """A row for every two systems: first minus second, with p; None if there are fewer."""
         if not self.differences:
             return None
         cells = {
@@ -121,7 +123,7 @@ class Effectiveness:
 
 
 def _show(row: Row) -> str:
-    """A difference as a cell: "+0.012 (p = 0.031) *"."""
+    """Formats a difference: "+0.012 (p = 0.031) *"."""
     p = "p < 0.001" if row["corrected"] < 0.001 else f"p = {row['corrected']:.3f}"
     text = f"{row['difference']:+.3f} ({p})".replace("-", "−")
     return text + " *" * (row["corrected"] < LEVEL)
@@ -130,8 +132,8 @@ def _show(row: Row) -> str:
 def compare_effectiveness(section: Section) -> Effectiveness:
     """Bootstraps and tests the searches of a section (Smucker et al., 2007).
 
-    Every system that left its ranking and judgements takes part; judgements that differ from the
-    first system's are left out and noted.
+    Every system with a ranking and judgements takes part, unless its judgements differ from those
+    of the first system. Systems that are left out are noted.
     """
     tested, values, judged = Effectiveness(), {}, None
     for group in section.groups:
@@ -168,11 +170,11 @@ def _bootstrap(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
 
 
 MEASURES = {"equal_partner": "same strongest partner", "overlap": "overlap of weights"}
-PAIRS = 200  # of texts for each pair of systems: there are many pairs of systems
+PAIRS = 200  # text pairs for each pair of systems: a small number, there are many pairs of systems
 
 
 def compare_alignments(runs: Sequence[AlignedRun]) -> list[Row]:
-    """For every two systems the measures of `measure_agreement`; special tokens align nothing."""
+    """Applies `measure_agreement` to every two systems; special tokens do not count."""
     rows = []
     for first, second in combinations(runs, 2):
         special = sorted(first.store.special | second.store.special)
@@ -184,18 +186,19 @@ def compare_alignments(runs: Sequence[AlignedRun]) -> list[Row]:
 def measure_agreement(
     first: AlignmentStore, second: AlignmentStore, limit: int = PAIRS, special: Sequence[int] = ()
 ) -> dict[str, float]:
-    """How alike two systems' directed alignments are, means over pairs.
+    """Measures how alike two systems' directed alignments are, as means over pairs.
 
-    Compared are pairs in both stores whose token ids are equal on both sides: other tokens cannot
-    be the same partners. Systems that cut texts differently thus share few pairs or none.
+    A pair is compared if both stores hold it with equal token ids on both sides; otherwise partners
+    cannot be matched. Systems that tokenise texts differently thus share few pairs or none.
 
     Args:
-        limit: pairs at most, evenly spread over the first store.
+        limit: the most pairs compared, evenly spread over those in both stores.
         special: ids that do not count as aligning tokens.
 
     Returns:
-        `pairs` compared; with any, "<direction>/equal_partner", the share of tokens with the same
-        strongest partner, and "<direction>/overlap", Σ min of both tokens' weights.
+        `pairs`, the number compared; if there are any, "<direction>/equal_partner", the share of
+        tokens with the same strongest partner, and "<direction>/overlap", the mean over tokens of
+        Σ min of both systems' weights.
     """
     numbers = {tuple(pair): number for number, pair in enumerate(second.pairs)}
     shared = [(n, numbers[tuple(p)]) for n, p in enumerate(first.pairs) if tuple(p) in numbers]
@@ -223,7 +226,7 @@ def measure_agreement(
 
 
 def tabulate_agreement(rows: Sequence[Row]) -> Table:
-    """Rows are pairs of systems; systems that cut texts differently have nothing to compare."""
+    """Makes a row for each two systems; cells are "–" for systems that share no pair."""
     cells = {}
     for row in rows:
         pair = f"{row['first']}, {row['second']}"

@@ -1,6 +1,6 @@
 """Browsable cases: (query, document) pairs with their tokens and alignments in several systems.
 
-Everything comes from what runs leave behind: their alignment stores, `retrieve.trec` and
+Everything is read from the runs' folders: alignment stores, `retrieve.trec` and
 `best_documents.json`. No model is needed.
 """
 
@@ -21,17 +21,17 @@ from analysis.viewer.pair import describe_pair, to_json
 from gr_mvdr.evaluation.ranking import Ranking
 
 Pair = tuple[str, str]
-# The first that has a case opens the page: what tells most about a system is where it fails.
+# The page opens with the first group that has a case: failures tell most about a system.
 GROUPS = ("disagreement", "worst", "best", "random")
 
 
 class Candidate(NamedTuple):
-    """A (query id, document id) pair and what searches made of it.
+    """A (query id, document id) pair and how searches ranked it.
 
     Attributes:
         success: the document's mean reciprocal rank; None without a ranking.
         score: the document's score in the first ranking; breaks ties.
-        difference: between the largest and the smallest reciprocal rank of several systems.
+        difference: the largest reciprocal rank of several systems minus the smallest.
     """
 
     pair: Pair
@@ -41,14 +41,14 @@ class Candidate(NamedTuple):
 
 
 def choose_cases(candidates: Sequence[Candidate], each: int = 4, seed: int = 0) -> dict[Pair, str]:
-    """Pairs and the group of each, in the order of `GROUPS`; no pair is in two groups.
+    """Chooses pairs; returns pair → its group, in the order of `GROUPS`.
 
     Disagreements, the scarcest, are chosen first; then the best and the worst by reciprocal rank
-    (ties by score, then by ids); random ones are drawn from the rest.
+    (ties by score, then by ids); random pairs are drawn from the rest.
 
     Args:
-        each: the most pairs of a group; a handful of pairs is shared out evenly.
-        seed: of the random ones.
+        each: the most pairs of a group; also at most a third of the candidates, rounded up.
+        seed: the random seed of the random pairs.
     """
     each = min(each, -(-len(candidates) // 3))
     taken: dict[Pair, str] = {}
@@ -76,8 +76,8 @@ class AlignedRun:
     Attributes:
         label: the system's name on the page.
         store: its alignments.
-        ranking: of its search; None where it was not kept.
-        best: of `read_best_documents`, by query id.
+        ranking: the ranking of its search; None if it was not kept.
+        best: query id → its entry of `read_best_documents`.
     """
 
     label: str
@@ -95,7 +95,7 @@ class AlignedRun:
         return self.store.description.paradigm
 
     def rank(self, pair: Pair) -> int | None:
-        """The document's place in the run's ranking of the query; None where it is not there."""
+        """Returns the document's rank in the run's ranking of the query; None if it is missing."""
         ranked = self.ranking.documents(pair[0]) if self.ranking else []
         return ranked.index(pair[1]) + 1 if pair[1] in ranked else None
 
@@ -104,16 +104,16 @@ class AlignedRun:
         return 1 / rank if rank else 0.0
 
     def score(self, pair: Pair) -> float | None:
-        """The document's score in that ranking."""
+        """Returns the document's score in that ranking; None if it is missing."""
         return self.ranking.scores(pair[0]).get(pair[1]) if self.ranking else None
 
 
 def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
-    """Opens the alignments of runs with their labels.
+    """Opens the alignments of labelled runs.
 
     Returns:
-        Those that have some (a cross-encoder has none), and a line for each whose alignments
-        cannot be read: a damaged store costs a page its cases, no more.
+        The runs that have alignments (a cross-encoder has none), and a line for each damaged file:
+        a page is made without what cannot be read.
     """
     opened, notes = [], []
     for run, label in runs:
@@ -134,31 +134,32 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
 
 
 def embed_cases(runs: Sequence[AlignedRun], own: bool = False) -> Markup | None:
-    """The data of `templates/cases.html`; None without runs. `own`: see `build_cases`."""
+    """Returns the data of `templates/cases.html`; None without runs. `own`: see `build_cases`."""
     return embed_json(build_cases(runs, own)) if runs else None
 
 
 def embed_json(content: dict[str, Any]) -> Markup:
-    """JSON that cannot end the script element around it, whatever the texts say."""
+    """Returns JSON that cannot end the script element around it, whatever its texts contain."""
     return Markup(to_json(content).replace("<", "\\u003c"))
 
 
 def build_cases(
     runs: Sequence[AlignedRun], own: bool = False, each: int = 4, seed: int = 0
 ) -> dict[str, Any]:
-    """The cases of one or several runs over the same collection.
+    """Builds the cases of one or several runs on the same collection.
 
     Args:
-        runs: the systems; the pairs that all of them share become cases, those of the first if
-            they share none.
-        own: the page is the first run's: its ranking says which pairs are the best and the worst,
-            and it is always shown.
-        each: the most cases of a group. seed: of the random ones.
+        runs: the systems; cases are chosen from the pairs that all of them have, or from those of
+            the first if they have none in common.
+        own: the page belongs to the first run: its ranking decides which pairs are the best and
+            the worst, and it is always shown.
+        each: the most cases of a group.
+        seed: the random seed of the random cases.
 
     Returns:
         {"systems": [label], "cases": [{group, query, text, document, title, views, shown, best}]}.
         "views": system → `describe_pair`, with the document's "rank" and "search_score". "shown":
-        the systems to begin with. "best": system → the kept documents of its search.
+        the systems shown at first. "best": system → the documents kept from its search.
     """
     shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
     # Prefer queries whose best documents every run has kept.
@@ -204,19 +205,22 @@ def _describe_case(runs: Sequence[AlignedRun], pair: Pair, own: bool) -> dict[st
 
 
 def _with_file_score(run: AlignedRun, query: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A kept document with the score of `retrieve.trec`, where it is there."""
+    """Gives a kept document its score in `retrieve.trec`, if it is there."""
     score = run.score((query, row["id"]))
     return row if score is None else row | {"score": score}
 
 
 def _join(tokens: Sequence[str], special: Sequence[bool]) -> str:
-    """A text as its tokens tell it, where it was not kept."""
+    """Restores a text from its tokens, for a text that was not kept."""
     words = [token for token, skip in zip(tokens, special, strict=True) if not skip]
     return "".join(words).replace("▁", " ").replace("Ġ", " ").strip()
 
 
 def _most_different(holding: dict[int, AlignedRun], pair: Pair, own: bool) -> list[int]:
-    """The two systems whose ranks of a document differ most, if possible of two paradigms."""
+    """Returns the systems with the most different reciprocal ranks; ties prefer two paradigms.
+
+    With `own`, one of the two is the first system.
+    """
     first, *others = holding
     pairs = [(first, other) for other in others] if own else list(combinations(holding, 2))
 
@@ -228,7 +232,7 @@ def _most_different(holding: dict[int, AlignedRun], pair: Pair, own: bool) -> li
 
 
 def _view(run: AlignedRun, pair: Pair) -> dict[str, Any]:
-    """A pair in a system, with the document's rank and score in its search."""
+    """Describes a pair in a system, with the document's rank and score in its search."""
     layers = run.store.explain(run.numbers[pair]).layers
     ids = {"query": layers[-1].query_ids, "document": layers[-1].document_ids}
     strings, special = run.store.strings, run.store.special

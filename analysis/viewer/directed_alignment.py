@@ -1,8 +1,8 @@
 """One normalised alignment matrix for a pair, whatever the system (Wu et al. §5.2, §7.2).
 
 Systems align in different ways: a multi-vector system chooses document tokens, a generative one
-spreads each document token over the query. To compare them both are read in both directions, as
-weights that sum to one over the other side.
+spreads each document token over the query. To compare them, this module gives both kinds in both
+directions, as weights that sum to one over the other side.
 """
 
 import torch
@@ -16,7 +16,7 @@ TINY = 1e-30  # the least divisor: a column of padding sums to zero
 ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
 DIRECTIONS = tuple(ALIGNING)
 
-# The direction in which a paradigm aligns of its own accord.
+# The direction in which a paradigm's systems align by design.
 OWN_DIRECTION = {
     "multi_vector": "query_to_document",
     "lexical": "query_to_document",
@@ -25,7 +25,7 @@ OWN_DIRECTION = {
 
 
 def own_direction(paradigm: str) -> str:
-    """The direction in which systems of this paradigm align of their own accord (§5.2.3).
+    """Returns the direction in which systems of this paradigm align by design (§5.2.3).
 
     Raises:
         ValueError: an unknown paradigm.
@@ -36,13 +36,13 @@ def own_direction(paradigm: str) -> str:
 
 
 def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> Tensor:
-    """The pair's alignment, normalised over the other side and averaged over heads (§7.2).
+    """Normalises the pairs' alignments over the other side and averages them over heads (§7.2).
 
-    A multi-vector system's alignment is sparse, so the softmax of its similarity over the other
-    side is taken; a lexical system has a similarity at equal terms only (S ⊙ A), so the softmax of
-    that. A generative system's cross-attention already is such a softmax in the document-to-query
-    direction: its heads are averaged (rows still sum to one over query tokens); for the other
-    direction the columns of that average are divided by their sums.
+    The alignment of a multi-vector system is sparse: the softmax of S over the other side replaces
+    it. A lexical system has a similarity at equal terms only: there it is the softmax of S ⊙ A. The
+    cross-attention of a generative system already is a softmax in the document-to-query direction:
+    its heads are averaged, and rows still sum to one over query tokens. For the other direction the
+    columns of that average are divided by their sums.
 
     Args:
         pairs: similarity and alignment (B, H, M, N).
@@ -55,24 +55,24 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
     Raises:
         ValueError: an unknown paradigm or direction.
     """
-    other_side(direction)  # refuses an unknown one
+    other_side(direction)  # raises for an unknown direction
     if own_direction(paradigm) == "query_to_document":
         masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
         lexical = pairs.alignment if paradigm == "lexical" else 1
         return Softmax(direction)(pairs.similarity.float() * lexical, *masks).mean(1)
     real = pair_mask(pairs.document_mask, pairs.query_mask)
     attention = pairs.alignment.float().mean(1).masked_fill(~real, 0)
-    # A query generator's sums to one over the document's tokens instead.
+    # The cross-attention of a query generator sums to one over the document's tokens instead.
     sums = attention.sum(-1)[pairs.document_mask]
     is_own = direction == "document_to_query" and torch.allclose(sums, sums.new_ones(()), atol=0.01)
     return attention if is_own else normalised(attention, direction)
 
 
 def softmax_of_alignment(pairs: PairAlignment, direction: str) -> Tensor:
-    """The softmax over the other side of a sparse A itself, with its ones and zeros (§7.2).
+    """Takes the softmax over the other side of the sparse A itself, ones and zeros alike (§7.2).
 
     Args:
-        pairs, direction: as of `directed_alignment`.
+        pairs, direction: as in `directed_alignment`.
 
     Returns:
         (B, M, N) fp32, the mean over heads, zero at padding.
@@ -82,13 +82,13 @@ def softmax_of_alignment(pairs: PairAlignment, direction: str) -> Tensor:
 
 
 def aligning_side(pairs: PairAlignment, direction: str) -> tuple[Tensor, Tensor]:
-    """Token ids and mask of the side that aligns: (B, N) of the query or (B, M) of the document."""
+    """Returns ids and mask of the side that aligns: (B, N) query or (B, M) document tokens."""
     side = ALIGNING[direction]
     return getattr(pairs, f"{side}_ids"), getattr(pairs, f"{side}_mask")
 
 
 def aligning_words(pairs: PairAlignment, direction: str, special: Tensor) -> Tensor:
-    """(B, N) or (B, M) bool: the real tokens of the side that aligns, without special ones.
+    """Marks the real tokens of the side that aligns, except special ones: (B, N) or (B, M) bool.
 
     Args:
         special: (V,) bool.
@@ -98,10 +98,10 @@ def aligning_words(pairs: PairAlignment, direction: str, special: Tensor) -> Ten
 
 
 def directed_heads(pairs: PairAlignment, direction: str) -> Tensor:
-    """Every head's own alignment, normalised over the other side.
+    """Normalises each head's alignment over the other side, without a softmax.
 
-    No softmax is taken: of cross-attention these are the attention itself, or its columns divided
-    by their sums; of a sparse alignment the chosen tokens' shares.
+    For cross-attention the result is the attention itself, or its columns divided by their sums.
+    For a sparse alignment it is the share of each chosen token.
 
     Args:
         pairs: alignment (B, H, M, N).
@@ -118,5 +118,5 @@ def directed_heads(pairs: PairAlignment, direction: str) -> Tensor:
 
 
 def normalised(alignment: Tensor, direction: str) -> Tensor:
-    """Weights (..., M, N) ≥ 0 divided by their sums over the other side; zeros stay zeros."""
+    """Divides weights (..., M, N) ≥ 0 by their sums over the other side; zeros stay zeros."""
     return alignment / alignment.sum(other_side(direction), keepdim=True).clamp_min(TINY)

@@ -16,7 +16,7 @@ NORMALISED = {
     "query_to_document": "Each column sums to one over the document",
     "document_to_query": "Each row sums to one over the query",
 }
-CELL, LETTER = 0.13, 0.055  # inches that a token's row or column takes, and a letter of its label
+CELL, LETTER = 0.13, 0.055  # inches for a token's row or column, and for a letter of its label
 LABEL_SIZE = 6.5  # points: the largest at which the labels of 40 rows fit on a page
 MAXIMUM_ROWS = 40  # document tokens in a heatmap: more cannot be read on a page
 
@@ -26,7 +26,7 @@ class Heatmaps(Analysis):
     """What do alignments of single pairs look like?
 
     Args:
-        cases: how many pairs, spread evenly over the store, so that runs over the same pairs show
+        cases: how many pairs to draw, spread evenly over the store; runs with the same pairs draw
             the same ones.
     """
 
@@ -76,14 +76,14 @@ def alignment_heatmap(
     title: str,
     label: str = "alignment",
 ) -> Figure:
-    """An alignment matrix with its tokens, document tokens as rows (Figure 5).
+    """Draws an alignment matrix with its tokens; rows are document tokens (Figure 5).
 
     Args:
         weights: (M, N) the alignment to draw, from 0 to 1.
-        same: (M, N) bool, where both tokens are equal: these cells get an outline.
+        same: (M, N) bool, True where both tokens are equal; these cells get an outline.
         document_tokens: M strings.
         query_tokens: N strings.
-        title: the line above.
+        title: the line above the matrix.
         label: what the colours mean.
     """
     rows, columns = weights.shape
@@ -99,7 +99,7 @@ def alignment_heatmap(
 
 
 def readable_rows(contributions: Tensor, limit: int = MAXIMUM_ROWS) -> slice:
-    """The stretch of at most `limit` document tokens that carries most of the relevance.
+    """Finds the stretch of at most `limit` document tokens that has the largest relevance.
 
     Args:
         contributions: (M,) Σ_hj S A of each document token.

@@ -14,7 +14,7 @@ from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment
 from gr_mvdr.relevance import PairAlignment, divide
 
 LEVELS = 2**16 - 1  # steps from a matrix's smallest value to its largest
-DIGITS = 6  # significant ones of a number in JSON: more than a page shows
+DIGITS = 6  # significant digits of a number in JSON: more than a page shows
 NOTE = (
     "The relevance (Eq. 1) is read off one layer's cross-attention and is not what the system "
     "ranks by: the score comes through all paths of the decoder (gr_as_mvdr §8)."
@@ -27,11 +27,12 @@ def describe_pair(
     texts: Mapping[str, tuple[Sequence[str], Sequence[bool]]],
     every: bool = True,
 ) -> dict[str, Any]:
-    """S, A and S·A / Z of a pair, and A as directed weights, for every layer and head.
+    """Describes a pair by its S, A, S·A / Z and directed weights in every layer and head.
 
     Args:
-        layers: each with B = 1 and no padding. paradigm: of the system.
-        texts: of "query" and "document", its tokens' strings and which of them are special.
+        layers: each with B = 1 and no padding.
+        paradigm: of the system.
+        texts: "query" and "document" → its tokens' strings, and which of them are special.
         every: False leaves out S, and S·A of single heads, which make a file large.
 
     Returns:
@@ -67,19 +68,19 @@ def describe_pair(
 
 
 def _with_mean(heads: Tensor) -> Tensor:
-    """(1, M, N) of a single head; (1 + H, M, N) of several: their mean, then each of them."""
+    """Returns (1, M, N) for one head, (1 + H, M, N) for several: their mean, then each head."""
     return heads if len(heads) == 1 else torch.cat([heads.mean(0, keepdim=True), heads])
 
 
 def _product(layer: PairAlignment) -> Tensor:
-    """S·A / Z as `_with_mean`, with the sum of the heads in place of their mean."""
+    """Returns S·A / Z in the shape of `_with_mean`, with the heads' sum instead of their mean."""
     terms = layer.similarity * layer.alignment
     heads = divide(terms, layer.normaliser[:, None, None, None])[0]
     return heads if len(heads) == 1 else torch.cat([heads.sum(0, keepdim=True), heads])
 
 
 def pack_matrices(matrices: Tensor) -> dict[str, Any]:
-    """Matrices in few bytes: 16 bits from 0, a matrix's smallest value, to its largest.
+    """Compresses matrices: 16 bits a value, 0 for a matrix's smallest and 65,535 for its largest.
 
     Args:
         matrices: (K, M, N), any float dtype.
@@ -91,14 +92,14 @@ def pack_matrices(matrices: Tensor) -> dict[str, Any]:
     values = matrices.double()
     low, high = values.flatten(1).amin(1), values.flatten(1).amax(1)
     span = (high - low)[:, None, None].expand_as(values)
-    levels = LEVELS * divide(values - low[:, None, None], span)  # all 0 where values are equal
+    levels = LEVELS * divide(values - low[:, None, None], span)  # all 0 if all values are equal
     content = zlib.compress(levels.round().numpy().astype("<u2").tobytes())
     data = base64.b64encode(content).decode()
     return {"low": low.tolist(), "high": high.tolist(), "data": data}
 
 
 def to_json(content: Any) -> str:
-    """JSON with six significant digits; null for a number that is not finite."""
+    """Returns JSON with six significant digits; null for a number that is not finite."""
     return json.dumps(_rounded(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 

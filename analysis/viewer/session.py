@@ -1,6 +1,7 @@
-"""What the explorer's page can ask of loaded runs; each verb takes and returns what JSON can hold.
+"""The requests of the explorer's page to loaded runs.
 
-The signatures are the contract with the page: `analysis.explore` checks arguments by them.
+Arguments and results are JSON values, except the file that `figure` returns. The signatures are the
+contract with the page: `analysis.explore` checks arguments against them.
 """
 
 import re
@@ -33,11 +34,11 @@ from models.multi_vector import MultiVector
 from models.results import AlignedPair, Hit
 from models.retriever import Retriever
 
-LISTED = 100  # the most queries of a list
+LISTED = 100  # the most queries in a list
 Length = Annotated[int, Rule("≥ 1 and ≤ 1,000", lambda k: 1 <= k <= 1_000)]
 TokenId = Annotated[int, Rule("≥ 0 and < 2**31", lambda token: 0 <= token < 2**31)]
 MatrixName = Literal["similarity", "alignment", "product", "query_to_document", "document_to_query"]
-_drawing = Lock()  # matplotlib's fonts are shared by all threads
+_drawing = Lock()  # all threads share matplotlib's fonts
 
 
 class NotThere(ValueError):
@@ -53,7 +54,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedSystem:
-    """A run that can be searched; its label is unique among those of a session."""
+    """A run that can be searched; its label is unique in a session."""
 
     label: str
     run: Run
@@ -65,9 +66,10 @@ class KnownQuery:
     """A test query and how the runs' own searches ranked its relevant documents.
 
     Attributes:
-        id, text: as in the collection. gold: ids of the relevant documents.
-        places: for each system, relevant document → rank in its `retrieve.trec`, where it is there.
-        split: the test split, where there are several: two of them may have the same query.
+        id, text: as in the collection.
+        gold: ids of the relevant documents.
+        places: for each system, relevant document → rank in its `retrieve.trec`, if it is there.
+        split: the test split if there are several, which may share queries; else "".
     """
 
     id: str
@@ -83,22 +85,23 @@ class KnownQuery:
 
     @property
     def ranks(self) -> list[int | None]:
-        """Each system's best rank of a relevant document; None where it retrieved none."""
+        """Each system's best rank of a relevant document; None if it retrieved none."""
         return [min(places.values(), default=None) for places in self.places]
 
     @property
     def interest(self) -> float:
         """In [0, 1]: how far several systems disagree, or how badly a single one fails.
 
-        With several it is the largest reciprocal rank less the smallest, with one 1 − reciprocal
-        rank; a query without a retrieved relevant document has reciprocal rank 0.
+        For several systems it is the largest reciprocal rank minus the smallest; for a single one
+        it is 1 − reciprocal rank. A system that retrieved no relevant document has reciprocal
+        rank 0.
         """
         values = [1 / rank if rank else 0.0 for rank in self.ranks]
         return (max(values) if len(values) > 1 else 1.0) - min(values, default=0.0)
 
 
 def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
-    """Loads every finished run at or below some folders; a line says how each went.
+    """Loads every finished run at or below the folders, and prints a line about each.
 
     Args:
         trust: whether the runs may name classes that are not this library's (docs/design.md).
@@ -135,10 +138,11 @@ def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
 
 
 def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> list[KnownQuery]:
-    """The queries of all test splits, from the collection's files and the runs' rankings.
+    """Reads the queries of all test splits, from the collection's files and the runs' rankings.
 
     Args:
-        runs: over the same collection. data: of one of them.
+        runs: runs on the same collection.
+        data: the data module of one of them.
 
     Raises:
         FileNotFoundError, ValueError: the collection cannot be read, or a ranking is damaged.
@@ -161,7 +165,7 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> list[K
 
 
 def _read_ranking(run: Path, name: str) -> Ranking:
-    """A run's ranking; an empty one where it was not tested on the split."""
+    """Reads a run's ranking; it is empty if the run was not tested on the split."""
     return Ranking.read(run / name, run) if (run / name).exists() else Ranking({})
 
 
@@ -172,7 +176,8 @@ class Session:
     document.
 
     Args:
-        systems: at least one. known: the test queries of their runs.
+        systems: at least one.
+        known: the test queries of their runs.
     """
 
     def __init__(self, systems: Sequence[LoadedSystem], known: Sequence[KnownQuery] = ()):
@@ -183,7 +188,7 @@ class Session:
     # The collection -------------------------------------------------------------------------------
 
     def about(self) -> dict[str, Any]:
-        """The collection, the systems with what each of them can do, and the page's words."""
+        """Returns the collection, the systems and what each can do, and the page's glossary."""
         return {
             "collection": self.systems[0].run.setting,
             "documents": len(self._ids),
@@ -204,7 +209,7 @@ class Session:
         }
 
     def queries(self, text: str = "") -> list[dict[str, Any]]:
-        """The first known queries with every word of `text`, by `KnownQuery.interest`."""
+        """Returns known queries that contain all words of `text`, by `KnownQuery.interest`."""
         words = _normalise(text).split()
         every = ((query, _normalise(f"{query.known} {query.text}")) for query in self.known_queries)
         chosen = [query for query, told in every if all(word in told for word in words)]
@@ -212,18 +217,19 @@ class Session:
         return [_name(q) | {"gold": q.gold, "ranks": q.ranks} for q in chosen[:LISTED]]
 
     def document(self, id: str) -> dict[str, str]:
-        """A document of the collection."""
+        """Returns a document's id, title and text."""
         title, text = self._reader.read(self._known(id))
         return {"id": id, "title": title, "text": text}
 
     # Search ---------------------------------------------------------------------------------------
 
     def search(self, query: str, k: Length = 10, known: str = "") -> dict[str, Any]:
-        """The k best documents of every system, and the ranks of a known query's relevant ones.
+        """Returns each system's k best documents, and the ranks of a known query's relevant ones.
 
         Args:
-            known: the name of the chosen query. It counts only while the text is still its own;
-                without it a text that several queries share belongs to none of them.
+            known: the name of the known query that the user chose; it is ignored once the text
+                differs from that query's. Without it, a text that several known queries share
+                counts as none of them.
         """
         one = self._find(query, known)
         gold = one.gold if one else ()
@@ -235,7 +241,7 @@ class Session:
         }
 
     def _find(self, text: str, known: str) -> KnownQuery | None:
-        """The known query of a text, whatever its case and spaces."""
+        """Finds the known query with a text, ignoring case and spacing."""
         same = [q for q in self.known_queries if _normalise(q.text) == _normalise(text)]
         chosen = [query for query in same if query.known == known] or same
         return chosen[0] if len(chosen) == 1 else None
@@ -244,7 +250,7 @@ class Session:
         started, error, hits = time.perf_counter(), None, []
         try:
             hits = self.systems[number].retriever.search(query, k)
-        except (ValueError, NotImplementedError) as fault:  # the other systems are shown
+        except (ValueError, NotImplementedError) as fault:  # other systems are still shown
             error = describe_error(fault)
         milliseconds = 1000 * (time.perf_counter() - started)
         hits = [_describe_hit(hit, gold) for hit in hits]
@@ -253,7 +259,7 @@ class Session:
     def _describe_gold(
         self, name: str, known: KnownQuery, lists: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
-        """A relevant document; its rank in this search, else in the run's deeper ranking."""
+        """Describes a relevant document: its rank in this search, else in the deeper ranking."""
         ranks = []
         for system, places in zip(lists, known.places, strict=True):
             here = [hit["rank"] for hit in system["hits"] if hit["id"] == name]
@@ -263,10 +269,10 @@ class Session:
     # One pair -------------------------------------------------------------------------------------
 
     def align(self, system: int, query: str, document: dict) -> dict[str, Any]:
-        """`describe_pair`, the salience of its tokens, and the parts of its score.
+        """Returns `describe_pair`, the salience of the tokens, and the parts of the score.
 
         Args:
-            document: {"id": …} of the collection, or {"text": …, "title": …}.
+            document: {"id": …} for a document of the collection, or {"text": …, "title": …}.
         """
         chosen, given = self._system(system), self._document(document)
         retriever, model = chosen.retriever, chosen.retriever.system
@@ -300,7 +306,7 @@ class Session:
         head: int | None = None,
         format: Literal["png", "pdf"] = "png",
     ) -> Picture:
-        """A matrix of `align` as a file; without a head all of them together."""
+        """Draws a matrix of `align` to a file; without a head, all heads together."""
         chosen, given = self._system(system), self._document(document)
         layers = self._layers(chosen, query, given)
         if not -1 <= layer < len(layers):
@@ -324,7 +330,7 @@ class Session:
         return Picture(f"{name}.{format}", content.getvalue())
 
     def _layers(self, system: LoadedSystem, query: str, document: Any) -> list[AlignedPair]:
-        """The alignment of a pair in every layer."""
+        """Returns the alignment of a pair in every layer."""
         retriever = system.retriever
         if not retriever.system.alignable:
             raise ValueError(f"{system.label} aligns no tokens")
@@ -335,7 +341,7 @@ class Session:
         return [AlignedPair.of(layer, retriever.tokenizer, title) for layer in explained.layers]
 
     def explain(self, system: int, query: str, document: str, known: str = "") -> dict[str, Any]:
-        """Why a system ranks a document where it does; of a generative one, its search, too.
+        """Explains the rank of a document in a system; for a generative one, also its search.
 
         Args:
             known: see `search`.
@@ -354,11 +360,13 @@ class Session:
         return told | (_describe_path(retriever, explained.path) if explained.path else {})
 
     def patch(self, system: int, query: str, document: dict, perturbed: str = "") -> dict[str, Any]:
-        """What each layer, head and token restores of the query's score in a perturbed one's.
+        """Measures how much of the query's score each layer, head and token restores.
+
+        The model scores a perturbed query while one part reads what it read for the query itself.
 
         Args:
-            perturbed: another query; "" = the query with its document's title exchanged, or its
-                rarest word.
+            perturbed: the perturbed query; "" = the query with its document's title exchanged, or
+                its rarest word if it does not contain the title.
         """
         chosen, given = self._system(system), self._document(document)
         retriever = chosen.retriever
@@ -383,14 +391,14 @@ class Session:
     # The whole collection -------------------------------------------------------------------------
 
     def nearest(self, system: int, query: str, token: int, k: Length = 20) -> list[dict[str, Any]]:
-        """The document tokens that are most similar to a query token, in their context."""
+        """Returns the document tokens that are most similar to a query token, in context."""
         retriever = self._system(system, "multi_vector").retriever
         return retriever.nearest_tokens(query, token, k).to_dict("records")
 
     def continuations(
         self, system: int, query: str, prefix: Sequence[TokenId] = (), k: Length = 20
     ) -> dict[str, Any]:
-        """The most probable next tokens after a prefix of an identifier, and where they lead.
+        """Returns the most probable next tokens after an identifier's prefix, and their documents.
 
         Returns:
             "path": the texts of the prefix's tokens. "next": tokens, the most probable first.
@@ -425,7 +433,7 @@ class Session:
         return system
 
     def _document(self, document: Any) -> Any:
-        """A document as a retriever takes it: an id of the collection, or a text."""
+        """Checks a document and returns it as a retriever takes it: its id, or its text."""
         keys = {*document} if isinstance(document, dict) else set()
         if not (keys == {"id"} or {"text"} <= keys <= {"text", "title"}):
             raise ValueError(f"document: must have id, or text and title, has {sorted(keys)}")
@@ -463,7 +471,7 @@ def _describe_shares(shares: Iterable[Share]) -> list[dict[str, Any]]:
 def _describe_stack(
     retriever: Retriever, pair: PatchedPair, stack: str, table: DataFrame
 ) -> dict[str, Any]:
-    """The parts of an encoder or decoder, and what each restores by token and by head."""
+    """Describes what each part of an encoder or decoder restores, by token and by head."""
     ids, parts = pair.tokens(stack), table[table["layer"] > 0]
     texts = ["" if i is None else token_strings(retriever.tokenizer, [i])[0] for i in ids]
     names = parts["part"].str.replace("_", " ") + " " + parts["layer"].astype(str)
@@ -479,13 +487,14 @@ def _describe_stack(
 
 
 def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
-    """A beam search step by step.
+    """Describes a beam search step by step.
 
     Returns:
-        "steps": whether the document was `alive` after each, the `best` hypothesis that leads to
-        the document and its `rank`, and what the beam `kept`. "lost": the step, from 1, that lost
-        the document; "replaced_by": the last place of the beam there. "generated": what the search
-        ended with. Probabilities are those of whole hypotheses, by which a beam chooses.
+        "steps": for each step, whether the document was still `alive`, the `best` hypothesis that
+        leads to it and that hypothesis's `rank`, and the hypotheses that the beam `kept`. "lost":
+        the step (from 1) that lost the document; "replaced_by": the last hypothesis in the beam at
+        that step. "generated": the search's final sequences. Probabilities are of whole hypotheses,
+        as the beam compares them.
     """
 
     def tell(one: Hypothesis | None) -> dict[str, Any] | None:
