@@ -68,8 +68,8 @@ def check_hub(config: DictConfig) -> None:
 def find_types(nodes: dict[str, Any], key: str) -> list[Any]:
     """Returns the declared types of a key; its value must fit all of them.
 
-    One type is that of the first line of `conf/rules.py` that matches the key. Another is in the
-    signature of what takes the key's group. Without both, the type of the group declares the key
+    The first line of `conf/rules.py` that matches the key gives one type, the signature of what
+    takes the key's group another. Without both, the type of the group declares the key
     (`dict[str, Size]`).
 
     Args:
@@ -137,7 +137,7 @@ def _read_class(key: str, name: str) -> Signature | None:
     """Reads the signature of a class or function; None for Lightning's, which check themselves.
 
     Raises:
-        ValueError: there is none of this name; the message names the key.
+        ValueError: there is no such class or function; the message names the key.
     """
     if name.startswith("pytorch_lightning."):
         return None

@@ -132,7 +132,7 @@ def _refuse_sweep(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _own_hydra() -> Iterator[None]:
-    """Gives the block Hydra's global state of a new process; restores the old state afterwards."""
+    """Clears Hydra's global state for the block, and restores it afterwards."""
     kinds = (GlobalHydra, HydraConfig, VersionBase)
     kept = {kind: Singleton._instances.pop(kind, None) for kind in kinds}
     try:

@@ -55,7 +55,7 @@ def processes_to_start(config: DictConfig) -> int:
 
 
 def launch(processes: int, trainer: DictConfig) -> None:
-    """Runs this Hydra job in several processes on this machine; a printed line says so.
+    """Runs this Hydra job in several processes on this machine, and prints a line about it.
 
     Args:
         trainer: the configuration of the trainer.

@@ -134,6 +134,6 @@ def log_artefacts(
         return
     for kind, wanted in patterns.items():
         for path in (found for pattern in wanted for found in sorted(folder.glob(pattern))):
-            # Only characters that wandb allows. With its suffix: files of a comparison share stems.
+            # Characters that wandb allows; suffixes tell a comparison's files of one stem apart.
             title = re.sub(r"[^\w.-]", "-", f"{name}-{path.name}")
             logger.experiment.log_artifact(str(path), name=title, type=kind)

@@ -42,7 +42,7 @@ STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
 LOCK = ".lock"
 # Parts of a run that may be links to another disk: once it is finished they are only read.
 READ_ONLY = ("checkpoints", "index", "identifiers", "tokenizer")
-# wandb makes a new folder in it for each run; links in the older folders are its own.
+# wandb writes to a new folder in it each time; the links in older folders are wandb's own.
 LOGS = "wandb"
 # A run with metrics of these analyses has kept its alignments.
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")

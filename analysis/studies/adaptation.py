@@ -101,7 +101,7 @@ class Adaptation(SearchGrid):
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
         encoded = model.encoded_queries(queries)
         self.hook = model.encoder.register_forward_hook(self._count_call)
-        # These modes leave out documents by an estimate of MaxSim: gather scores all of them.
+        # "impute" and "fde" drop documents by an estimate of MaxSim; "gather" scores all of them.
         wide = {"mode": "gather"} if model.search.mode in ("impute", "fde") else {}
 
         def search(setting: Row) -> tuple[Ranking, Row]:

@@ -1,4 +1,4 @@
-"""One index searched under many settings: quality against cost (aligner Figure 6, xtr Table 5)."""
+"""One index searched with many settings: quality against cost (aligner Figure 6, xtr Table 5)."""
 
 import time
 import warnings
@@ -25,13 +25,13 @@ from models.multi_vector import MultiVector
 FIRST = 10  # how many first documents are compared with the exact search's
 KEPT = ("mrr@10", "ndcg@10")  # metrics that are kept for every query
 STRATEGY = "strategy"  # a setting that is not a search option: an alignment (adaptation.py)
-# Searches under a setting; returns the ranking and further measures of the search.
+# Searches with a setting; returns the ranking and further measures of the search.
 Search = Callable[[Row], tuple[Ranking, Row]]
 
 
 @part("study")
 class SearchGrid:
-    """A study: `retrieve` under every combination of search options, queries encoded once."""
+    """A study: `retrieve` with every combination of search options; queries are encoded once."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class SearchGrid:
                 search.storage.code_bytes(model.encoder.dimension)
 
     def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
-        """Searches under every setting.
+        """Searches with every setting.
 
         The table `study_queries` has a row for each query. Its columns n/METRIC belong to the
         setting in row n of `study` (from 0), so that two settings can be tested for a difference.
@@ -138,7 +138,7 @@ class SearchGrid:
 
 @part("study")
 class BeamGrid(SearchGrid):
-    """A study: a docid system's `retrieve` under every beam size, with and without its plan."""
+    """A study: a docid system's `retrieve` with every beam size, with and without its plan."""
 
     def check(self, model: System) -> None:
         """Raises ValueError for a system without identifiers, or for other settings."""

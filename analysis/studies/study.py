@@ -49,9 +49,9 @@ from models.base import System
 
 COLLECTION = ("setting", "collection")  # columns that name a row's collection
 OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
-LETTERS = {1: 48, 2: 110}  # that fit in a row of the legend, below one panel or several
+LETTERS = {1: 48, 2: 110}  # letters in a row of the legend, below one panel or several
 MOST_TICKS = 8  # the most x values that all get a tick
-MOST_NAMED = 3  # collections in a title
+MOST_NAMED = 3  # the most collections that a title names
 CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
 
 

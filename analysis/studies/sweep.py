@@ -41,7 +41,7 @@ class CompareRuns(Callback):
         self.names_group = False
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Names the group of a sweep's runs, in a variable that jobs of any launcher inherit."""
+        """Names the group of a sweep's runs in an environment variable, for any launcher."""
         experiment = OmegaConf.select(config, "hydra.runtime.choices.experiment")
         self.names_group = not (experiment or os.environ.get(GROUP))
         if self.names_group:

@@ -18,15 +18,15 @@ from gr_mvdr.options import make_printable
 PARADIGMS = ("lexical", "multi vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant if its corrected p-value is below this
 SHOWN_CHOICES = 3  # the most choices that fit in a label
-SHOWN_VALUE = 40  # letters of a choice's value in a label
+SHOWN_VALUE = 40  # the most letters of a choice's value in a label
 _VAGUE = ("query", "document", "name", "path")  # words that mean little without the one before
 _TARGET = "._target_"
 # In a comparison's folder. The record lists the compared runs as paths relative to that folder, so
 # that it still holds if the folder is moved together with the runs.
 RECORD = "comparison.json"
 WRITTEN = ("comparison.*", "comparison_*", "paper_table*", "study.*")  # files of its folder
-SHOWN_LETTERS = 60  # of the systems' names in a folder's name
-SHOWN_RUNS = 3  # in an error
+SHOWN_LETTERS = 60  # the most letters of the systems' names in a folder's name
+SHOWN_RUNS = 3  # the most runs that an error names
 
 
 @dataclass

@@ -15,8 +15,8 @@ from analysis.tables.metric_names import WORDS, all_chapters, all_metrics
 from gr_mvdr.files import read_text
 
 # Each line of `glossary.md` is a term: its forms, the first of which is its name, and its
-# explanation. "#" matches any number, a space also a hyphen and vice versa, a lower-case first
-# letter also its capital; a plural "s" may follow.
+# explanation. "#" matches any number, a space and a hyphen match each other, a lower-case first
+# letter also matches its capital, and a plural "s" may follow.
 _TERM = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
 TERMS = dict(_TERM.findall(read_text(Path(__file__).with_suffix(".md"))))
 
@@ -37,7 +37,7 @@ def find_terms(
 ) -> Iterator[tuple[int, int, str]]:
     """Yields (start, end, term) for each term in a text, from left to right.
 
-    Where several terms start, the longest is taken.
+    If several terms start at one place, the longest is taken.
 
     Args:
         label: whether the text is a heading, or the name of a metric, a column or a row.

@@ -176,8 +176,12 @@ def read_key(key: str) -> Key:
 
 
 def _find_name(part: str, known: Sequence[Metric]) -> tuple[Metric | None, int, str]:
-    """Returns the declared metric with the longest name that begins a part of a key, its place in
-    `known`, and the part's label; without such a metric None, the length of `known`, the label."""
+    """Finds the longest declared name that a part of a key begins with.
+
+    Returns:
+        The metric, its place in `known`, and the part's label; without such a name the metric is
+        None and its place is after all known ones.
+    """
     if part.startswith(MACRO):
         metric, place, label = _find_name(part.removeprefix(MACRO), known)
         return metric, place, f"macro {label}"

@@ -101,7 +101,7 @@ class Effectiveness:
 
     @property
     def table(self) -> Table | None:
-        """A row for every two systems: first minus second, with p; None if there are fewer."""
+        """A row for every two systems: first minus second, with p; None for fewer than two."""
         if not self.differences:
             return None
         cells = {
@@ -170,7 +170,7 @@ def _bootstrap(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
 
 
 MEASURES = {"equal_partner": "same strongest partner", "overlap": "overlap of weights"}
-PAIRS = 200  # text pairs for each pair of systems: a small number, there are many pairs of systems
+PAIRS = 200  # text pairs for each pair of systems; few, as there are many pairs of systems
 
 
 def compare_alignments(runs: Sequence[AlignedRun]) -> list[Row]:

@@ -69,7 +69,7 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
 
 
 def softmax_of_alignment(pairs: PairAlignment, direction: str) -> Tensor:
-    """Takes the softmax over the other side of the sparse A itself, ones and zeros alike (§7.2).
+    """Takes the softmax of a sparse A itself, of ones and zeros, over the other side (§7.2).
 
     Args:
         pairs, direction: as in `directed_alignment`.
