@@ -1,6 +1,6 @@
 """Builds a collection without training: ``python -m data_modules.build data=… data.path=…``."""
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the slow imports, which errors of the command line do not need
     from conf.command import run_command
 
     run_command("build", "data_modules.build:main")
@@ -19,13 +19,13 @@ from gr_mvdr.options import build as build_part
 
 
 def build(config: DictConfig) -> Collection:
-    """Builds the collection of ``config.data``, or finds it built, and prints what it holds.
+    """Builds the collection of ``config.data``, or reuses it, and prints a summary.
 
     Args:
         config: composed from `conf/build.yaml`.
 
     Raises:
-        ValueError, OSError: the user's choices, files or disk are at fault; nothing is left behind.
+        ValueError, OSError: an option, a file or the disk is at fault; nothing is left behind.
     """
     started = time.time()
     collection = build_part("data", OmegaConf.to_container(config.data, resolve=True)).read()

@@ -1,6 +1,6 @@
-"""A retrieval collection: documents, queries and the judgements between them, as tables.
+"""A retrieval collection: tables of documents, queries and judgements.
 
-It is written once as Arrow tables with a manifest, and memory-mapped from then on.
+The tables are written once, as Arrow files with a manifest, and memory-mapped from then on.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from gr_mvdr.files import sha256
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
-VERSION = 1  # of what is written: raise it when the same layout should give other tables
+VERSION = 1  # of the stored tables: raise it when the same layout should give different tables
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
 JUDGEMENTS = Features(
@@ -53,14 +53,14 @@ class Collection:
         documents: columns ``id``, ``title`` (may be empty), ``text``.
         queries: columns ``id``, ``text``; a generated collection may add ``gold``, the character
             spans of the relevant document's ``text`` that answer the query.
-        qrels: for each split a table with columns ``query_id``, ``document_id``, ``relevance``
-            (an integer grade; 0 and below is judged irrelevant). A document that the collection
-            lacks may be judged: no search finds it.
-        sources: what the tables were made from: the SHA-256 of each file by its path, or a
-            generator's parameters.
-        folder: where it is stored; None = nowhere as a whole.
-        candidates: TREC runs of documents to rerank, by split.
-        negatives: TREC runs of documents to tell apart from the relevant ones, by name.
+        qrels: split → a table with columns ``query_id``, ``document_id``, ``relevance`` (an integer
+            grade; 0 and below means irrelevant). Judgements may name documents that the collection
+            lacks; no search finds these.
+        sources: what the tables were made from: path → SHA-256 of each file, or a generator's
+            parameters.
+        folder: where the collection is stored; None = it has no folder (generated collections).
+        candidates: split → a TREC run of documents to rerank.
+        negatives: name → a TREC run of hard negatives.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Collection:
     negatives: dict[str, Path] = field(default_factory=dict)
 
     def judgements(self, split: str) -> dict[str, dict[str, int]]:
-        """The qrels of one split: query id → {document id: grade}."""
+        """The qrels of a split: query id → {document id: grade}."""
         grades: dict[str, dict[str, int]] = {}
         for query_id, document_id, grade in _judged_triples(self.qrels[split]):
             grades.setdefault(query_id, {})[document_id] = grade
@@ -90,13 +90,13 @@ class Collection:
         return self.queries.select(np.flatnonzero(chosen.to_numpy()))
 
     def group_queries(self, split: str, pattern: str | None) -> dict[str, str]:
-        """Query id → what a regular expression finds in it (xtr Table 3: its relation).
+        """Query id → the match of a regular expression in it (xtr Table 3: its relation).
 
         Returns:
-            All queries of a split; none without a pattern.
+            All queries of the split; {} without a pattern.
 
         Raises:
-            ValueError: it finds nothing in an id.
+            ValueError: an id has no match, or an empty one.
         """
         groups = {}
         for query in self.split_queries(split)["id"][:] if pattern else ():
@@ -107,10 +107,10 @@ class Collection:
         return groups
 
     def default_test_split(self, train_split: str | None) -> str:
-        """The split that systems are tested on where nobody says which.
+        """The test split if none is named: test, else dev, else the only one besides training.
 
         Raises:
-            ValueError: several could be meant.
+            ValueError: no such split, or several.
         """
         others = [split for split in self.qrels if split != train_split]
         for split in ("test", "dev"):
@@ -124,11 +124,11 @@ class Collection:
         )
 
     def unjudged(self, splits: Sequence[str]) -> dict[str, int]:
-        """Numbers of queries without a relevant document.
+        """Counts the queries without a judgement or without a relevant document.
 
         Returns:
-            Those of no split at all; of each of `splits` those that have judgements and no
-            relevant document, or none that the collection has. Zeros are left out.
+            The number of queries that no split judges; for each of `splits`, the number of judged
+            queries to which no document of the collection is relevant. Zeros are left out.
         """
         judged = {query for table in self.qrels.values() for query in table["query_id"][:]}
         found = {"in no split": sum(query not in judged for query in self.queries["id"][:])}
@@ -144,22 +144,22 @@ class Collection:
 def collect(
     layout: Layout, store: str | Path | None = None, empty_documents: str = "refuse"
 ) -> Collection:
-    """The collection of a layout: read and checked the first time, opened from then on.
+    """Returns the collection of a layout: read and checked the first time, opened from then on.
 
     Args:
         store: where collections are kept; None = next to the cache of ``datasets``.
-        empty_documents: "refuse", or "keep" those that have neither title nor text.
+        empty_documents: "refuse", or "keep" documents that have neither title nor text.
 
     Raises:
-        ValueError: a rule that every collection keeps is broken, named with ``file:line``; counts
-            differ from those that were expected; nothing is left behind. The folder of the
-            collection is damaged.
+        ValueError: the files break a rule of `LayoutChecks` (the message names ``file:line``) or
+            have unexpected counts, and nothing is left behind; or the collection's folder is
+            damaged.
         OSError: the disk is full; nothing is left behind.
     """
     place = Path(store).expanduser() if store else cache_folder("collections")
     sources = {str(file): _hash(file) for file in track(layout.files, f"hashing {layout.name}")}
     options = {**layout.options, "empty_documents": empty_documents}
-    # Of all that makes the tables: the files' contents, not where they lie.
+    # The key depends on the files' names and contents, not on their folder.
     contents = sorted((Path(name).name, value) for name, value in sources.items())
     key = short_hash(VERSION, contents, sorted(options.items()))
 
@@ -201,7 +201,7 @@ def collect(
 
 
 def _hash(file: Path) -> str:
-    """The SHA-256 of a file, which is remembered as long as the file does not change."""
+    """The SHA-256 of a file, cached as long as the file's size and time stamp stay the same."""
     state = file.stat()
     name = short_hash(str(file.resolve()), state.st_size, state.st_mtime_ns)
     with write_once(cache_folder("hashes") / name) as partial:
@@ -211,7 +211,7 @@ def _hash(file: Path) -> str:
 
 
 def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]:
-    """All tables and runs of a layout; returns how many rows each has."""
+    """Writes all tables and runs of a layout; returns name → number of rows."""
 
     def write(name: str, features: Features, rows: Iterable[Mapping]) -> int:
         rows = track(rows, f"{layout.name}: {Path(name).name}")
@@ -236,10 +236,10 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
 
 
 def write_run(ranked: Iterable[NamedPair], file: Path, tag: str = "given") -> int:
-    """Writes a TREC run, ``query Q0 document rank score tag``; returns how many lines it has.
+    """Writes a TREC run, ``query Q0 document rank score tag``; returns the number of lines.
 
     Args:
-        ranked: a query's documents together, in the order of their ranks.
+        ranked: pairs grouped by query, the documents of each query from best to worst.
     """
     count = 0
     with file.open("w", encoding="utf-8") as run:
@@ -251,16 +251,16 @@ def write_run(ranked: Iterable[NamedPair], file: Path, tag: str = "given") -> in
 
 
 def _judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:
-    """Rows of a qrels table as (query id, document id, grade)."""
+    """Yields the rows of a qrels table as (query id, document id, grade)."""
     return zip(*(table[name][:] for name in JUDGEMENTS), strict=True)
 
 
 def find_relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
-    """The relevant (grade > 0) judgements as row numbers.
+    """The relevant judgements (grade > 0) as row numbers.
 
     Args:
         judgements: columns query_id, document_id, relevance.
-        queries, documents: tables with an id column; judgements of others are left out.
+        queries, documents: tables with a column id; judgements of other ids are left out.
 
     Returns:
         A table with the columns query_row and document_row.
@@ -279,21 +279,23 @@ def find_relevant_pairs(judgements: Dataset, queries: Dataset, documents: Datase
 
 
 def _rows_of(ids: pa.ChunkedArray, table: Dataset) -> pa.ChunkedArray:
-    """The row of each id in a table; null where it has none."""
+    """The row of each id in a table; null if the table lacks the id."""
     return pc.index_in(ids, value_set=arrow_column(table, "id")).cast(pa.int64())
 
 
 class PairSet:
-    """Pairs of a query's row and a document's row, each held once."""
+    """A set of (query row, document row) pairs."""
 
     def __init__(self, queries: np.ndarray, documents: np.ndarray, n_documents: int):
         """
         Args:
-            queries, documents: (pairs,) int64 rows; n_documents: of the corpus.
+            queries, documents: (pairs,) int64 rows; pairs may repeat.
+            n_documents: number of documents in the corpus.
         """
         self.n_documents = n_documents
         keys = np.asarray(queries, np.int64) * n_documents + np.asarray(documents, np.int64)
-        # (P,) int64 ascending: query row · documents + document row; so a query's are neighbours.
+        # (P,) int64, ascending: query row · n_documents + document row, so that the pairs of a
+        # query are neighbours.
         self.keys, self.first = np.unique(keys, return_index=True)
 
     def __len__(self) -> int:
@@ -301,25 +303,25 @@ class PairSet:
 
     @property
     def queries(self) -> np.ndarray:
-        """(P,) int64, ascending."""
+        """(P,) int64, the query of each pair, ascending."""
         return self.keys // self.n_documents
 
     @property
     def documents(self) -> np.ndarray:
-        """(P,) int64."""
+        """(P,) int64, the document of each pair."""
         return self.keys % self.n_documents
 
     def of(self, query: int) -> np.ndarray:
-        """(documents,) int64, the rows of a query's documents, ascending."""
+        """The rows of a query's documents, (documents,) int64, ascending."""
         start, end = np.searchsorted(self.keys, np.array([query, query + 1]) * self.n_documents)
         return self.keys[start:end] % self.n_documents
 
     def counts(self, n_queries: int) -> np.ndarray:
-        """(queries,) int64, the documents of each query."""
+        """The number of documents of each query, (queries,) int64."""
         return np.bincount(self.queries, minlength=n_queries)
 
     def places(self, query: int | np.ndarray, documents: Sequence[int] | np.ndarray) -> np.ndarray:
-        """(n,) int64, the places of the pairs in `keys`; −1 = none."""
+        """The places in `keys` of n pairs, (n,) int64; −1 = not in the set."""
         wanted = np.asarray(query, np.int64) * self.n_documents + np.asarray(documents, np.int64)
         if not len(self):
             return np.full(wanted.shape, -1)
@@ -329,21 +331,23 @@ class PairSet:
 
 @dataclass(frozen=True)
 class TrainingTables:
-    """A split of a collection, as training examples are made from it.
+    """The data of a split from which training examples are made.
 
     Attributes:
-        pairs: columns query_row and document_row.
+        pairs: the relevant pairs; columns query_row and document_row.
         queries: columns id, text, tokens, word_starts.
-        documents: the same columns and title_tokens.
-        query_length, document_length: tokens kept of a text, the end token included.
-        tokenizer: the run's.
-        template: what is around the texts that a model reads.
-        special_tokens: the ids of the texts that end a source or a title, by name.
+        documents: the same columns, title, title_tokens, and NAME_tokens for each view.
+        query_length, document_length: maximum length in tokens, template tokens included.
+        tokenizer: the run's tokeniser.
+        template: the tokens around the texts that a model reads.
+        special_tokens: name → token ids of a text that ends a source or a target.
         known: (known,) int64, rows of the documents that training may see; None = all.
         training: whether this is the train split; files of negatives may lack validation queries.
-        negatives: TREC runs of hard negatives that came with the collection, by name.
-        mask_relevant: whether every known relevant document is excluded from the negatives.
-        drop_identical: whether the document with the query's own id is excluded, too.
+        negatives: name → a TREC run of hard negatives that came with the collection.
+        mask_relevant: whether every known relevant document is excluded from a query's in-batch
+            negatives; hard negatives always exclude them.
+        drop_identical: whether the document with the query's own id is excluded like a relevant
+            one.
     """
 
     pairs: Dataset
@@ -362,7 +366,7 @@ class TrainingTables:
 
     @property
     def split_name(self) -> str:
-        """The kind of split that it is, for messages."""
+        """The name of the split in messages: "training" or "validation"."""
         return "training" if self.training else "validation"
 
     @cached_property
@@ -378,7 +382,7 @@ class TrainingTables:
 
     @cached_property
     def known_rows(self) -> np.ndarray:
-        """(known,) int64, `known` with None replaced by all rows."""
+        """(known,) int64, the rows in `known`, or all rows if `known` is None."""
         return np.arange(len(self.documents)) if self.known is None else np.asarray(self.known)
 
     @cached_property

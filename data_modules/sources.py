@@ -1,4 +1,4 @@
-"""The sources of collections: one data module each, which only says where texts come from."""
+"""One data module for each source of collections; it defines only where the texts come from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class AlmanacDataModule(RetrievalDataModule):
 @part("data")
 @dataclass(kw_only=True, eq=False, repr=False)
 class LimitDataModule(RetrievalDataModule):
-    """Every set of documents is asked for. Args: see `limit`, and `RetrievalDataModule`."""
+    """A LIMIT-like collection. Args: see `limit`, and `RetrievalDataModule`."""
 
     n_documents: Size
     relevant: Size
@@ -47,9 +47,9 @@ class FilesDataModule(RetrievalDataModule):
     """Files in one of the formats of `data_modules.formats`.
 
     Args:
-        path: a folder, or a file of a format that is one file; of a list the collections are one.
-        format: its name; None = found out.
-        fields: of a file of passages the columns of id, title and text; None = found out.
+        path: a folder, or a file if the format has only one; the collections of a list are joined.
+        format: the name of the format; None = detected.
+        fields: the columns of id, title and text in a file of passages; None = detected.
     """
 
     path: Text | Sequence[Text]
@@ -81,7 +81,7 @@ class Nq320kDataModule(RetrievalDataModule):
 @part("data")
 @dataclass(kw_only=True, eq=False, repr=False)
 class MsmarcoDocDataModule(RetrievalDataModule):
-    """MS MARCO documents that have a training judgement, or are listed. Args: see `msmarco_doc`."""
+    """MS MARCO documents relevant in training, or in a list. Args: see `msmarco_doc`."""
 
     path: Text
     document_ids: Text | None = None
@@ -95,7 +95,7 @@ class MsmarcoDocDataModule(RetrievalDataModule):
 class PublicDataModule(RetrievalDataModule):
     """A public collection by name. Args: see `public`, and `RetrievalDataModule`."""
 
-    name: Text = field()  # Lightning's own attribute of this name is no default
+    name: Text = field()  # required: else Lightning's attribute `name` would be the default
     path: Text | None = None
 
     def read(self) -> Collection:

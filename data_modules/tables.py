@@ -1,4 +1,4 @@
-"""Tables on disk: Arrow files that are made once and memory-mapped, and their columns."""
+"""Tables on disk: Arrow files that are written once, then memory-mapped, and their columns."""
 
 import hashlib
 import json
@@ -29,19 +29,19 @@ from gr_mvdr.progress import track
 
 MANIFEST = "manifest.json"
 TABLE, _CONTENTS = "table.arrow", "table.json"
-_ROWS = 1000  # that are held in memory before they are written
+_ROWS = 1000  # rows held in memory before they are written
 
 
 @contextmanager
 def write_once(path: Path) -> Iterator[Path | None]:
-    """Gives a temporary name for what is to be made, or None if it is there; other processes wait.
+    """Yields a temporary path to write to, or None if `path` exists; other processes wait.
 
-    What was made takes its name at the end of the block; after an error or an interruption nothing
-    is left, after a kill what the next call sweeps away. What is there is not touched: a cache that
-    is filled may be on a disk that cannot be written to.
+    At the end of the block the new file or folder is renamed to `path`. An error or interruption
+    leaves nothing behind; the next call removes what a killed process left. If `path` exists,
+    nothing is written: a complete cache may lie on a read-only disk.
 
     Args:
-        path: of a file or folder that is whole if it is there.
+        path: the file or folder to write; if it exists, it is complete.
     """
     if path.exists():
         yield None
@@ -57,14 +57,14 @@ def write_once(path: Path) -> Iterator[Path | None]:
 
 
 def write_table(file: Path, features: Features, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Writes rows as an Arrow stream, in bounded memory; returns how many there were."""
+    """Writes rows as an Arrow stream, in bounded memory; returns the number of rows."""
     schema, rows = features.arrow_schema, iter(rows)
     some = iter(lambda: list(islice(rows, _ROWS)), [])
     return write_batches(file, schema, (pa.RecordBatch.from_pylist(r, schema=schema) for r in some))
 
 
 def write_batches(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """Writes an Arrow stream of some rows at a time; returns how many there were."""
+    """Writes batches of rows as an Arrow stream; returns the number of rows."""
     count = 0
     with (
         name_errors(file),
@@ -78,7 +78,7 @@ def write_batches(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
 
 
 def arrow_batches(table: Dataset, description: str) -> Iterator[pa.Table]:
-    """A table's rows, some at a time, as Arrow keeps them; shows how far it has come."""
+    """Yields a table's rows in batches of Arrow columns, with a progress bar."""
     arrow = table.with_format("arrow")
     for start in track(range(0, len(table), _ROWS), description):
         yield arrow[start : start + _ROWS]
@@ -87,14 +87,14 @@ def arrow_batches(table: Dataset, description: str) -> Iterator[pa.Table]:
 def keep_folder(
     folder: Path, write: Callable[[Path], Mapping[str, Any] | None], manifest: str = MANIFEST
 ) -> dict[str, Any]:
-    """A folder that is written once, and checked whenever it is opened; returns its manifest.
+    """Writes a folder the first time, checks it at every call, and returns its manifest.
 
     Args:
-        write: fills the empty folder; what it returns goes into the manifest, beside the checksums
-            of the files.
+        write: fills the empty folder; its result goes into the manifest, with the checksums of the
+            files.
 
     Raises:
-        ValueError: the folder is not as it was written.
+        ValueError: the folder has changed since it was written.
     """
     with write_once(folder) as partial:
         if partial is not None:
@@ -121,14 +121,14 @@ def _damage_named(folder: Path) -> Iterator[None]:
 
 
 def open_table(folder: Path, name: str, features: Features, fingerprint: str) -> Dataset:
-    """Memory-maps a table of `write_table`.
+    """Memory-maps a table that `write_table` wrote.
 
     Args:
-        name: of the file in its folder.
-        fingerprint: names its content, so that what is made from the table is cached under it.
+        name: the name of the file in the folder.
+        fingerprint: identifies the content; tables made from this one are cached under it.
 
     Raises:
-        ValueError: it is no such table.
+        ValueError: the file is not such a table.
     """
     with _damage_named(folder):
         table = MemoryMappedTable.from_file(str(folder / name))
@@ -136,14 +136,14 @@ def open_table(folder: Path, name: str, features: Features, fingerprint: str) ->
 
 
 def keep_table(folder: Path, features: Features, key: str, write: Callable[[Path], Any]) -> Dataset:
-    """A table that is made once, in a folder of its own, and memory-mapped from then on.
+    """Returns a memory-mapped table, written in a folder of its own the first time.
 
     Args:
-        key: names all that its content depends on; its fingerprint.
-        write: makes the Arrow stream at a path.
+        key: identifies everything that the content depends on; becomes the table's fingerprint.
+        write: writes the Arrow stream to a path.
 
     Raises:
-        ValueError: the table is not as it was written.
+        ValueError: the table has changed since it was written.
     """
 
     def write_folder(partial: Path) -> None:
@@ -154,16 +154,16 @@ def keep_table(folder: Path, features: Features, key: str, write: Callable[[Path
 
 
 def cache_table(rows: Callable[[], Iterator[dict]], features: Features, *made_from: str) -> Dataset:
-    """Writes rows once next to the cache of ``datasets`` and memory-maps them from then on.
+    """Returns a memory-mapped table, written next to the cache of ``datasets`` the first time.
 
     Args:
-        rows: makes the iterator over the rows; called only if the cache lacks the table.
+        rows: returns an iterator over the rows; called only if the cache lacks the table.
         features: the columns and their types.
         made_from: everything that determines the rows (name and version of the code, hashes of
-            files, parameters). A table made from the same things is read back, not made again.
+            files, parameters). A table with the same causes is read from the cache.
 
     Raises:
-        Exception: whatever ``rows`` raised, as it was raised; the cache then keeps nothing.
+        Exception: any exception of ``rows``, unchanged; the cache then keeps nothing.
     """
     key = short_hash(str(features), *made_from)
     folder = cache_folder("tables") / key
@@ -176,49 +176,50 @@ def cache_folder(name: str) -> Path:
 
 
 def short_hash(*causes: Any) -> str:
-    """The key of what was made from these causes: 32 hexadecimal digits of their JSON's SHA-256."""
+    """A cache key: the first 32 hexadecimal digits of the SHA-256 of the causes' JSON."""
     return hashlib.sha256(json.dumps(causes, default=str).encode()).hexdigest()[:32]
 
 
 def sample_rows(table: Dataset, limit: int | None) -> Dataset:
-    """A random sample of at most this many rows, in their order; None = all."""
+    """A random sample of at most `limit` rows, in the table's order; None = all."""
     if limit is None or limit >= len(table):
         return table
-    # Whatever the seed: runs of several seeds are measured on the same queries.
+    # Independent of the run's seed: runs with different seeds are measured on the same queries.
     chosen = np.random.default_rng(0).permutation(len(table))[:limit]
     return table.select(sorted(chosen.tolist()))
 
 
 def arrow_column(table: Dataset, name: str) -> pa.ChunkedArray:
-    """A column in the order of the table's rows, as Arrow keeps it."""
+    """A column as Arrow data, in the order of the table's rows."""
     return table.with_format("arrow").select_columns([name])[:].column(name)
 
 
 def integers(table: Dataset, name: str) -> np.ndarray:
-    """(rows,) int64, a column of integers."""
+    """A column of integers: (rows,) int64."""
     return arrow_column(table, name).to_numpy().astype(np.int64, copy=False)
 
 
 class TokenColumn(Sequence):
-    """The token lists of a table: all lengths at once, one list when it is asked for.
+    """The token lists of a table: all lengths at once, single lists on request.
 
-    Takes the memory of a number or two for each row: a collection may have millions of them.
+    Holds at most a few numbers per row in memory, since a collection may have millions of rows.
     """
 
     def __init__(self, table: Dataset, name: str = "tokens"):
         """
         Args:
-            table: rows may be selected from another; name: of a column of lists of integers.
+            table: may be a selection of rows from another table.
+            name: the name of a column that holds lists of integers.
         """
         self.table, self.name = table, name
         self.column = table.data.column(name)
         chosen = table._indices
-        # (rows,) int64, the row's place in the file; None = in order.
+        # (rows,) int64, the place of each row in the file; None = the file's order.
         self.places = None if chosen is None else chosen.column(0).to_numpy()
 
     @property
     def lengths(self) -> np.ndarray:
-        """(rows,) int64, the tokens of each list."""
+        """(rows,) int64, the number of tokens in each list."""
         lengths = pc.list_value_length(self.column).to_numpy().astype(np.int64)
         return lengths if self.places is None else lengths[self.places]
 
@@ -231,4 +232,4 @@ class TokenColumn(Sequence):
         return self.column[int(row if self.places is None else self.places[row])].as_py()
 
     def __reduce__(self) -> tuple:
-        return TokenColumn, (self.table, self.name)  # a loader's worker maps the file itself
+        return TokenColumn, (self.table, self.name)  # each loader process maps the file anew

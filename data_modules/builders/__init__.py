@@ -1,1 +1,1 @@
-"""Collections as the papers made them: from public downloads, with the counts that must result."""
+"""Builders of the papers' collections from public downloads, and public collections by name."""

@@ -1,7 +1,7 @@
-"""MS MARCO documents that have a training judgement (gr_as_mvdr Table 4), or a list of them.
+"""MS MARCO documents that are relevant to a training query (gr_as_mvdr Table 4), or a given list.
 
 The 323,569 documents of the paper were never released. The closest public recipe keeps every
-document with at least one training judgement, about 320,000.
+document that is relevant to at least one training query, about 320,000.
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,16 @@ SPLITS = ("train", "dev")
 
 
 def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
-    """The documents that are kept, their training queries, and the dev queries about them.
+    """The kept documents, and the training and dev queries to which one of them is relevant.
+
+    The official top-100 runs rank documents that are not kept, so they are not read: the candidates
+    are BM25's among the kept documents (§6.3).
 
     Args:
-        path: a folder with msmarco-docs.tsv, msmarco-doc{train,dev}-queries.tsv,
-            msmarco-doc{train,dev}-qrels.tsv, each plain, .gz or .zip. The official top-100 runs
-            rank documents that are not kept: BM25's among the kept ones are the candidates (§6.3).
-        document_ids: a file with an id on each line: keep these; None = those that training judges.
+        path: a folder with msmarco-docs.tsv, msmarco-doc{train,dev}-queries.tsv and
+            msmarco-doc{train,dev}-qrels.tsv, each plain, .gz or .zip.
+        document_ids: a file that lists the ids of the documents to keep, one per line; None = keep
+            the documents that are relevant to a training query.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -35,7 +38,7 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
 
     @cache
     def wanted() -> dict[str, str]:
-        """Document id → where it is named first."""
+        """Id of each document to keep → the ``file:line`` that names it first."""
         if ids:
             named = [(where, line.strip()) for where, line in numbered_lines(ids)]
         else:
@@ -67,7 +70,7 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
             yield from (query for query in table_queries(file) if query.id in kept)
 
     def judgements(split: str) -> Iterator[Judgement]:
-        """Those of kept documents, and of queries to which one of these is relevant."""
+        """Judgements of kept documents, for queries to which a kept document is relevant."""
         rows = [row for row in trec_judgements(qrels[split]) if row.document_id in wanted()]
         answered = {row.query_id for row in rows if row.relevance > 0}
         return (row for row in rows if row.query_id in answered)

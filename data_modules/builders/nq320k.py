@@ -1,10 +1,10 @@
 """NQ320k from the raw Natural Questions v1.0, with the counts that its papers give (Table 4).
 
-The raw files are one a split, or the original release's shards; a line is a question and a
-Wikipedia page. The pages are the documents, one a title, and each question's page is relevant. A
-document's id is its number in the order of first appearance, training before development, as in
-NCI's and GenRet's files; a query's is its ``example_id``. As the format "nq" (`recognises`,
-`read`) the same files are read whatever they hold.
+There is one raw file per split (simplified release) or several shards (original release). Each line
+holds a question and a Wikipedia page. The documents are the pages, one for each title; the page of
+a question is relevant to it. Documents are numbered in the order of first appearance, training
+before development, and the number is the id, as in NCI's and GenRet's files. A query's id is its
+``example_id``. The format "nq" (`recognises`, `read`) reads the same files without checking counts.
 """
 
 import re
@@ -29,10 +29,10 @@ COUNTS = {
 }
 FIELDS = ("abstract", "content")
 _PARTS = ("dev_seen", "dev_unseen")
-# The simplified release is one file a split, with or without the bucket's name before its own.
+# The simplified release has one file per split; the download bucket's name may precede its name.
 _WHOLE = {"train": "*simplified-nq-train.jsonl", "dev": "*nq-dev-all.jsonl"}
-_SHARDS = {"train": 50, "dev": 5}  # of the original release
-_TAG = re.compile(r"<[^<>\s]+>")  # a tag is a token of its own, such as <P> or <Td_colspan="2">
+_SHARDS = {"train": 50, "dev": 5}  # number of shards in the original release
+_TAG = re.compile(r"<[^<>\s]+>")  # a tag is one token, such as <P> or <Td_colspan="2">
 _RELAX = "data.check_counts=false builds what is there"
 
 
@@ -43,21 +43,22 @@ def nq320k(
     title_vocabulary: str | None = None,
     check_counts: bool = True,
 ) -> Layout:
-    """The collection of gr_as_mvdr Table 4, in a folder of the raw files.
+    """The collection of gr_as_mvdr Table 4, read from a folder of the raw files.
 
-    One pass over the files gives the documents and leaves the questions in memory (some 100 MB for
+    One pass over the files yields the documents and keeps the questions in memory (about 100 MB for
     all 315,203).
 
     Args:
         path: the folder.
-        text: what a document's text is made of: abstract, content.
-        first_tokens: white-space tokens kept of it; None = all.
-        title_vocabulary: BERT's vocab.txt, by which titles are compared (`TitleKey`).
-        check_counts: refuse other counts than `COUNTS`; false for a part of the files.
+        text: the parts of a page that make up a document's text: abstract, content.
+        first_tokens: number of white-space tokens kept of the text; None = all.
+        title_vocabulary: BERT's vocab.txt, used to compare titles (`TitleKey`).
+        check_counts: raise if the counts differ from `COUNTS`; false allows a part of the files.
 
     Raises:
         FileNotFoundError: files or shards are missing.
-        ValueError: an unknown choice; (on reading) a line breaks the format, or a count differs.
+        ValueError: `text` names an unknown part, or a split is there twice; (on reading) a line
+            breaks the format, or a count differs.
     """
     folder = given_path("path", path, "folder")
     titles = given_path("title_vocabulary", title_vocabulary)
@@ -66,8 +67,8 @@ def nq320k(
         raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
     files = {split: _raw_files(folder, split, check_counts) for split in _WHOLE}
     key = TitleKey(titles)
-    asked: dict[str, list[Asked]] = {}  # by split, filled by the one pass over the files
-    numbers: dict[str, int] = {}  # of each title, in the order of first appearance
+    asked: dict[str, list[Asked]] = {}  # split → questions, filled while the files are read
+    numbers: dict[str, int] = {}  # key of a title → number of the document
 
     def documents() -> Iterator[Document]:
         """Each title's first page: training comes first, so its copy of a page wins."""
@@ -88,7 +89,7 @@ def nq320k(
                     yield Document(where, str(number), title, text)
             if split == "train":
                 of_training = len(numbers)
-        for part in _PARTS:  # of pages that training has, too, or of others
+        for part in _PARTS:  # dev questions whose page training has (seen) or lacks (unseen)
             seen = part == "dev_seen"
             asked[part] = [q for q in asked["dev"] if (int(q.documents[0]) < of_training) == seen]
         found = {"documents": len(numbers), **{split: len(own) for split, own in asked.items()}}
@@ -123,7 +124,7 @@ def read(path: Path) -> Layout:
 
 
 def _found(folder: Path, split: str) -> tuple[list[Path], list[Path]]:
-    """The files of a split of either release, in the folder or in its folder of that name."""
+    """A split's files of the simplified and of the original release, in `folder` or a subfolder."""
     names = _WHOLE[split], f"nq-{split}-[0-9][0-9].jsonl"
     whole, shards = (find_all(folder, name, f"{split}/{name}") for name in names)
     return whole, shards
@@ -134,7 +135,7 @@ def _raw_files(folder: Path, split: str, check_shards: bool) -> list[Path]:
 
     Raises:
         FileNotFoundError: a file or a shard is missing.
-        ValueError: both releases are there.
+        ValueError: the split is there twice, for example from both releases.
     """
     whole, shards = _found(folder, split)
     if len(whole) + bool(shards) > 1:
@@ -150,16 +151,16 @@ def _raw_files(folder: Path, split: str, check_shards: bool) -> list[Path]:
 
 
 class TitleKey:
-    """What two titles of one page have in common: BERT's lower-cased words without accents.
+    """Maps the spellings of one page's title to one key: BERT's lower-cased words without accents.
 
-    With BERT's vocabulary a word that it cannot spell is [UNK], as in NCI's preparation, which
-    compares titles after bert-base-uncased's tokeniser.
+    With BERT's vocabulary, a word that it cannot spell becomes [UNK]. NCI's preparation does the
+    same, since it compares titles after tokenising them with bert-base-uncased.
     """
 
     def __init__(self, vocabulary: Path | None = None):
         """
         Args:
-            vocabulary: a vocab.txt of BERT's; None = words are compared as they are.
+            vocabulary: BERT's vocab.txt; None = no word becomes [UNK].
         """
         self._normaliser, self._splitter = BertNormalizer(), BertPreTokenizer()
         self._pieces = vocabulary and WordPiece.from_file(str(vocabulary), unk_token="[UNK]")
@@ -174,12 +175,12 @@ class TitleKey:
 
 
 def field(text: str, name: str) -> str:
-    """A part of a page, without tags, as NCI's preparation takes it.
+    """Returns a part of a page without tags, cut as in NCI's preparation.
 
     Args:
         text: the page with its tags.
-        name: "abstract", the first paragraph; or "content", what follows it, up to the end of the
-            last list but one (the lists at the end of a page are links).
+        name: "abstract", the first paragraph; or "content", the text after it up to the end of the
+            second-last list, or of the only list (the lists at the end of a page are links).
     """
     start = text.find("<P>")
     end = text.find("</P>", start) if start >= 0 else -1
@@ -198,8 +199,8 @@ def _plain(text: str) -> str:
 def _page(where: str, record: dict) -> str:
     """The page of a line with its tags, tokens separated by blanks.
 
-    The simplified training file has it in ``document_text``; the original release, and the
-    development file of the simplified one, as ``document_tokens``, and say its ``document_title``.
+    The simplified training file stores the page in ``document_text``. The original release and the
+    simplified development file store ``document_tokens``, and also give a ``document_title``.
     """
     if "document_text" in record:
         return string(where, "document_text", record)
@@ -213,11 +214,11 @@ def _page(where: str, record: dict) -> str:
 
 
 def _title(where: str, record: dict, text: str) -> str:
-    """The page's title where the line says it, else its first heading, as NCI's preparation."""
+    """The ``document_title`` of a line, else the page's first heading, as in NCI's preparation."""
     said = record.get("document_title")
     heading = re.search("<H1>(.*?)</H1>", text, re.DOTALL)
     title = _plain(said if isinstance(said, str) else heading[1] if heading else "")
     if not title:
         raise ValueError(f'{where}: the page has no title: neither "document_title" nor <H1>')
-    check_characters(where, "the page's title", title)  # the key of a title needs whole ones
+    check_characters(where, "the page's title", title)  # `TitleKey` needs whole characters
     return title

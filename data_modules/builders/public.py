@@ -1,16 +1,16 @@
 """Public collections by name: beir/…, lotte/…, miracl/…, entity_questions, dpr/…; ir_datasets' ids.
 
-BEIR, LoTTE and MIRACL come through ir_datasets, which downloads them; a local copy of a BEIR
-collection, of EntityQuestions and of DPR's files is read from a folder.
+ir_datasets downloads BEIR, LoTTE and MIRACL into its own folder. EntityQuestions, DPR's files and
+local copies of BEIR collections are read from a folder.
 
-- LoTTE: passages of a topic's forums, asked by searches (GooAQ) or by forum titles.
+- LoTTE: passages from the forums of a topic; the queries are searches (GooAQ) or forum titles.
 - MIRACL: Wikipedia passages in 18 languages, with topics and judgements by native speakers. The
-  Korean files repeat some passages and judgements: each counts once. miracl/judged: the judged
-  passages of all languages that have training questions, to train one system on.
-- EntityQuestions: questions on the subjects of Wikipedia's articles, over DPR's passages.
-- DPR: its questions of a data set (nq, trivia, squad1), see `data_modules.formats.dpr`.
-- An id of ir_datasets is the documents; its splits are the ids below it that have queries and
-  judgements. What is downloaded goes where ir_datasets keeps its files.
+  Korean files repeat some passages and judgements: each counts once. miracl/judged joins the judged
+  passages of all languages that have training questions, to train one system on them.
+- EntityQuestions: questions about the subjects of Wikipedia articles, over DPR's passages.
+- DPR: the questions of one data set (nq, trivia, squad1), see `data_modules.formats.dpr`.
+- ir_datasets: an id names the documents; its splits are the ids below it that have queries and
+  judgements.
 """
 
 import re
@@ -30,17 +30,17 @@ from gr_mvdr.options import check_choice
 
 LOTTE_TOPICS = ("writing", "recreation", "science", "technology", "lifestyle", "pooled")
 LOTTE_QUESTIONS = ("search", "forum")
-LOTTE_SPLITS = ("test", "dev")  # of different passages: each is a collection of its own
+LOTTE_SPLITS = ("test", "dev")  # they have different passages: each is a collection of its own
 MIRACL = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh".split()
 _SPLITS = ("train", "dev", "test")
 _WORD = re.compile(r"[\w\u0300-\u036f]+|[^\w\s]")  # letters with their accents, or one sign
-_QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # of a title: "Mercury (planet)"
-OWN = "test"  # what the split of an id of ir_datasets is called that has judgements itself
+_QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # the end of a title such as "Mercury (planet)"
+OWN = "test"  # the split's name if the id of ir_datasets itself has the judgements
 _NOT_TRAINED = ("de", "yo")  # MIRACL's surprise languages have no training topics
 
 
 def public(name: str, path: str | None = None) -> Layout:
-    """The collection of a name.
+    """Returns the collection with this name.
 
     Args:
         name: beir/NAME (such as beir/cqadupstack/android), lotte/TOPIC/search|forum[/dev|test],
@@ -49,7 +49,8 @@ def public(name: str, path: str | None = None) -> Layout:
 
     Raises:
         FileNotFoundError: there is no such folder, or it lacks a file.
-        ValueError: another name; (on reading) a download fails.
+        ValueError: the name is unknown, or the path is missing or must be null; (on reading) a
+            download fails.
     """
     family, _, rest = name.partition("/")
     check_choice("data.name", family, ("beir", "lotte", "miracl", "entity_questions", "dpr"))
@@ -95,7 +96,7 @@ def _miracl(language: str) -> Layout:
         return (row for row in joined.documents() if row.id in judged)
 
     def irrelevant() -> Iterator[NamedPair]:
-        """The passages that are judged irrelevant to a training topic: hard negatives."""
+        """Hard negatives: the passages that are judged irrelevant to a training topic."""
         for where, query, document, grade in joined.judgements["train"]():
             if grade <= 0:
                 yield NamedPair(where, query, document, 0.0)
@@ -113,16 +114,16 @@ class _Asked(NamedTuple):
     where: str
     id: str
     question: str
-    answers: list[str]  # in matched form
-    subject: str  # in matched form, too
+    answers: list[str]  # each in `matched_form`
+    subject: str  # in `matched_form`
 
 
 def entity_questions(name: str, path: Path | None) -> Layout:
     """EntityQuestions over the passages of a file in DPR's format.
 
-    The data set has questions and answers, no judgements: its authors count a passage that contains
-    an answer, whatever it is about. Here a passage is relevant if it contains an answer and comes
-    from the article about the question's subject: judgements that can be written down.
+    The data set has questions and answers but no judgements. Its authors count every passage that
+    contains an answer, whatever the passage is about. Here a passage is relevant if it contains an
+    answer and comes from the article about the question's subject: such judgements can be stored.
 
     Args:
         name: must be empty.
@@ -130,7 +131,7 @@ def entity_questions(name: str, path: Path | None) -> Layout:
 
     Raises:
         FileNotFoundError: files are missing.
-        ValueError: another name, or no path: the hub does not have the passages.
+        ValueError: the name is not empty, or there is no path.
     """
     if name:
         raise ValueError(f"data.name=entity_questions/{name}: must be entity_questions")
@@ -152,7 +153,7 @@ def entity_questions(name: str, path: Path | None) -> Layout:
                 yield from ((split, question) for question in _questions(file))
 
     def documents() -> Iterator[Document]:
-        """The passages; one pass over them finds the judgements, too."""
+        """Yields the passages, and collects the judgements in the same pass."""
         judged.update({split: [] for split in found})
         about: dict[str, list[tuple[str, _Asked]]] = {}
         for split, question in asked():
@@ -177,7 +178,10 @@ def entity_questions(name: str, path: Path | None) -> Layout:
 
 
 def _questions(file: Path) -> Iterator[_Asked]:
-    """The questions of a relation; their subject is where they differ ("Where was … born?")."""
+    """The questions of one relation; the part in which they differ is the subject.
+
+    The questions of a relation share one wording, such as "Where was … born?".
+    """
     records = list(array_items(file))
     for where, record in records:
         answers = record.get("answers") if isinstance(record, dict) else None
@@ -195,15 +199,15 @@ def _questions(file: Path) -> Iterator[_Asked]:
 
 
 def _shared(texts: list[str]) -> int:
-    """Characters that all texts begin with, up to the last whole word."""
+    """The length of the beginning that all texts share, up to the last whole word."""
     shared, last = min(texts, default=""), max(texts, default="")
-    while not last.startswith(shared):  # the texts between them share what these two share
+    while not last.startswith(shared):  # all texts sort between these two, so share it as well
         shared = shared[:-1]
     return shared.rfind(" ") + 1
 
 
 def matched_form(text: str) -> str:
-    """Words as DPR compares them, lower-cased and in decomposed Unicode, with blanks around."""
+    """The words of a text as DPR compares them: lower case, decomposed Unicode, blanks around."""
     words = _WORD.findall(unicodedata.normalize("NFD", text).lower())
     return f" {' '.join(words)} "
 
@@ -217,20 +221,21 @@ def ir_dataset(
     fields: Sequence[str] | None = None,
     own: str = OWN,
 ) -> Layout:
-    """The documents of an id, with the queries and judgements of those of its splits that are used.
+    """The documents of an id of ir_datasets, with the queries and judgements of some splits.
 
     Args:
         name: the id.
-        splits: that are read: "train" is the id NAME/train, "dev-small" is
-            NAME/dev/small; "test" is the id itself where there is no NAME/test. None =
-            those of train, dev and test that there are.
-        fields: of a document, that make its text, in this order; "title" is its title. None = the
-            title, and the default text of ir_datasets without it; all texts where it has none.
+        splits: the splits to read: "train" is the id NAME/train, "dev-small" is NAME/dev/small,
+            "test" is the id itself if there is no NAME/test. None = train, dev and test, as far as
+            they exist.
+        fields: the fields that make up a document's text, in this order; "title" becomes its title.
+            None = the title, and the default text of ir_datasets without the title; if there is no
+            default text, all text fields.
         own: the name of the split that is the id itself.
 
     Raises:
-        ValueError: an unknown id, split or field; an id without documents or judgements; (on
-            reading) files that cannot be fetched.
+        ValueError: an id, a split or a field is unknown; the id has no documents or no judgements;
+            (on reading) files cannot be fetched.
     """
     data = _load(name)
     if not data.has_docs():
@@ -283,7 +288,7 @@ def _load(name: str) -> Any:
 
 
 def _find_splits(name: str, asked: Sequence[str] | None, own: str) -> dict[str, str]:
-    """Split → id, of the splits that are asked for."""
+    """Split → id of ir_datasets, for the requested splits."""
     import ir_datasets
 
     below = [id for id in ir_datasets.registry if id.startswith(f"{name}/")]
@@ -305,7 +310,7 @@ def _is_judged(data: Any) -> bool:
 def _choose_fields(
     name: str, kind: Any, fields: Sequence[str] | None
 ) -> tuple[bool, list[str] | None]:
-    """Whether documents have a title, and their other fields; None = the default text."""
+    """Whether the title is used, and which fields make the text; None = the default text."""
     texts = [n for n in kind._fields if n != "doc_id" and kind.__annotations__.get(n) is str]
     if fields is None and hasattr(kind, "default_text"):
         return "title" in texts, None
@@ -319,13 +324,13 @@ def _choose_fields(
 
 
 def _rows(id: str, kind: str, rows: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
-    """(``id/kind:number``, row) of what ir_datasets iterates over."""
+    """Yields (``id/kind:number``, row) for each row of ir_datasets; numbers start at 1."""
     try:
         for number, row in enumerate(rows(), start=1):
             yield f"{id}/{kind}:{number}", row
-    except Exception as error:  # of ir_datasets, of the network, or of a file's format
+    except Exception as error:  # raised by ir_datasets, the network or a file's format
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        # No OSError: it would be taken for one of the collection that is being written.
+        # Not an OSError: that would read as a failure to write the collection.
         raise ValueError(
             f"data.name={id}: ir_datasets cannot read its {kind} ({reason})"
         ) from error

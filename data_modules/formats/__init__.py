@@ -1,1 +1,1 @@
-"""One reader for each file format, each returning a Collection."""
+"""Readers of file formats: a collection's files give a `Layout`, other files give pairs."""

@@ -1,4 +1,4 @@
-"""The formats of published collections as data: which files each has, and who reads them."""
+"""The formats of published collections as data: the files of each, and their readers."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +24,10 @@ from data_modules.formats.rows import DPR, documents, queries, table_documents
 
 
 def _of_split(split: str, files: list[Path]) -> list[Path]:
-    """The files whose names name just the split, else those that say more: "test2019" of "2019".
+    """The files whose `split_of` is the split, else those where it ends with the split.
 
-    "latest" is not of the split "test".
+    For "2019", "test2019" counts. A split that is a word must not follow a letter, and a number
+    must not follow a digit: "latest" does not count for "test".
     """
     kind = r"(?<![^\W\d_])" if split[:1].isalpha() else r"(?<!\d)"
     ends = re.compile(rf".*{kind}{re.escape(split)}")
@@ -36,14 +37,16 @@ def _of_split(split: str, files: list[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Format:
-    """A format as data: which files it has, and how they are read.
+    """A format as data: its files and their readers.
 
-    A module may be a format, too: it has `recognises` and `read`.
+    A module with the functions `recognises` and `read` may also serve as a format.
 
     Attributes:
-        reader: name and version, part of what a stored collection is named after.
-        signs: a folder is of this format if it has a file of every pattern in one of them.
-        documents: pattern → reader; the one file of the first pattern that is there is read.
+        reader: name and version of the reader; the name of a stored collection depends on it.
+        signs: alternatives, each a list of signs. A path has this format if all signs of one
+            alternative are met. A sign is met if a file matches one of its patterns, which are
+            separated by blanks.
+        documents: pattern → reader of the file of documents; the first pattern that matches counts.
     """
 
     reader: str
@@ -55,12 +58,12 @@ class Format:
         return any(all(find_all(path, *sign.split()) for sign in some) for some in self.signs)
 
     def read(self, path: Path) -> Layout:
-        """The collection in a folder, or in a file if one file is enough.
+        """The layout of a folder, or of a file if one file is enough.
 
         Raises:
-            FileNotFoundError: one of its files is missing.
-            ValueError: two files are of one split; (on reading) a line breaks the format, named
-                with ``file:line`` and what was expected.
+            FileNotFoundError: a file of the format is missing.
+            ValueError: two files have the same split; (on reading) a line breaks the format: the
+                message names ``file:line`` and what was expected.
         """
         raise NotImplementedError
 
@@ -69,7 +72,7 @@ class Format:
 
         Raises:
             FileNotFoundError: no file matches.
-            ValueError: several match.
+            ValueError: several files match the same pattern.
         """
         for pattern, read in self.documents.items():
             found = find_all(path, pattern)
@@ -86,15 +89,19 @@ class Format:
 
 @dataclass(frozen=True)
 class Judged(Format):
-    """A format with documents, queries and judgements in files of their own.
+    """A format with documents, queries and judgements in separate files.
 
     Attributes:
-        queries: patterns of the files of queries: one of all, or one for each split.
-        judgements: patterns of the files of judgements, one a split that the name names.
-        read_queries, read_judgements: read one of them.
-        triples: pattern: negatives, and training pairs where nothing else has any.
-        runs: patterns: candidates of the split that the name names; of several the first.
-        candidates: names of a file of candidates for every split but train.
+        queries: patterns of the files of queries: one file of all queries, or one for each split.
+        judgements: patterns of the files of judgements; a file's name contains its split.
+        read_queries: reads the files of queries.
+        read_judgements: reads one file of judgements.
+        triples: pattern of a file of triples. They give negatives, and the training pairs if there
+            are no training judgements.
+        runs: patterns of candidates for the split that the file's name contains; if a split has
+            several files, the first counts.
+        candidates: possible names of a file of candidates for all splits except train; it replaces
+            the runs.
         known_only: see `Layout`.
     """
 
@@ -141,13 +148,13 @@ class Judged(Format):
 
 @dataclass(frozen=True)
 class AskedTogether(Format):
-    """A format whose lines hold a query and its documents.
+    """A format whose lines hold a query and its relevant documents.
 
     Attributes:
-        splits: patterns of the files of queries, one a split (`find_splits`).
-        asked: reads one of them, by its split.
-        part: which queries of a split another file names ("dev_seen" of "dev"), by their ids or
-            texts → where it names them; None = a split that is called so is like any other.
+        splits: patterns of the files of queries, one file per split (`find_splits`).
+        asked: reads the file of a split.
+        part: reads a file that selects queries of a split ("dev_seen" of "dev"): id or text of the
+            query → ``file:line``. None = a split with such a name is a split of its own.
     """
 
     splits: Sequence[str]
@@ -194,12 +201,12 @@ def _name(path: Path) -> str:
 def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tuple[Path, ...]:
     """The files with the queries of the judged splits.
 
-    One file of all queries (``queries.all.tsv``) is enough; otherwise each split has its own, whose
-    name may say more ("test2019" for "2019"). Files of other splits are not read: they may hold
-    queries of these splits once more.
+    A file of all queries (``queries.all.tsv``) is used alone if there is one. Otherwise each split
+    has its own file (see `_of_split`). Files of other splits are not read, since they may repeat
+    queries of these splits.
 
     Raises:
-        FileNotFoundError: a split has none.
+        FileNotFoundError: a split has no file of queries.
     """
     found = find_all(folder, *patterns)
     if everything := [file for file in found if split_of(file) in ("", "all")]:
@@ -215,14 +222,14 @@ def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tu
 
 
 def _positive_pairs(file: Path) -> Iterator[layout.Judgement]:
-    """The pairs of a query and a document that triples call relevant."""
+    """Yields the (query, document) pairs that triples call relevant, with grade 1."""
     for where, query, document, _, positive in read_pairs(file, TRIPLE):
         if positive:
             yield layout.Judgement(where, query, document, 1)
 
 
 def _genret_part(file: Path, split: str) -> dict[str, str]:
-    """The ids of the queries at the places that an array holds."""
+    """Id → file, for the queries of a split at the places listed in a JSON array."""
     places = json_value(file)
     if not isinstance(places, list) or not all(map(rows.is_place, places)):
         raise ValueError(f"{file}: expected an array of places in {split}.json")
@@ -230,11 +237,11 @@ def _genret_part(file: Path, split: str) -> dict[str, str]:
 
 
 def _glen_part(file: Path, split: str) -> dict[str, str]:
-    """The texts of the queries that a file repeats, as GLEN finds them."""
+    """Text → ``file:line``, for the queries that a file repeats; GLEN matches them by text."""
     return {asked.text: asked.where for asked in rows.glen_queries(file, split)}
 
 
-# The first pattern of documents has the fullest texts.
+# If `documents` has several patterns, the file of the first has the fullest texts.
 FORMATS: dict[str, Any] = {
     "beir": Judged(
         reader="beir/2",
@@ -247,7 +254,7 @@ FORMATS: dict[str, Any] = {
         read_queries=partial(queries, json_lines, id="_id", text="text"),
         read_judgements=rows.beir_judgements,
     ),
-    # The scripts of gr_as_mvdr.
+    # The files that the scripts of gr_as_mvdr read.
     "wu": Judged(
         reader="wu/1",
         signs=[["collection.tsv", "qrel.*.tsv triples.*.tsv"]],
@@ -257,7 +264,7 @@ FORMATS: dict[str, Any] = {
         triples="triples.*.tsv",
         candidates=["candidate.json", "candidates.json"],
     ),
-    # NQ320k as GenRet has it; ids are places.
+    # GenRet's NQ320k; ids are places in the array of documents.
     "genret": AskedTogether(
         reader="genret/1",
         signs=[["corpus_lite.json"]],
@@ -266,7 +273,7 @@ FORMATS: dict[str, Any] = {
         asked=rows.genret_queries,
         part=_genret_part,
     ),
-    # NQ320k as NCI has it. Semantic ids are not read: every system here makes its own.
+    # NCI's NQ320k. Semantic ids are not read, since every system here makes its own.
     "nci": AskedTogether(
         reader="nci/1",
         signs=[["*_doc_newid.tsv"]],
@@ -277,7 +284,7 @@ FORMATS: dict[str, Any] = {
         splits=["nq_{*}_doc_newid.tsv", "{*}_doc_newid.tsv"],
         asked=rows.nci_queries,
     ),
-    # A query with several relevant documents is there several times and is scored each time.
+    # A query with several relevant documents has several lines, and each is scored.
     "glen": AskedTogether(
         reader="glen/1",
         signs=[["GTQ_*.tsv"]],
@@ -299,7 +306,7 @@ FORMATS: dict[str, Any] = {
         splits=["*_DSI_{train}_data.json", "*_DSI_{dev}_data.json"],
         asked=rows.dsi_qg_queries,
     ),
-    # Ultron's (WebUltron) and DDRO's part of MS MARCO; the judgements are of the whole.
+    # The part of MS MARCO that Ultron (WebUltron) and DDRO use; the judgements cover all of it.
     "ultron": Judged(
         reader="ultron/1",
         signs=[["*docs-sents*.json"]],
@@ -314,7 +321,7 @@ FORMATS: dict[str, Any] = {
     ),
     "kilt": kilt,
     "dpr": dpr,
-    # MS MARCO's own files, and others with TREC judgements.
+    # MS MARCO's official files, and other files with TREC judgements.
     "trec": Judged(
         reader="trec/1",
         signs=[["msmarco-docs.tsv"], ["collection.tsv", "*qrels*.tsv *qrels*.txt"]],
@@ -336,10 +343,10 @@ def read_layouts(
     format: str | None = None,
     fields: Sequence[str | int] | None = None,
 ) -> Layout:
-    """`read_layout` of a path, or of several, whose collections become one (`join_layouts`).
+    """Calls `read_layout` for a path; joins the collections of several paths (`join_layouts`).
 
     Raises:
-        ValueError: two of them have the same name.
+        ValueError: two collections have the same name.
     """
     if isinstance(paths, str):
         return read_layout(paths, format, fields)
@@ -358,14 +365,14 @@ def read_layout(
 
     Args:
         path: as the user typed it.
-        format: one of `FORMATS`; None = the one that recognises the files; one file of texts alone
-            is plain passages.
-        fields: of plain passages, see `passages.read`.
+        format: one of `FORMATS`; None = the format that recognises the files. A CSV, TSV or JSON
+            lines file that is given alone is always read as plain passages.
+        fields: the columns of plain passages, see `passages.read`.
 
     Raises:
         FileNotFoundError: there is no such path, or one of the format's files is missing.
-        ValueError: an unknown format; none or several recognise the path; `fields` of another
-            format.
+        ValueError: the format is unknown; no format or several recognise the path; or `fields` is
+            given for a format other than passages.
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")

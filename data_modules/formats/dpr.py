@@ -1,16 +1,17 @@
 """The layout of DPR: passages as a table, questions with their contexts as JSON arrays.
 
 - ``psgs_w100.tsv``: id, text, title, see `table_documents`.
-- ``…-train.json``, ``…-dev.json``, ``…-test.json``: ``[{"question", "positive_ctxs",
-  "negative_ctxs", "hard_negative_ctxs"}, …]``, a split each. A question's id is made of its split
-  and its place, from 0: train-17. All positive contexts are relevant; a question without any is
-  judged in no split. The other contexts of the training questions are the negatives
-  "negative_ctxs" and "hard_negative_ctxs". Files of other names without contexts are not read.
+- ``…-train.json``, ``…-dev.json``, ``…-test.json``: one split each, ``[{"question",
+  "positive_ctxs", "negative_ctxs", "hard_negative_ctxs"}, …]``. A question's id consists of its
+  split and its place in the file, from 0: train-17. All positive contexts are relevant; a question
+  without any has no judgements. The other contexts of the training questions are the negatives
+  "negative_ctxs" and "hard_negative_ctxs". A JSON file is read if its name has a split or if it
+  holds contexts.
 
-Contexts are named by the passage that they are (``passage_id``, ``psg_id``); one without gets an id
-made of its title and text. Without ``psgs_w100.tsv`` all contexts of all splits are the documents,
-each once. ``data.path`` may be one of the JSON files. Those files are read in one pass for each of
-documents, queries, judgements and negatives, an item at a time.
+The id of a context is that of its passage (``passage_id``, ``psg_id``); a context without one gets
+an id computed from its title and text. Without ``psgs_w100.tsv``, the documents are the contexts of
+all splits, each once. ``data.path`` may be one of the JSON files. Documents, queries, judgements
+and negatives each take one pass over the JSON files, with one item in memory at a time.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ POSITIVE = "positive_ctxs"
 NEGATIVE_KINDS = ("negative_ctxs", "hard_negative_ctxs")
 PASSAGES = "psgs_w100.tsv"
 _SPLIT = re.compile(r"(?:^|[-_.])(train|dev|test)(?=$|[-_.])")
-_START = 1 << 16  # bytes that show what a JSON file holds
+_START = 1 << 16  # number of bytes in which a JSON file must show its contexts
 
 
 def recognises(path: Path) -> bool:
@@ -45,7 +46,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path, dataset: str = "") -> Layout:
-    """The layout of a folder; of several data sets in one, of the files whose names have it."""
+    """The layout of a folder; with `dataset`, only JSON files whose names contain it are read."""
     found = find_all(path, "*.json")
     found = [file for file in found if _SPLIT.search(plain_name(file)) or _has_contexts(file)]
     if dataset:  # nq-dev.json, biencoder-nq-dev.json
@@ -74,12 +75,12 @@ def _has_contexts(file: Path) -> bool:
 
 
 def split_of(file: Path) -> str:
-    """The split that a file's name names, else "test": ``biencoder-nq-train.json`` is "train"."""
+    """The split in a file's name, such as "train" in ``biencoder-nq-train.json``, else "test"."""
     return next(reversed(_SPLIT.findall(plain_name(file))), "test")
 
 
 def items(file: Path) -> Iterator[tuple[str, str, dict]]:
-    """(``file: item``, id, record) of each question; the first of the train file is train-0.
+    """Yields (``file: item``, id, record) for each question; the first training id is "train-0".
 
     Raises:
         ValueError: an item is not a question with contexts; names the file and the item.
@@ -97,29 +98,29 @@ def items(file: Path) -> Iterator[tuple[str, str, dict]]:
 
 
 def context_id(where: str, context: dict) -> str:
-    """A context's id: of psgs_w100.tsv if the file gives it, else made of its title and text."""
+    """A context's id: the passage's id if given, else computed from the title and text."""
     if {"passage_id", "psg_id", "id"} & context.keys():
         return word(where, "passage_id|psg_id|id", context)
     content = f"{string(where, 'title', context, '')}\n{string(where, 'text', context)}"
-    # The store names halves of surrogate pairs.
+    # `LayoutChecks` reports halves of surrogate pairs later, with their line.
     digest = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
     return f"ctx-{digest[:16]}"
 
 
 def context_ids(where: str, record: dict, kind: str) -> list[str]:
-    """Those of a question's contexts of a kind, each once: the public files repeat some."""
+    """The ids of a question's contexts of one kind, each once: the public files repeat some."""
     return list(dict.fromkeys(context_id(where, context) for context in record[kind]))
 
 
 def _asked(file: Path) -> Iterator[Asked]:
-    """The questions; all positive contexts are relevant."""
+    """Yields the questions of a file; all positive contexts are relevant."""
     for where, query, record in items(file):
         relevant = context_ids(where, record, POSITIVE)
         yield Asked(where, query, string(where, "question", record), relevant)
 
 
 def _contexts(files: Iterable[Path]) -> Iterator[Document]:
-    """All contexts of all questions, each once."""
+    """Yields all contexts of all questions, each once."""
     seen = set()
     for file in files:
         for where, _, record in items(file):

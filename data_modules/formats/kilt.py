@@ -1,16 +1,21 @@
 """The layout of KILT: a table of Wikipedia, and tasks as JSON lines with provenance.
 
-- Documents: a table id, title, text (``*.tsv``; SEAL's ids are "page-paragraph"), see
-  `table_documents`, or the pages of ``kilt_knowledgesource.json`` (``{"wikipedia_id",
+- Documents: a table with the columns id, title, text (``*.tsv``; SEAL's ids are "page-paragraph"),
+  see `table_documents`, or the pages of ``kilt_knowledgesource.json`` (``{"wikipedia_id",
   "wikipedia_title", "text": […]}``).
 - ``<task>-<split>-kilt.jsonl``: ``{"id", "input", "output": [{"provenance": [{"wikipedia_id",
-  "title", "start_paragraph_id"}]}]}``, one task, a split each; ids are KILT's. The test files,
-  which have no provenance, are not read.
+  "title", "start_paragraph_id"}]}]}``; a folder has one task, with one file per split. Ids are
+  KILT's. The official test files, which have no provenance, are not read.
 
-A document is relevant if the provenance of some answer names it. The first hundred documents tell
-what it names: a paragraph if all ids are "page-paragraph", else the page by its id; but if several
-of them share a title they are passages of pages, and all passages with the page's title are
-relevant, as KILT scores pages. Provenance outside the table is left out and counted.
+A document is relevant if the provenance of an answer names it. The first hundred documents
+determine the level at which provenance names documents:
+
+- paragraph: all ids are "page-paragraph", which provenance names;
+- title: several documents share a title, so they are passages of pages. All passages with the
+  page's title are relevant, since KILT scores pages;
+- page: otherwise; provenance names the document by the page's id.
+
+Provenance that names no document is left out and counted.
 """
 
 import re
@@ -25,10 +30,10 @@ from data_modules.formats.rows import KILT, table_documents
 
 _TASKS = ("*-{train|dev|test}-kilt.jsonl", "*-{train|dev|test}_id-kilt.jsonl")
 _PAGES = "kilt_knowledgesource.json"
-_LOOKED_AT = 100  # documents, for what their ids name
+_LOOKED_AT = 100  # number of documents that determine the level
 _PARAGRAPH = re.compile(r"\d+-\d+")
 
-Named = tuple[str, dict[str, list[str]]]  # the level, and what provenance names → documents' ids
+Named = tuple[str, dict[str, list[str]]]  # the level, and name in provenance → document ids
 
 
 def recognises(path: Path) -> bool:
@@ -63,13 +68,13 @@ def _pages(file: Path) -> Iterator[Document]:
         title, paragraphs = string(where, "wikipedia_title", record), record.get("text")
         if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
             raise ValueError(f'{where}: expected paragraphs "text": […], got {paragraphs!r:.60}')
-        first = bool(paragraphs) and paragraphs[0].strip() == title  # the page's title once more
+        first = bool(paragraphs) and paragraphs[0].strip() == title  # the title, repeated
         text = " ".join(paragraph.strip() for paragraph in paragraphs[first:])
         yield Document(where, word(where, "wikipedia_id", record), title, text)
 
 
 def _asked(file: Path, named: Callable[[], Named]) -> Iterator[Asked]:
-    """The queries; for provenance that no document is, the id "", which none has."""
+    """Yields the queries; provenance that names no document gives the id "", which none has."""
     level, documents = named()
     for where, record in json_lines(file):
         names = dict.fromkeys(_names(level, where, record))
@@ -92,7 +97,7 @@ def _named_documents(documents: Callable[[], Iterator[Document]], files: tuple[P
 
 
 def _names(level: str, where: str, record: dict) -> Iterator[str]:
-    """What the provenance of a task's answers names at a level: documents' ids, or titles."""
+    """Yields the names in the provenance of a query's answers: titles or ids, by the level."""
     try:
         outputs = [output.get("provenance") or [] for output in record.get("output") or []]
         sources = [dict(source) for output in outputs for source in output]

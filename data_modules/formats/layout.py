@@ -1,8 +1,8 @@
-"""A collection as found in files: iterators over its rows, and what must hold of them.
+"""A collection in files: iterators over its rows, and the rules that the rows must follow.
 
-A format's reader knows that format and nothing else. What holds for every collection (ids are
-words, no id twice, judgements of known documents) is checked once, while it is read, by
-`LayoutChecks`, whose errors name ``file:line``.
+A format's reader knows only its format. The rules for every collection (ids are words, no id occurs
+twice, judgements name known documents) are in `LayoutChecks`, which checks them once, while the
+collection is read, and whose errors name ``file:line``.
 """
 
 import math
@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from gr_mvdr.texts import check_characters, check_id
 
-# So many of a split's judgements, or this share, may be of unknown documents (ArguAna's: 5, 0.4 %).
+# A split may have this number of judgements of unknown documents, or this share of its judgements,
+# whichever is larger (ArguAna has 5, 0.4 %).
 _FEW, _SHARE = 10, 0.1
 
 
 class Document(NamedTuple):
-    """A document as a file gives it; `where` is ``file:line``, title and text may be empty."""
+    """A document in a file; `where` is ``file:line``; title and text may be empty."""
 
     where: str
     id: str
@@ -28,7 +29,7 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query as a file gives it."""
+    """A query in a file."""
 
     where: str
     id: str
@@ -36,7 +37,7 @@ class Query(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """A judgement as a file gives it; a grade of 0 and below is irrelevant."""
+    """A judgement in a file; a grade of 0 or below means irrelevant."""
 
     where: str
     query_id: str
@@ -48,8 +49,8 @@ class NamedPair(NamedTuple):
     """A document that a file names for a query: to rerank, or as a hard negative.
 
     Attributes:
-        score: the document's; NaN where the file gives none.
-        positive: whether the file says that the document is relevant.
+        score: the document's score; NaN = the file has none.
+        positive: whether the file calls the document relevant.
     """
 
     where: str
@@ -60,7 +61,7 @@ class NamedPair(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A query with its relevant documents, as formats give it that have both on one line."""
+    """A query with its relevant documents, for formats that have both on one line."""
 
     where: str
     id: str
@@ -73,19 +74,21 @@ _Pair = TypeVar("_Pair", Judgement, NamedPair)
 
 @dataclass(frozen=True)
 class Layout:
-    """A collection whose files are known and not yet read.
+    """A collection whose files are known but not yet read.
 
-    A row that a download repeats word for word counts once.
+    If the files repeat a row exactly, it counts once.
 
     Attributes:
-        name: short, for reports.
-        files: all that is read.
-        options: the reader with its version ("reader": "wu/1") and whatever else changes the rows.
-        documents, queries: called once, when the store lacks the collection.
-        judgements: by split; a split without judgements is left out.
-        candidates: by split, documents to rerank.
-        negatives: by name, hard negatives of training queries.
-        known_only: leave out judgements of documents that the collection lacks; else they are kept.
+        name: short name for reports.
+        files: all files that are read.
+        options: the reader with its version ("reader": "wu/1"), and every other option that changes
+            the rows.
+        documents, queries: return an iterator over the rows; called only if the store lacks the
+            collection.
+        judgements: split → a function that returns its rows; an empty split is left out.
+        candidates: split → documents to rerank.
+        negatives: name → hard negatives of training queries.
+        known_only: whether judgements of documents that the collection lacks are left out.
     """
 
     name: str
@@ -104,12 +107,12 @@ def asked_layout(
     parts: Mapping[str, Callable[[], Iterator[Asked]]] | None = None,
     **others: Any,
 ) -> Layout:
-    """The layout of a format whose lines have a query and its relevant documents.
+    """The layout of a format whose lines hold a query and its relevant documents.
 
     Args:
-        splits: by name, their queries.
-        parts: further splits, whose queries are in `splits`, too.
-        others: the attributes of the layout that do not follow from these.
+        splits: split → its queries.
+        parts: further splits; their queries also occur in `splits`.
+        others: the other attributes of the layout.
     """
 
     def queries() -> Iterator[Query]:
@@ -127,9 +130,9 @@ def asked_layout(
 
 
 def join_layouts(name: str, layouts: Mapping[str, Layout]) -> Layout:
-    """Several collections as one: every id follows its collection's key, "nq/d17".
+    """Joins several collections into one; ids get the collection's key as a prefix, "nq/d17".
 
-    Splits of the same name become one. Candidates and negatives are left out.
+    Splits of the same name are joined. Candidates and negatives are left out.
     """
 
     def rows(kind: str) -> Iterator[Any]:
@@ -155,19 +158,19 @@ def join_layouts(name: str, layouts: Mapping[str, Layout]) -> Layout:
 
 
 class LayoutChecks:
-    """The rows of a layout's tables, each checked as it passes: documents, queries, judgements."""
+    """Yields the rows of a layout's tables, checking each; read documents first, then queries."""
 
     def __init__(self, layout: Layout, empty_documents: str = "refuse"):
         """
         Args:
-            empty_documents: "refuse", or "keep" those that have neither title nor text.
+            empty_documents: "refuse", or "keep" documents that have neither title nor text.
         """
         self.layout, self.keep_empty = layout, empty_documents == "keep"
         self.document_ids: dict[str, int] = {}  # id → hash of the row
         self.query_ids: dict[str, int] = {}
 
     def documents(self) -> Iterator[dict[str, str]]:
-        """Rows of the documents' table."""
+        """Yields the rows of the documents' table."""
         empty = 0
         found = self._rows("document", "documents", self.document_ids)
         for where, id, title, text in found:
@@ -184,7 +187,7 @@ class LayoutChecks:
             print(f"{self.layout.name}: {empty:,} documents without title and text are kept")
 
     def queries(self) -> Iterator[dict[str, str]]:
-        """Rows of the queries' table."""
+        """Yields the rows of the queries' table."""
         for where, id, text in self._rows("query", "queries", self.query_ids):
             check_characters(where, f"query {id!r}", text)
             if not text.strip():
@@ -192,10 +195,11 @@ class LayoutChecks:
             yield {"id": id, "text": text}
 
     def _rows(self, kind: str, name: str, seen: dict[str, int]) -> Iterator[Any]:
-        """The documents or queries, each id once.
+        """Yields the documents or queries, each id once.
 
         Raises:
-            ValueError: two rows of one id differ, or there is no row.
+            ValueError: two different rows have the same id; or there is no row, unless the layout
+                has no judgements.
         """
         repeated = _Count()
         for row in getattr(self.layout, name)():
@@ -213,11 +217,11 @@ class LayoutChecks:
             raise ValueError(f"data.path: {self.layout.name} holds no {name}")
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:
-        """Rows of a split's qrels.
+        """Yields the rows of a split's qrels.
 
-        Those of unknown documents are kept and counted, unless the layout leaves them out: as in
-        trec_eval, nothing finds them, and the mean is over all queries (BEIR's ArguAna and others
-        name some).
+        Judgements of unknown documents are kept and counted, unless the layout has `known_only`. As
+        in trec_eval, these documents count as missed, and means are over all queries (ArguAna in
+        BEIR has such judgements).
         """
         grades: dict[tuple[str, str], int] = {}
         repeated, outside, relevant = _Count(), _Count(), 0
@@ -255,7 +259,7 @@ class LayoutChecks:
             raise ValueError(f"data.path: the split {split!r} names no relevant document")
 
     def ranked(self, kind: str, rows: Callable[[], Iterable[NamedPair]]) -> Iterator[NamedPair]:
-        """Candidates or negatives: of queries and documents that the collection has."""
+        """Yields the candidates or negatives whose query and document the collection has."""
 
         def known(row: NamedPair) -> bool:
             return row.query_id in self.query_ids and row.document_id in self.document_ids
@@ -264,7 +268,7 @@ class LayoutChecks:
 
 
 class _Count:
-    """How many rows of a kind there are, and where the first is."""
+    """Counts rows of one kind and remembers the place of the first."""
 
     def __init__(self) -> None:
         self.number, self.first = 0, ""
@@ -278,13 +282,14 @@ class _Count:
 
 
 def keep_known(rows: Iterable[_Pair], known: Callable[[_Pair], bool], what: str) -> Iterator[_Pair]:
-    """The rows of queries and documents that the collection has; prints how many others there are.
+    """Yields the rows for which `known` is True, and prints how many others there are.
 
     Args:
-        what: the rows are, for the message.
+        known: whether the collection has the row's query and document.
+        what: the name of the rows, for the message.
 
     Raises:
-        ValueError: no row is of this collection.
+        ValueError: there are rows, but none is known.
     """
     kept, unknown = 0, _Count()
     for row in rows:

@@ -1,4 +1,4 @@
-"""Files next to a collection: runs, triples, hard negatives, candidates; generated queries."""
+"""Files that accompany a collection: runs, triples, hard negatives, candidates, queries."""
 
 import json
 import math
@@ -22,11 +22,11 @@ from data_modules.formats.rows import genret_queries, glen_queries
 from gr_mvdr.texts import check_characters
 
 RUN = ("query", "Q0", "document", "rank", "score", "tag")
-RANKING = ("query", "document", "rank")  # MS MARCO's own runs
+RANKING = ("query", "document", "rank")  # MS MARCO's official runs
 TRIPLE = ("query", "positive", "negative")  # more negatives may follow (Wu)
 SCORED_TRIPLE = ("positive_score", "negative_score", *TRIPLE)
 _LONG_TRIPLE = (*TRIPLE, "…")
-LIST = ("query", "negative,negative,…")  # RocketQA's data as OpenMatch and RetroMAE lay it out
+LIST = ("query", "negative,negative,…")  # RocketQA's data in the layout of OpenMatch and RetroMAE
 _JSON = (
     '{"query": ["document", …], …}, or lines {"qid": …, "pos": […], "neg": […]}, '
     'or [{"question": …, "positive_ctxs": […]}, …]'
@@ -34,16 +34,16 @@ _JSON = (
 
 
 def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
-    """The pairs that a file names, in its order.
+    """Yields the pairs that a file names, in the file's order.
 
-    A file that begins with a bracket or brace is JSON. Any other holds columns separated by tabs or
-    blanks; triples need no scores.
+    A file that begins with a bracket or brace is JSON. Other files hold columns separated by tabs
+    or blanks.
 
     Args:
-        forms: `RUN`, `RANKING`, `TRIPLE`, `SCORED_TRIPLE`, `LIST`: what the columns may be. The
-            first line says which it is, by their number. Five columns may be a scored triple or a
-            triple with further negatives: the former if two numbers come first, and not all
-            five are whole numbers.
+        forms: the allowed forms of the columns: `RUN`, `RANKING`, `TRIPLE`, `SCORED_TRIPLE`,
+            `LIST`. The number of columns in the first line determines the form. Five columns may be
+            a scored triple or a triple with further negatives: they are a scored triple if the
+            first two are numbers and not all five are whole numbers.
 
     Raises:
         ValueError: a line breaks the format; names ``file:line`` and what was expected.
@@ -66,9 +66,9 @@ def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
 
 
 def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
-    """The pairs of `read_pairs` that the file does not call positive, for a layout.
+    """Yields the pairs of `read_pairs` that the file does not call positive, for a layout.
 
-    Without scores the documents of a query are scored by their places, best first.
+    If the file has no scores, a document's score is minus its place in the query's list.
     """
     query, place = None, 0
     for pair in read_pairs(file, *forms):
@@ -79,7 +79,7 @@ def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
 
 
 def _form(columns: list[str], forms: tuple[tuple[str, ...], ...]) -> tuple[str, ...] | None:
-    """The form that a line has."""
+    """The form of a line; None if no form fits."""
     number, long = len(columns), _LONG_TRIPLE in forms
     fitting = [form for form in forms if len(form) == number and form != _LONG_TRIPLE]
     if SCORED_TRIPLE in fitting and long and not _are_scored(columns):
@@ -129,7 +129,7 @@ def _is_number(text: str) -> bool:
 
 
 def _json_pairs(file: Path) -> Iterator[NamedPair]:
-    """The pairs of a JSON file: DPR's array, lists by query, or lines of mined negatives."""
+    """Yields the pairs of a JSON file: DPR's array, query → list, or lines of mined negatives."""
     if begins_with(file, "["):
         for where, query, record in items(file):
             for kind in (POSITIVE, *NEGATIVE_KINDS):
@@ -139,7 +139,7 @@ def _json_pairs(file: Path) -> Iterator[NamedPair]:
         return
     try:
         mined = "qid" in json.loads(first_line(file))
-    except (ValueError, RecursionError):  # one value that goes on in the next lines
+    except (ValueError, RecursionError):  # a single value that spans several lines
         mined = False
     if mined:
         for where, record in json_lines(file):
@@ -154,7 +154,7 @@ def _json_pairs(file: Path) -> Iterator[NamedPair]:
 
 
 def _listed(where: str, query: str, documents: Any, positive: bool = False) -> Iterator[NamedPair]:
-    """A query's list of documents in JSON: ids, or ``{"pid", "ce-score"}``."""
+    """Yields the pairs of a query's JSON list of documents: ids, or ``{"pid", "ce-score"}``."""
     if not isinstance(documents, list):
         raise ValueError(f"{where}: expected {_JSON}, got {json.dumps(documents)[:60]}")
     for document in documents:
@@ -167,15 +167,15 @@ def _listed(where: str, query: str, documents: Any, positive: bool = False) -> I
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'
 _NUMBER = re.compile(r"\d+")
-_MARCO = re.compile(r"^d(?=\d+$)")  # ids of MS MARCO's documents, which Ultron writes small
+_MARCO = re.compile(r"^d(?=\d+$)")  # Ultron writes MS MARCO's ids in lower case: d12 for D12
 _BRACKETS = re.compile(r"\[([^\[\]\"\s]+)\]")
 
 
 def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(``file:line``, document's id, its queries) of each document, in the order of the first line.
+    """Yields (``file:line``, document id, queries) for each document, ordered by its first line.
 
-    The forms: our own lines, DSI-QG's lines ``{"text_id", "text"}``, and the files of GenRet, GLEN,
-    Ultron and NCI.
+    Reads our own lines (`FORM`), DSI-QG's lines ``{"text_id", "text"}``, and the files of GenRet,
+    GLEN, Ultron and NCI.
 
     Raises:
         ValueError: a line breaks the format; names ``file:line``.
@@ -190,7 +190,7 @@ def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _generated_lines(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(``file:line``, document's id, some of its queries) of each line."""
+    """Yields (``file:line``, document id, queries on that line) for each line."""
     first = first_line(file)
     asked = None
     if begins_with(file, "{"):

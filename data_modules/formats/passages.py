@@ -1,9 +1,9 @@
-"""Plain passages: one CSV, TSV or JSON lines file of texts, given itself or alone in its folder.
+"""Plain passages: one CSV, TSV or JSON lines file of texts; its path, or a folder with only it.
 
-The columns of id, title and text are named by ``data.fields``, or have one of the usual names
-(`_USUAL`). A TSV file may lack a header (MS MARCO's ``id<TAB>text``, or a text a line); a file
-without ids has its line numbers as ids. There are no queries and no judgements: the collection is
-searched, and nothing is measured.
+``data.fields`` names the columns of id, title and text; otherwise they need one of the usual names
+(`_USUAL`). A TSV file may lack a header (MS MARCO's ``id<TAB>text``, or one text per line). If the
+file has no ids, the line numbers are the ids. There are no queries and no judgements, so the
+collection can be searched, but nothing is measured.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from data_modules.formats.readers import (
 from data_modules.formats.rows import Reader
 
 _ENDINGS = (".csv", ".tsv", ".jsonl")
-# What each column is usually called, the likeliest name first.
+# The usual names of each column; the first one that the file has is used.
 _USUAL = {
     "id": ("_id", "id", "docid", "doc_id", "document_id", "pid", "passage_id"),
     "title": ("title",),
@@ -41,12 +41,12 @@ def read(path: Path, fields: Sequence[str | int] | None = None) -> Layout:
     """The layout of a file of passages.
 
     Args:
-        fields: the columns of id, title and text, of id and text, or of the text, by name; by
-            number from 1 where the file has no header.
+        fields: the columns of id, title and text, of id and text, or of the text, by name; if the
+            file has no header, by number from 1.
 
     Raises:
-        FileNotFoundError: a folder holds no such file, or several.
-        ValueError: the columns cannot be told; names the file and its columns.
+        FileNotFoundError: the path is neither such a file nor a folder with only one.
+        ValueError: the columns are not recognised; the message names the file and its columns.
     """
     if (file := _file(path)) is None:
         raise missing(path, *(f"*{ending}" for ending in _ENDINGS))
@@ -77,7 +77,7 @@ def read(path: Path, fields: Sequence[str | int] | None = None) -> Layout:
 
 
 def _file(path: Path) -> Path | None:
-    """The file itself, or the only one of a folder; hidden files do not count."""
+    """The file of passages: the path itself, or the only file of a folder; ignores hidden files."""
     if path.is_dir():
         files = [file for file in path.iterdir() if not file.name.startswith(".")]
         path = files[0] if len(files) == 1 else path
@@ -87,8 +87,10 @@ def _file(path: Path) -> Path | None:
 def _choose_columns(
     file: Path, first: list[str], header: bool, fields: Sequence[str | int] | None
 ) -> dict[str, str]:
-    """The columns of id, title and text, those that the file has; columns without names are
-    numbered from 1."""
+    """Kind (id, title, text) → column, for the kinds that the file has.
+
+    Without a header, columns are numbered from 1.
+    """
     names = first if header else [str(number) for number in range(1, len(first) + 1)]
     if fields:
         kinds = _FIELDS.get(len(fields), ())

@@ -1,4 +1,4 @@
-"""Files as they are downloaded: found by name, packed or not; lines, arrays and tables in them.
+"""Finds downloaded files, packed or not, and reads lines, JSON arrays and tables from them.
 
 Each row comes with its place, ``file:line``.
 """
@@ -19,30 +19,31 @@ from typing import Any, BinaryIO
 
 from gr_mvdr.files import check_file
 
-PACKED = (".gz", ".zip")  # endings that any file may have after its own
-# What a name says besides the split: msmarco-doctrain-qrels.tsv, nq_queries_dev.tsv.gz,
-# qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt, msmarco-docdev-top100.
+PACKED = (".gz", ".zip")  # any file may have one of these after its own ending
+# The words in a file's name that are not part of the split: msmarco-doctrain-qrels.tsv,
+# nq_queries_dev.tsv.gz, qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt,
+# msmarco-docdev-top100.
 _OTHER_WORDS = re.compile(
     r"\.(tsv|txt|trec|run|jsonl)$|msmarco|nq(?=[_-])|doc(?=train|dev|eval|test)|docs|pass(?:ages?)?"
     r"|qrels?|queries|query|top\d+"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
 _INTEGER = re.compile(r" *[+-]?[0-9]{1,9} *")  # grades are stored in 64 bits
-_PIECE = 1 << 20  # characters of an array read at a time, more for longer items
-_BETWEEN = re.compile(r"[\s,]*")  # items
+_PIECE = 1 << 20  # characters of an array that are read at a time; more for longer items
+_BETWEEN = re.compile(r"[\s,]*")  # what separates two items
 
 csv.field_size_limit(2**31 - 1)  # a document may be longer than csv's limit of 128 KiB
 
 
 def given_path(key: str, path: str | None, kind: str = "file") -> Path | None:
-    """A path as the user typed it, or None.
+    """Checks a path that an option gives, and expands "~"; None stays None.
 
     Args:
-        key: of the option that names it.
+        key: the name of the option, for the message.
         kind: "file", "folder" or "folder or file".
 
     Raises:
-        FileNotFoundError: there is nothing of this kind at the path.
+        FileNotFoundError: the path does not exist or is not of this kind.
     """
     if path is None:
         return None
@@ -53,27 +54,27 @@ def given_path(key: str, path: str | None, kind: str = "file") -> Path | None:
 
 
 def find(folder: Path, *names: str) -> Path | None:
-    """The first of these names that is a file in the folder, as it is or packed (.gz, .zip)."""
+    """The first file in the folder with one of these names, plain or packed; None if missing."""
     return next((file for name in names for file in find_all(folder, name)), None)
 
 
 def needed(folder: Path, *names: str) -> Path:
-    """The file that `find` finds; raises FileNotFoundError if there is none."""
+    """The file that `find` returns; raises FileNotFoundError if there is none."""
     if (file := find(folder, *names)) is None:
         raise missing(folder, *names)
     return file
 
 
 def missing(folder: Path, *names: str) -> FileNotFoundError:
-    """The error that a file is missing, whose name is one of these."""
+    """Makes the error for a missing file that may have any of these names."""
     return FileNotFoundError(f"data.path={folder}: the file {' or '.join(names)} is missing")
 
 
 def find_all(folder: Path, *patterns: str) -> list[Path]:
     """The files of a folder whose names match a pattern such as "qrels/*.tsv", sorted by name.
 
-    Packed files match without their ending; a file that is there plain and packed counts once. Of a
-    path of a file that file alone is looked at.
+    Packed files match without their ending; a file that exists plain and packed counts once. If
+    `folder` is the path of a file, only this file is considered.
     """
     found: dict[str, Path] = {}
     for parent, _, name in (pattern.rpartition("/") for pattern in patterns):
@@ -85,15 +86,15 @@ def find_all(folder: Path, *patterns: str) -> list[Path]:
 
 
 def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
-    """Split → the file whose name names it.
+    """Split → the file whose name contains the split's name.
 
     Args:
-        patterns: what braces hold is the split's name: "{train|dev}.json", "GTQ_*_{*}.tsv"; several
-            pairs of braces are joined by "_". Without braces it is what `split_of` finds, or
-            "test". Files are in the order of the patterns that they match, then of their names.
+        patterns: braces mark the split's name: "{train|dev}.json", "GTQ_*_{*}.tsv"; the texts of
+            several pairs of braces are joined with "_". Without braces the split is that of
+            `split_of`, or "test". Splits are ordered by pattern, then by the file's name.
 
     Raises:
-        ValueError: two files are of one split.
+        ValueError: two files have the same split.
     """
     matched: dict[Path, str] = {}
     for pattern in patterns:
@@ -106,7 +107,7 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
 
 
 def group_by_split(split_of: Mapping[Path, str]) -> dict[str, Path]:
-    """Split → file; raises ValueError if two files are of one split."""
+    """Inverts file → split; raises ValueError if two files have the same split."""
     splits: dict[str, Path] = {}
     for file, split in split_of.items():
         if (other := splits.setdefault(split, file)) != file:
@@ -118,21 +119,22 @@ def group_by_split(split_of: Mapping[Path, str]) -> dict[str, Path]:
 
 
 def split_of(file: Path) -> str:
-    """The split that a file's name names: "dev_small" of ``qrels.dev.small.tsv``."""
+    """The split in a file's name, such as "dev_small" in ``qrels.dev.small.tsv``; may be ""."""
     return _SEPARATORS.sub("_", _OTHER_WORDS.sub("-", plain_name(file))).strip("_")
 
 
 def plain_name(file: Path) -> str:
-    """The file's name without the ending of its packing."""
+    """The file's name without .gz or .zip."""
     return file.stem if file.suffix in PACKED else file.name
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
-    """The content of a file: plain, gzip, or a zip archive with one file in it.
+    """Opens the content of a file: plain, gzip, or a zip archive of one file.
 
     Raises:
-        ValueError: it is a pipe or a device; an archive is damaged or holds several files.
+        ValueError: the path is a pipe or a device, or the archive is damaged, encrypted or has
+            several files.
     """
     check_file(file)
     try:
@@ -152,14 +154,14 @@ def opened(file: Path) -> Iterator[BinaryIO]:
 
 
 def begins_with(file: Path, characters: str) -> bool:
-    """Whether the first character that is not blank is one of these."""
+    """Whether the file's first non-blank character is one of these."""
     with opened(file) as content:
         start = content.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     return start[:1].decode("ascii", "replace") in tuple(characters)
 
 
 def numbered_lines(*files: Path) -> Iterator[tuple[str, str]]:
-    """(``file:line``, text) of the lines that are not blank; only newlines end a line.
+    """Yields (``file:line``, text) for each line that is not blank; only newlines end a line.
 
     Raises:
         ValueError: a line is not UTF-8, or the file's archive is damaged.
@@ -174,7 +176,7 @@ def numbered_lines(*files: Path) -> Iterator[tuple[str, str]]:
 
 
 def first_line(file: Path) -> str:
-    """The first line that is not blank; empty if all are."""
+    """The first line that is not blank; "" if all lines are blank."""
     return next(numbered_lines(file), ("", ""))[1]
 
 
@@ -186,11 +188,11 @@ def _decode(where: str, content: bytes) -> str:
 
 
 def json_lines(*files: Path) -> Iterator[tuple[str, dict]]:
-    """(``file:line``, object) of JSON lines; ValueError names a line that is not an object."""
+    """Yields (``file:line``, object) for JSON lines; ValueError names a line of another kind."""
     for where, line in numbered_lines(*files):
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also numbers too long, nests too deep
+        except (ValueError, RecursionError) as error:  # also a very long number or deep nesting
             reason = f"but {getattr(error, 'msg', error)}: {line[:60]!r}"
             raise ValueError(f"{where}: expected a JSON object, {reason}") from None
         if not isinstance(record, dict):
@@ -199,7 +201,7 @@ def json_lines(*files: Path) -> Iterator[tuple[str, dict]]:
 
 
 def json_value(file: Path) -> Any:
-    """The one JSON value that a file holds; ValueError names ``file:line`` otherwise."""
+    """The single JSON value in a file; ValueError names the ``file:line`` of an error."""
     with opened(file) as content:
         text = _decode(str(file), content.read())
     try:
@@ -210,10 +212,10 @@ def json_value(file: Path) -> Any:
 
 
 def array_items(file: Path) -> Iterator[tuple[str, Any]]:
-    """(``file: item number``, value) of each item of a JSON array; the first is number 0.
+    """Yields (``file: item number``, value) for each item of a JSON array, numbered from 0.
 
-    Only a piece of the file is in memory. Items are not bare numbers, which a piece might cut.
-    (ijson reads half a surrogate pair as "?".)
+    Only a piece of the file is in memory. Items must not be bare numbers, because the end of a
+    piece could cut one. (ijson is not used: it reads half a surrogate pair as "?".)
 
     Raises:
         ValueError: the file is not a JSON array, or not UTF-8; names the file and the item.
@@ -255,18 +257,19 @@ def table(
     quoted: bool = False,
     delimiter: str = "\t",
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """(``file:line``, column → text) of a table.
+    """Yields (``file:line``, column → text) for each row of a table.
 
     Args:
-        columns: the names of all columns in the file's order; with a header, the columns that it
-            must name, in any order and among others.
-        header: the first line names the columns.
-        quoted: texts may be in quotes as csv writes them; else a tab or a newline always ends a
-            column or a line.
+        columns: the names of all columns in the file's order; with a header, the columns that the
+            header must contain, in any order and among others.
+        header: whether the first line names the columns.
+        quoted: True = texts may be quoted as in csv; False = a delimiter always ends a column, and
+            a newline always ends a row.
+        delimiter: separates the columns; None = white space (only if not quoted).
 
     Raises:
-        ValueError: a column is missing, or a line has more or fewer than the others (a tab within
-            a text).
+        ValueError: a column is missing, or a row has too many or too few columns (often because of
+            a tab in a text).
     """
     plain = ((where, line.split(delimiter)) for where, line in numbered_lines(file))
     records = quoted_rows(file, delimiter) if quoted else plain
@@ -288,12 +291,12 @@ def table(
 
 
 def quoted_rows(file: Path, delimiter: str = "\t") -> Iterator[tuple[str, list[str]]]:
-    """(``file:line`` of its first line, fields) of each record, with texts in quotes as in csv.
+    """Yields (``file:line`` of the first line, fields) for each record; texts may be quoted.
 
     Raises:
-        ValueError: quotes are not as csv writes them; names ``file:line``.
+        ValueError: quotes do not follow csv's rules; names ``file:line``.
     """
-    places: list[str] = []  # of the record's lines
+    places: list[str] = []  # ``file:line`` of each line of the record
 
     def lines() -> Iterator[str]:
         for where, line in numbered_lines(file):
@@ -310,10 +313,10 @@ def quoted_rows(file: Path, delimiter: str = "\t") -> Iterator[tuple[str, list[s
 
 
 def string(where: str, key: str, record: dict, default: str | None = None) -> str:
-    """The text of a row under a key, or under the first of several that it has ("body|contents").
+    """The text of a row under a key; of several ("body|contents"), the first that the row has.
 
     Args:
-        default: instead of a value that is missing or null; None = that is an error.
+        default: returned if the value is missing or null; None = raise instead.
 
     Raises:
         ValueError: the key is missing, or its value is not a text.
@@ -328,7 +331,7 @@ def string(where: str, key: str, record: dict, default: str | None = None) -> st
 
 
 def word(where: str, key: str, record: dict) -> str:
-    """The id of a row under a key as in `string`: a string or an integer, else ValueError."""
+    """The id of a row under a key as in `string`; ValueError if it is not a string or integer."""
     value = next((record[name] for name in key.split("|") if name in record), None)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -336,7 +339,7 @@ def word(where: str, key: str, record: dict) -> str:
 
 
 def integer(where: str, name: str, text: str) -> int:
-    """A column as an integer.
+    """Converts a column's text to an integer.
 
     Raises:
         ValueError: not an integer, or more than nine digits; names ``file:line`` and the column.

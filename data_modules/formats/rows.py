@@ -21,23 +21,23 @@ from data_modules.formats.readers import (
     word,
 )
 
-Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # gives (where, fields) of each row
+Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # yields (where, fields) of each row
 
 KILT = ("id", "title", "text")
 DPR = ("id", "text", "title")
 _HEADER = {"id", "pid", "docid", "doc_id", "title", "text", "passage", "body"}
-_LOOKED_AT = 100  # lines, for the order of the columns
+_LOOKED_AT = 100  # number of lines that are read to check the order of the columns
 _IDS = re.compile(r"\d+(,\d+)*")
 
 
 def documents(
     read: Reader, *files: Path, id: str, text: str, title: str = ""
 ) -> Iterator[Document]:
-    """The documents of some files.
+    """Yields the documents of some files.
 
     Args:
-        read: the reader of one file.
-        id, text, title: names of the fields as in `string`; "" = there are no titles.
+        read: reads one file.
+        id, text, title: names of the fields as in `string`; title "" = no titles.
     """
     for file in files:
         for where, row in read(file):
@@ -46,7 +46,7 @@ def documents(
 
 
 def queries(read: Reader, *files: Any, id: str = "id", text: str = "query") -> Iterator[Query]:
-    """The queries of some files, see `documents`."""
+    """Yields the queries of some files, see `documents`."""
     for file in files:
         for where, row in read(file):
             yield Query(where, word(where, id, row), string(where, text, row))
@@ -59,7 +59,7 @@ def judgements(
     document: str = "document",
     grade: str = "grade",
 ) -> Iterator[Judgement]:
-    """The judgements of some files, see `documents`."""
+    """Yields the judgements of some files, see `documents`."""
     for file in files:
         for where, row in read(file):
             value = integer(where, grade, str(row[grade]))
@@ -81,17 +81,18 @@ beir_judgements = partial(
 
 
 def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
-    """The documents of a table.
+    """Yields the documents of a table.
 
-    A header (``psgs_w100.tsv``, ``kilt_w100_title.tsv``) names the columns id, title and text, and
-    texts may then be in quotes. Without one the columns are plain and in the given order.
+    With a header (``psgs_w100.tsv``, ``kilt_w100_title.tsv``), which names the columns id, title
+    and text, texts may be quoted. Without a header, texts are unquoted and the columns are in the
+    given order.
 
     Args:
-        order: of all columns; a title that comes last may be missing.
+        order: the names of all columns in the file's order; `DPR` allows the title to be missing.
 
     Raises:
-        ValueError: columns are missing, or in another order: the titles of the first hundred
-            documents are mostly longer than the texts.
+        ValueError: columns are missing or in another order, which shows if the median title of the
+            first hundred documents is longer than the median text.
     """
     first = first_line(file).split("\t")
     header = sum(name.strip(' "').lower() in _HEADER for name in first) * 2 > len(first)
@@ -116,15 +117,18 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
 
 
 def made_id(split: str, where: str) -> str:
-    """The id of a query that has none: train-17 on line 17 of the training file."""
+    """Makes an id for a query without one: "train-17" on line 17 of the training file."""
     return f"{split}-{where.rpartition(':')[2]}"
 
 
-# GenRet: arrays, in which ids are places
+# GenRet: arrays; an id is a place in the array
 
 
 def genret_documents(file: Path) -> Iterator[Document]:
-    """Texts in an array, or lines ``{"title", "abstract"}``; ids are places, from 0."""
+    """Yields documents from an array of texts or lines ``{"title", "abstract"}``.
+
+    A document's id is its place, from 0.
+    """
     read = array_items if begins_with(file, "[") else json_lines
     for place, (where, item) in enumerate(read(file)):
         row = item if isinstance(item, dict) else {"abstract": item}
@@ -138,7 +142,10 @@ def genret_documents(file: Path) -> Iterator[Document]:
 
 
 def genret_queries(file: Path, split: str) -> Iterator[Asked]:
-    """Items ``[query, place or [place, …]]``; a query's id is made of its split and its place."""
+    """Yields queries from items ``[query, place or [place, …]]``.
+
+    A query's id consists of the split and the item's number, such as "train-17".
+    """
     for number, (where, item) in enumerate(array_items(file)):
         found = item[1] if isinstance(item, list) and len(item) == 2 else None
         places = found if isinstance(found, list) else [found]
@@ -163,7 +170,7 @@ glen_documents = partial(
 
 
 def glen_queries(file: Path, split: str) -> Iterator[Asked]:
-    """Columns ``query`` and ``oldid``; a query's id is made of the split and the line."""
+    """Yields queries from the columns ``query`` and ``oldid``; for their ids see `made_id`."""
     for where, row in _glen_table(file, ["query", "oldid"]):
         yield Asked(where, made_id(split, where), row["query"], [row["oldid"]])
 
@@ -172,10 +179,11 @@ def glen_queries(file: Path, split: str) -> Iterator[Asked]:
 
 
 def nci_queries(file: Path, split: str = "") -> Iterator[Asked]:
-    """Columns query, queryid, oldid, semantic ids, or query, queryid, (title,) semantic id, oldid.
+    """Yields queries from NCI's tables.
 
-    oldid is the third column or the last, whichever is a whole number on every one of the first
-    lines; the third if both are. It may be several numbers with commas between.
+    The columns are query, queryid, oldid, semantic ids, or query, queryid, (title,) semantic id,
+    oldid. The column oldid is the third or else the last, provided that it holds only whole numbers
+    in the first hundred lines. A cell may hold several numbers separated by commas.
     """
     first = [columns for _, columns in islice(quoted_rows(file), _LOOKED_AT)]
     width = len(first[0]) if first else 0
@@ -203,7 +211,10 @@ nci_documents = partial(
 
 
 def nci_abstracts(file: Path) -> Iterator[Document]:
-    """Title and abstract in the columns of the questions; a document's first line counts."""
+    """Yields documents from a table with the columns of the questions.
+
+    The query's column holds title and abstract. If a document has several lines, the first counts.
+    """
     seen = set()
     for where, _, text, (document, *_) in nci_queries(file):
         if document not in seen:
@@ -211,11 +222,11 @@ def nci_abstracts(file: Path) -> Iterator[Document]:
             yield Document(where, document, "", text)
 
 
-# DSI-QG: JSON lines {"text_id", "text"} that tell by a prefix what they are
+# DSI-QG: JSON lines {"text_id", "text"}; a prefix of the text marks passages and questions
 
 
 def _dsi_qg_lines(file: Path, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """(where, document's id, text without its prefix) of the lines with a prefix."""
+    """Yields (where, document id, text without the prefix) for each line with this prefix."""
     for where, row in json_lines(file):
         text = string(where, "text", row)
         if not text.startswith(("Passage: ", "Question: ")):
@@ -226,13 +237,13 @@ def _dsi_qg_lines(file: Path, prefix: str) -> Iterator[tuple[str, str, str]]:
 
 
 def dsi_qg_documents(file: Path) -> Iterator[Document]:
-    """The passages among the training lines, whose title ends at ``</s>``."""
+    """Yields the passages among the training lines; ``</s>`` separates title and text."""
     for where, document, text in _dsi_qg_lines(file, "Passage: "):
         title, end, passage = text.partition("</s>")
         yield Document(where, document, title if end else "", passage if end else text)
 
 
 def dsi_qg_queries(file: Path, split: str) -> Iterator[Asked]:
-    """The questions among a split's lines; a query's id is made of the split and the line."""
+    """Yields the questions among a split's lines; for their ids see `made_id`."""
     for where, document, text in _dsi_qg_lines(file, "Question: "):
         yield Asked(where, made_id(split, where), text, [document])
