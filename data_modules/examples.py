@@ -1,4 +1,4 @@
-"""Training examples: a source, its targets and negatives; an epoch of them in batches."""
+"""Training examples (a source, its targets and negatives), and the batches of an epoch."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -24,9 +24,10 @@ class HardNegatives(NamedTuple):
     """G documents that are not relevant to a source.
 
     Attributes:
-        targets: their token sequences; documents: their rows of the corpus.
-        teacher: a teacher's scores of the example's document and of these, 1 + G, NaN where it
-            gave none; None without a teacher.
+        targets: the token sequence of each.
+        documents: the row of each in the corpus.
+        teacher: the teacher's scores of the example's document and of the G negatives, 1 + G
+            values, NaN = not scored; None = no teacher.
     """
 
     targets: list[list[int]]
@@ -35,14 +36,14 @@ class HardNegatives(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One source and its targets, token ids that are cut and ended as the model reads them.
+    """One source and its targets: token ids, cut and with the special tokens that the model reads.
 
     Attributes:
-        source: the query, or what is read in its place.
-        targets: token sequences to learn from it; an empty one where the model itself knows the
-            document's identifier.
-        document: row of the corpus.
-        negatives: None where the batch's other documents are all there is.
+        source: the query, or another text that is read instead of it.
+        targets: token sequences to learn from the source; an empty one if the model itself looks
+            up the document's identifier.
+        document: row of the document in the corpus.
+        negatives: hard negatives; None = only the batch's other documents.
         relevant: rows of further documents that are known to be relevant to the source.
     """
 
@@ -54,34 +55,34 @@ class Example(NamedTuple):
 
 
 class Task(Protocol):
-    """Examples of one kind, each with a number.
+    """Training examples of one kind, identified by number.
 
     Attributes:
-        lengths: (examples,) about how many tokens an example has: those of like length share a
-            batch.
+        lengths: (examples,) the approximate number of tokens of each example; examples of similar
+            length share a batch.
     """
 
     lengths: np.ndarray
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        """The numbers of the examples that an epoch holds; one may come several times."""
+        """The numbers of the examples in an epoch; a number may occur several times."""
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        """Draws one example, a fresh one each time."""
+        """Draws the example of a number; each call draws anew."""
 
 
 @dataclass
 class Examples:
-    """The query → its relevant document, one example a pair; a subclass gives the targets.
+    """Query → its relevant document, one example per pair; a subclass defines the targets.
 
     Args:
-        negatives: hard negatives of each query, drawn in every epoch from
-            (seed, epoch, pair); None = the batch's other documents alone.
+        negatives: hard negatives of each query, drawn in every epoch from (seed, epoch, place of
+            the example in the epoch); None = only the batch's other documents.
 
     Attributes:
-        tables: what is prepared; pairs are numbered as in `tables.pairs`.
-        query_rows, document_rows: (pairs,) int64.
-        reads_documents: whether an example holds the tokens of its document, not only of a part.
+        tables: the split that `prepare` was given; pairs are numbered as in `tables.pairs`.
+        query_rows, document_rows: (pairs,) int64, the rows of each pair.
+        reads_documents: whether an example holds the tokens of the whole document.
     """
 
     reads_documents: ClassVar[bool] = False
@@ -94,13 +95,13 @@ class Examples:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The SHA-256 of each file that is read, by its path: the negatives', their teacher's."""
+        """Path → SHA-256, for each file of negatives or teacher's scores that is read."""
         return self.negatives.sources if self.negatives else {}
 
     def prepare(self, tables: TrainingTables) -> Self:
-        """A copy that has the training pairs of a collection and draws their examples.
+        """Returns a copy that draws examples of the pairs of `tables`.
 
-        Reads or computes the negatives.
+        Reads or computes the hard negatives.
         """
         prepared = copy(self)
         prepared.drawn = self.negatives.prepare(tables) if self.negatives else None
@@ -110,11 +111,11 @@ class Examples:
         return prepared
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
-        """The token sequences of a document to learn from any source, a pair's query or not.
+        """The token sequences of a document to learn from a source.
 
         Args:
-            row: of the documents.
-            source: token ids, the end token included.
+            row: the document's row.
+            source: token ids, the end token included; a pair's query or any other source.
         """
         raise NotImplementedError
 
@@ -124,15 +125,15 @@ class Examples:
 
     @property
     def has_targets(self) -> np.ndarray:
-        """(documents,) bool: those that have a target. Pairs of others are no examples."""
+        """(documents,) bool, True = the document has a target. Other documents give no examples."""
         return np.ones(len(self.tables.documents), dtype=bool)
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """(examples,) int64, the pairs that are examples; says how many are not.
+        """(examples,) int64, the pairs that have a target; prints how many pairs have none.
 
         Raises:
-            ValueError: no pair is one.
+            ValueError: no pair has a target.
         """
         has = self.has_targets[self.document_rows]
         if not has.all():
@@ -144,14 +145,14 @@ class Examples:
         return np.flatnonzero(has)
 
     def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
-        """A source that is no training query, with the targets of a document."""
+        """Makes an example from a source that is not a training query and a document's targets."""
         example = Example(source, self.targets(row, source, rng), row)
         return self._add_negatives(example, None, rng)
 
     def _add_negatives(
         self, example: Example, pair: int | None, rng: np.random.Generator
     ) -> Example:
-        """Of each negative one target, as it would be drawn if the source asked for it."""
+        """Adds hard negatives: for each, one target, drawn as if it were relevant to the source."""
         if self.drawn is None:
             return example
         rows, teacher = self.drawn.draw(pair, example.document, rng)
@@ -159,12 +160,12 @@ class Examples:
         return example._replace(negatives=HardNegatives(targets, rows, teacher))
 
     def query(self, pair: int) -> list[int]:
-        """The query's first tokens as an encoder reads them."""
+        """The first tokens of a pair's query as an encoder reads them."""
         tokens = self.tables.query_tokens[self.query_rows[pair]]
         return self.tables.template.read_query(tokens, self.tables.query_length)
 
     def relevant(self, pair: int) -> list[int]:
-        """What else is relevant to the query of a pair; nothing without `mask_relevant`."""
+        """Rows of the other documents relevant to a pair's query; [] without `mask_relevant`."""
         if not self.tables.mask_relevant:
             return []
         found = self.tables.relevant.of(int(self.query_rows[pair]))
@@ -189,7 +190,7 @@ class Examples:
 
 @part("examples", negatives="negatives")
 class DocumentExamples(Examples):
-    """Query → the document's own tokens, and those of its negatives. For multi-vector systems."""
+    """Query → the tokens of the document and of the negatives. For multi-vector systems."""
 
     reads_documents = True
 
@@ -212,7 +213,7 @@ class IdentifierExamples(Examples):
 @part("examples")
 @dataclass
 class QueryExamples(Examples):
-    """Document → query: what a query generator learns (doc2query, DSI-QG)."""
+    """Document → query: the training examples of a query generator (doc2query, DSI-QG)."""
 
     reads_documents = True
 
@@ -233,13 +234,13 @@ class QueryExamples(Examples):
 class Epoch(torch.utils.data.Dataset):
     """The examples of one epoch, task after task.
 
-    Every draw depends on (seed, epoch, number) alone: each epoch has new targets in a new order,
-    and neither resuming nor loader workers change them.
+    Each example is drawn from (seed, epoch, place in the epoch) alone. Every epoch therefore has
+    new targets in a new order, and neither resuming nor loader workers change them.
     """
 
     def __init__(self, tasks: Sequence[Task], seed: int, epoch: int):
         self.tasks, self.seed, self.epoch = tasks, seed, epoch
-        # The 1 keeps these streams apart from those of the examples and of the order.
+        # The 1 makes these random streams differ from the streams of the examples and the order.
         streams = [np.random.default_rng((seed, epoch, place, 1)) for place in range(len(tasks))]
         numbers = [task.numbers(rng) for task, rng in zip(tasks, streams, strict=True)]
         self.numbers = np.concatenate(numbers)
@@ -255,15 +256,18 @@ class Epoch(torch.utils.data.Dataset):
     def batches(
         self, size: int, shuffle: bool, rank: int = 0, world_size: int = 1
     ) -> list[list[int]]:
-        """Places in batches of like length, so that little is padding.
+        """Groups the places of the epoch into batches; similar lengths keep padding small.
 
         Args:
-            size: examples a batch, of all processes; the last may have fewer, none is lost. Where
-                there are fewer examples than processes, some come twice: each process needs one.
-            shuffle: random pools of examples, sorted within, and the batches in random order.
-            rank, world_size: of this process; each process has its part of every batch.
+            size: examples per batch, summed over all processes. No example is lost, so one batch
+                may differ in size. Every process needs an example of every batch: if the epoch has
+                fewer examples than processes, some occur twice.
+            shuffle: draw random pools of examples, sort each pool by length, and shuffle the
+                batches; False = the epoch's order.
+            rank, world_size: this process and the number of processes; each process gets its part
+                of every batch.
         """
-        rng = np.random.default_rng((self.seed, self.epoch, len(self)))  # no example's own stream
+        rng = np.random.default_rng((self.seed, self.epoch, len(self)))  # not an example's stream
         places = np.arange(len(self))
         if shuffle:
             pool = places // (_POOL_BATCHES * size)
@@ -273,7 +277,7 @@ class Epoch(torch.utils.data.Dataset):
             places = np.resize(places, world_size)
         starts = np.arange(0, len(places), size)[1:]
         if len(places) % size and len(places) % size < world_size:
-            starts = starts[:-1]  # too few for a batch of their own: every process needs one
+            starts = starts[:-1]  # the rest is smaller than world_size: it joins the last batch
         found = np.split(places, starts)
         if shuffle:
             found = [found[i] for i in rng.permutation(len(found))]
@@ -288,9 +292,10 @@ class Epoch(torch.utils.data.Dataset):
 
 
 def collate(examples: list[Example]) -> PairBatch:
-    """Pads examples; if their numbers of targets differ, each target becomes an example.
+    """Pads examples into a batch.
 
-    Hard negatives that the batch does not contain yet are appended to its documents, each once.
+    If the examples differ in their number of targets, each target becomes an example of its own.
+    Hard negatives that the batch lacks are appended to its documents, each once.
     """
     if len({len(example.targets) for example in examples}) > 1:
         examples = [
@@ -298,7 +303,7 @@ def collate(examples: list[Example]) -> PairBatch:
         ]
     targets = [target for example in examples for target in example.targets]
     index = [example.document for example in examples]
-    # Always there: the processes of one batch must send the same tensors.
+    # "relevant" is always set: the processes that share a batch must send the same tensors.
     further = {"relevant": pad([[1 + row for row in example.relevant] for example in examples])[0]}
     negatives = [example.negatives for example in examples if example.negatives]
     if negatives:

@@ -1,6 +1,7 @@
 """Examples made from documents: the indexing task (DSI, NCI, DSI-QG), and span corruption (T5).
 
-An input made from a document takes the query's place; its targets are the document's.
+In the indexing task, a text made from the document is the source instead of a query; the targets
+are the document's.
 """
 
 from collections.abc import Sequence
@@ -23,11 +24,12 @@ from gr_mvdr.ranks import rank
 
 
 class Inputs:
-    """What is read in place of the query: examples of documents, numbered by the document's row.
+    """Makes examples whose source is made from a document; the document's row is their number.
 
     Attributes:
-        rows: the documents that have an input, ascending.
-        length: tokens of an example, at most.
+        tables, retrieval: the arguments of `prepare`.
+        rows: rows of the documents that have an input, ascending.
+        length: maximum length of a source.
     """
 
     tables: TrainingTables
@@ -37,14 +39,14 @@ class Inputs:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The SHA-256 of each file that is read, by its path."""
+        """Path → SHA-256, for each file that is read."""
         return {}
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
-        """A copy that has the documents of a collection; `retrieval` gives their targets."""
+        """Returns a copy for the documents of `tables`; `retrieval` gives their targets."""
         prepared = copy(self)
         prepared.tables, prepared.retrieval = tables, retrieval
-        # A document without text gives no source.
+        # A document without text has no input.
         prepared.rows = np.flatnonzero(tables.document_tokens.lengths)
         return prepared
 
@@ -53,12 +55,12 @@ class Inputs:
         raise NotImplementedError
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
-        """Draws one example of a document, a fresh one each time."""
+        """Draws an example of a document; each call draws anew."""
         return self.retrieval.make_example(self.read(row, rng), row, rng)
 
     @property
     def lengths(self) -> np.ndarray:
-        """(documents,) about how many tokens an example has."""
+        """(documents,) the approximate number of tokens of an example."""
         return (self.tables.document_tokens.lengths + 1).clip(max=self.length)
 
 
@@ -67,23 +69,23 @@ class Inputs:
 class Indexing:
     """Indexing examples, mixed with the retrieval pairs by a ratio.
 
-    An epoch's examples run through the documents evenly.
+    An epoch uses all documents equally often, up to one example.
 
     Args:
-        ratio: indexing examples a retrieval pair (up to 32 in DSI, often 1); 0 = none.
-        inputs: what the document is replaced by.
+        ratio: indexing examples per retrieval pair (up to 32 in DSI, often 1); 0 = none.
+        inputs: what a document's source is made from.
     """
 
     ratio: NonNegative
     inputs: Inputs
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
-        """A copy that draws the indexing examples of the documents known in training.
+        """Returns a copy that draws indexing examples of the documents known in training.
 
-        One without an input, or without a target, is left out; says how many have no text.
+        Documents without an input or without a target are left out; prints how many have no text.
 
         Raises:
-            ValueError: none of them has an input, or the retrieval task has no target for one.
+            ValueError: no document is left, or the retrieval task cannot make targets for one.
         """
         prepared, inputs = copy(self), self.inputs.prepare(tables, retrieval)
         known = tables.known_rows
@@ -94,13 +96,13 @@ class Indexing:
             print(f"{left_out:,} of {len(known):,} documents have no text to be indexed by")
         if not len(rows):
             raise ValueError("data.indexing.inputs: no document known in training has an input")
-        inputs.draw(int(rows[0]), np.random.default_rng(0))  # fails here or never
+        inputs.draw(int(rows[0]), np.random.default_rng(0))  # raises here rather than in training
         prepared.inputs, prepared.rows = inputs, rows
-        prepared.count = round(self.ratio * len(tables.pairs))  # an epoch's
+        prepared.count = round(self.ratio * len(tables.pairs))  # examples per epoch
         return prepared
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        """(count,) document rows, each as often as any other or once more."""
+        """(count,) document rows in random order; how often two rows occur differs by at most 1."""
         return np.resize(rng.permutation(self.rows), self.count)
 
     @property
@@ -114,7 +116,7 @@ class Indexing:
 @part("inputs")
 @dataclass
 class DocumentStart(Inputs):
-    """The document's first tokens (DSI); `length` of them, the end token included."""
+    """The document's first tokens (DSI), at most `length` with the template's tokens."""
 
     length: Annotated[int, AtLeast(2)] = 32
 
@@ -125,11 +127,11 @@ class DocumentStart(Inputs):
 @part("inputs")
 @dataclass
 class RandomSpans(Inputs):
-    """A span of the document that starts anywhere (NCI: 64 words).
+    """A random span of the document (NCI: 64 words).
 
     Args:
-        length: of a span; a shorter document is taken whole.
-        unit: "words" or "tokens". A span of words is cut at document_length tokens.
+        length: length of the span; a shorter document is taken whole.
+        unit: unit of `length`, "words" or "tokens". The source is cut at document_length tokens.
     """
 
     length: Size = 64
@@ -151,7 +153,7 @@ class RandomSpans(Inputs):
         tokens = self.tables.document_tokens.lengths
         if self.unit == "tokens":
             return tokens.clip(max=self.length)
-        # A word has about as many tokens as the document's words have on average.
+        # Estimated from the document's average number of tokens per word.
         words = TokenColumn(self.tables.documents, "word_starts").lengths
         return tokens * words.clip(max=self.length) // words.clip(min=1)
 
@@ -159,13 +161,13 @@ class RandomSpans(Inputs):
 @part("inputs", inputs="inputs")
 @dataclass
 class Mixed(Inputs):
-    """Several inputs, drawn equally often: each example takes one that the document has."""
+    """Several inputs: each example draws one, uniformly among those that the document has."""
 
     inputs: Annotated[Sequence[Inputs], Rule("a list with at least one", bool)]
 
     @property
     def sources(self) -> dict[str, str]:
-        """The files of all inputs."""
+        """Path → SHA-256, for the files of all inputs."""
         return {path: key for inputs in self.inputs for path, key in inputs.sources.items()}
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
@@ -173,7 +175,7 @@ class Mixed(Inputs):
         prepared = super().prepare(tables, retrieval)
         prepared.inputs = [inputs.prepare(tables, retrieval) for inputs in self.inputs]
         every = np.arange(len(tables.documents))
-        # (inputs, documents) bool: which inputs a document has.
+        # (inputs, documents) bool, True = the document has the input.
         prepared.has = np.stack([np.isin(every, inputs.rows) for inputs in prepared.inputs])
         prepared.rows = np.flatnonzero(prepared.has.any(0))
         return prepared
@@ -190,11 +192,11 @@ class Mixed(Inputs):
 @part("inputs")
 @dataclass
 class GeneratedQueries(Inputs):
-    """One of the document's generated queries; a document without any is left out.
+    """One of the document's generated queries; documents without any are left out.
 
     Args:
         path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-            writes them, or another form of `data_modules.formats.named_pairs`; queries without a
+            writes them, or another form of `data_modules.formats.named_pairs`. Queries without a
             token are left out.
 
     Raises:
@@ -210,15 +212,15 @@ class GeneratedQueries(Inputs):
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The file's SHA-256 by its path."""
+        """Path → SHA-256, for the file of queries."""
         return {str(self.file): sha256(self.file)}
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`; the tokenised queries are cached.
 
         Raises:
-            ValueError: a line breaks the format, or names a document that is unknown or was
-                named before; named as file:line.
+            ValueError: a line breaks the format or names an unknown document (the message names
+                file:line); or no query has a token.
         """
         prepared = super().prepare(tables, retrieval)
         ids = tables.documents.select_columns(["id"])
@@ -243,11 +245,12 @@ class GeneratedQueries(Inputs):
 @part("inputs")
 @dataclass
 class SpanCorruption(Inputs):
-    """A passage in which sentinels take the place of some spans → the spans, after their sentinels.
+    """A passage with sentinels instead of some spans → each sentinel followed by its span (T5).
 
     Args:
-        length: tokens of a passage, which begins anywhere in the document.
-        density: the share of them that is taken out. mean_span: tokens of a span, on average.
+        length: number of tokens of the passage, which starts at a random place in the document.
+        density: the share of the passage's tokens that is taken out.
+        mean_span: mean number of tokens per span.
     """
 
     length: Annotated[int, AtLeast(2)] = 128
@@ -255,10 +258,10 @@ class SpanCorruption(Inputs):
     mean_span: Annotated[float, AtLeast(1)] = 3.0
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
-        """See `Inputs`: documents of two tokens or more.
+        """See `Inputs`; documents with fewer than two tokens are left out.
 
         Raises:
-            ValueError: the tokeniser has no token that could be a sentinel.
+            ValueError: the tokeniser has no token that can serve as a sentinel.
         """
         prepared = super().prepare(tables, retrieval)
         prepared.rows = np.flatnonzero(tables.document_tokens.lengths > 1)
@@ -282,13 +285,13 @@ class SpanCorruption(Inputs):
 
 
 def find_sentinels(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids of <extra_id_0>, <extra_id_1>, …; of a tokeniser without them its mask's alone.
+    """The ids of <extra_id_0>, <extra_id_1>, …, or the mask token's if the vocabulary lacks these.
 
-    Where a passage has more spans than there are sentinels the last one is used again: their order
-    tells them apart.
+    If a passage has more spans than there are sentinels, the last sentinel is repeated; the order
+    then shows which span belongs to which.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: the tokeniser has neither.
     """
     known, found = tokenizer.get_vocab(), []
     while (token := f"<extra_id_{len(found)}>") in known:
@@ -304,16 +307,18 @@ def find_sentinels(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def split_spans(
     tokens: Sequence[int], density: float, mean_span: float, rng: np.random.Generator
 ) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Cuts a passage into spans that are kept and spans that are taken out, in turns.
+    """Cuts a passage into alternating spans that are kept and taken out; the first is kept.
 
-    Lengths are drawn as T5 does: of all ways to cut the kept tokens, and those taken out, into so
-    many parts, each is equally probable. The passage begins with a part that is kept.
+    The lengths are drawn as in T5: every way to cut the kept tokens into the given number of spans
+    is equally probable, and so is every way to cut the tokens taken out.
 
     Args:
-        tokens: two or more.
+        tokens: the passage, at least two tokens.
+        density: the share of tokens to take out.
+        mean_span: mean number of tokens per span taken out.
 
     Returns:
-        Equally many kept and taken spans, none of them empty.
+        The kept spans and the taken spans: equally many, none empty.
     """
     n_taken = min(max(1, round(density * len(tokens))), len(tokens) - 1)
     n_spans = min(max(1, round(n_taken / mean_span)), n_taken, len(tokens) - n_taken)
@@ -324,7 +329,7 @@ def split_spans(
 
 
 def _cut(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """(parts,) int64 ≥ 1 whose sum is `total`."""
+    """Random positive integers whose sum is `total`, (parts,) int64."""
     cuts = np.sort(rng.choice(total - 1, size=parts - 1, replace=False)) + 1
     return np.diff(cuts, prepend=0, append=total)
 
@@ -332,10 +337,10 @@ def _cut(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
 @part("examples", inputs="inputs")
 @dataclass
 class TextExamples(Examples):
-    """The documents known in training, no pairs: a first stage of training.
+    """Examples of the documents known in training, without pairs: a first stage of training.
 
     Args:
-        inputs: what is made of a document, such as `SpanCorruption`; an epoch has each once.
+        inputs: makes the examples, such as `SpanCorruption`; an epoch has one per document.
     """
 
     inputs: Inputs = field(kw_only=True)

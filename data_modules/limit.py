@@ -1,8 +1,8 @@
-"""LIMIT-like worlds: every set of k documents is what some query asks for (docs/data.md).
+"""LIMIT-like collections: each set of k documents is the answer to some query (docs/data.md).
 
-Single vectors of d dimensions cannot order n documents in all these ways once n is large (Weller
-et al. 2025, "On the theoretical limitations of embedding-based retrieval"). The documents are
-people and the places that they like; no text is LIMIT's own.
+If n is large, single vectors of d dimensions cannot rank n documents in all the required ways
+(Weller et al. 2025, "On the theoretical limitations of embedding-based retrieval"). A document
+lists the places that a person likes. The texts are generated here, not copied from LIMIT.
 """
 
 from collections.abc import Iterable
@@ -17,29 +17,32 @@ from data_modules.almanac.world import Names, permutation
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
 from data_modules.tables import cache_table
 
-_VERSION = "1"  # of the texts
-_MOST_SETS = 1000  # places with a name of one word
-_TEST_SHARE = 5  # one set in five is asked for in the test split
+_VERSION = "1"  # raise it when the texts change
+_MOST_SETS = 1000  # the maximum number of places; each then has a name of one word
+_TEST_SHARE = 5  # one query in five is in the test split
 
 
 def limit(
     n_documents: int = 32, relevant: int = 2, attributes: int | None = None, seed: int = 1
 ) -> Collection:
-    """People who like places: "Who likes Velsund?" asks for one set of `relevant` people.
+    """People who like places: the answer to "Who likes Velsund?" is a set of `relevant` people.
 
     Args:
-        n_documents: people. relevant: documents of a query.
-        attributes: places, each a query of its own; None = as many as there are sets of people.
+        n_documents: number of people, one document each.
+        relevant: number of relevant documents per query.
+        attributes: number of places, one query each; None = as many as there are sets of people.
+        seed: random seed of the names and of the order of the sets.
 
     Returns:
-        A collection with the splits train and test: a test query's place is in documents only.
+        A collection with the splits train and test; no training query names a test query's place.
 
     Raises:
         ValueError: too few people, or more or fewer places than there can be.
     """
     sets = comb(n_documents, relevant)
     number = _count_places(n_documents, relevant, attributes, sets)
-    names = Names(seed, n_documents, 2 * number, 1, 1)  # half of such places share their names
+    # Twice as many places, because only about half of them have a name of one word.
+    names = Names(seed, n_documents, 2 * number, 1, 1)
     order = permutation(sets, seed, "sets", number)
     liked_by = [nth_set(place, relevant) for place in order]
     ids = [f"d{person:06d}" for person in range(n_documents)]
@@ -84,7 +87,7 @@ def _count_places(n_documents: int, relevant: int, attributes: int | None, sets:
 
 
 def nth_set(number: int, size: int) -> list[int]:
-    """The set of `size` numbers at this place in the list of all such sets (combinadics)."""
+    """The `number`-th set of `size` natural numbers in combinadic order, from 0; descending."""
     found = []
     for left in range(size, 0, -1):
         largest = next(n for n in count(left - 1) if comb(n + 1, left) > number)
@@ -96,13 +99,12 @@ def nth_set(number: int, size: int) -> list[int]:
 def free_recall(
     collection: Collection, dimension: int, k: int, steps: int = 500, seed: int = 0
 ) -> float:
-    """The best recall@k of any system with one vector a text (Weller et al. 2025, §4).
+    """The best recall@k of any system with one vector per text (Weller et al. 2025, §4).
 
-    The vectors are optimised for the judgements; no text is read.
-
-    Only queries with a relevant document in the collection count. The recall bounds every system
-    with one vector a text in this dimension, as far as Adam finds the optimum: a value below 1
-    shows that the dimension, not the encoder, is too small.
+    The vectors are optimised for the judgements; no text is read. Only queries with a relevant
+    document in the collection count. As far as Adam finds the optimum, the result is an upper bound
+    for every system with one vector of this dimension per text: a value below 1 shows that the
+    dimension, not the encoder, is too small.
     """
     row = {name: number for number, name in enumerate(collection.documents["id"][:])}
     judged = [q for split in collection.qrels for q in collection.judgements(split).values()]

@@ -36,7 +36,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate, read_template
 
-Length = Annotated[int, AtLeast(2)]  # a token and the end token
+Length = Annotated[int, AtLeast(2)]  # at least one token and the end token
 Different = Annotated[
     Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
 ]
@@ -60,21 +60,23 @@ Shard = Annotated[
 @part("data", examples="examples", indexing="indexing")
 @dataclass(kw_only=True, eq=False, repr=False)
 class RetrievalDataModule(pl.LightningDataModule):
-    """Everything that a run reads of one collection; a subclass for each source implements `read`.
+    """All data that a run reads from one collection; each source is a subclass with its own `read`.
 
     Args:
-        test_split: the split that is searched and reranked, or a list, the main one first;
-            None = test, or dev without a test split.
+        test_split: the split that is searched and reranked, or a list of splits, the main one
+            first; None = test, or dev if there is no test split.
         new_documents: splits whose documents arrive after training.
         train_split, validation_split: None = no training, no validation.
         store: folder of built collections; None = next to the cache of ``datasets``.
-        identifiers: a file of lines `docid<TAB>text` that name documents in place of their titles.
+        identifiers: a file of lines `docid<TAB>text`; these texts identify the documents instead
+            of their titles.
         views: name → a file of further texts that are identifiers (`models.beyond.views`).
         empty_documents: "refuse", or "keep" documents without title and text.
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
-        text_fields: the fields that make a document's text, joined with " | ".
+        text_fields: the fields that make up a document's text, joined with " | ".
         cleaning: steps of `clean_text`, applied to documents and queries.
-        query_length, document_length: tokens kept of a text, those of the template included.
+        query_length, document_length: maximum length in tokens, template tokens included; longer
+            texts are cut.
         training_length: tokens of a document that training reads; None = document_length.
         examples: source, targets and negatives of a training pair; None = query and document.
         indexing: further examples, made from documents; None = retrieval pairs only.
@@ -83,21 +85,22 @@ class RetrievalDataModule(pl.LightningDataModule):
         seed: random seed of the examples' order and draws.
         mask_relevant: exclude every known relevant document from a query's in-batch negatives;
             False = exclude only copies of its positive (the papers).
-        candidates: BM25 documents per query in reranking.
+        candidates: number of BM25 documents that are reranked for each query.
         candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
-            None = the collection's own candidates, and BM25's where it has none.
+            None = the collection's own candidates, or BM25's for a query without any.
         add_relevant: add the relevant documents to the candidates (gr_as_mvdr §6.3);
             False = rerank the candidates alone (mva §5).
         drop_identical: leave out the document whose id is the query's own (ArguAna, Quora).
         shard: "0/4" = index only the documents 0, 4, 8, …; None = all.
-        metrics: of the rankings, such as recall@1000 or nDCG@10; see `gr_mvdr.evaluation.metrics`.
+        metrics: metrics of the rankings, such as recall@1000 or nDCG@10; see
+            `gr_mvdr.evaluation.metrics`.
         groups: a regular expression whose match in the id of a test query is the query's group:
             `macro_…` metrics are means over groups; None = no groups.
         max_test_queries, max_rerank_queries: size of a random sample; None = all.
 
     Raises:
         FileNotFoundError: a file that an option names is missing.
-        ValueError: options contradict each other; an unknown metric.
+        ValueError: options contradict each other, or a metric is unknown.
     """
 
     test_split: Text | Different | None
@@ -152,11 +155,11 @@ class RetrievalDataModule(pl.LightningDataModule):
     # The collection: texts and their tokens
 
     def read(self) -> Collection:
-        """The collection itself."""
+        """Returns the collection; each subclass implements this."""
         raise NotImplementedError
 
     def collect(self, layout: Layout) -> Collection:
-        """The collection of a layout, from the store if it is there already."""
+        """Returns the collection of a layout, from the store if it was built before."""
         return collect(layout, self.store, self.empty_documents)
 
     @cached_property
@@ -177,8 +180,8 @@ class RetrievalDataModule(pl.LightningDataModule):
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here.
 
-        Training reads the documents of all shards, without those that arrive later. A tokeniser of
-        whole words (BM25) only numbers words, so it reads all documents.
+        A tokeniser is trained on the documents of all shards, except those that arrive after
+        training. A tokeniser of whole words (BM25) only numbers words, so it reads all documents.
         """
         collection = self.collection  # read first: it sets train_split to None without judgements
         split = self.train_split
@@ -190,7 +193,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def template(self) -> TextTemplate:
-        """The tokens around texts: of the model that is taken over, else of the tokeniser."""
+        """The tokens around texts: those given with a reused model, else the tokeniser's."""
         options = self.tokenizer_options
         if given := options.get("template"):
             return TextTemplate(**given)
@@ -200,7 +203,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def special_tokens(self) -> dict[str, list[int]]:
-        """The token ids of the texts of `tokenizer.special_tokens`, by name."""
+        """Name → token ids, for each text of `tokenizer.special_tokens`."""
         texts = self.tokenizer_options.get("special_tokens") or {}
         return encode_special_tokens(texts, self.tokenizer)
 
@@ -220,7 +223,8 @@ class RetrievalDataModule(pl.LightningDataModule):
     def documents(self) -> Dataset:
         """The corpus: id, title, text (the joined fields), tokens (all), word_starts, title_tokens.
 
-        `identifiers` replaces the titles' tokens, each of `views` adds NAME_tokens (of lists).
+        `identifiers` replaces title_tokens. Each of `views` adds a column NAME_tokens, which holds
+        a list of token lists for each document.
         """
         table = add_tokens(self._texts, self.tokenizer)
         table = replace_titles(table, self.identifiers, self.tokenizer)
@@ -255,7 +259,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return index_texts(self._texts)
 
     def sample_tokens(self, most: int) -> TokenColumn:
-        """The token lists of an even sample of the known documents, of about `most` tokens."""
+        """Token lists of an evenly spaced sample of the known documents, about `most` tokens."""
         known = self.documents.select(self.known_documents)
         step = max(1, -(-int(TokenColumn(known).lengths.sum()) // most))
         return TokenColumn(known.select(range(0, len(known), step)))
@@ -268,7 +272,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return {name: getattr(self, name) for name in names}
 
     def count_cut_texts(self) -> dict[str, int]:
-        """The number of queries and documents that are cut to their maximum length."""
+        """Counts the queries and the documents that are cut to their maximum length."""
         splits = dict.fromkeys(filter(None, (self.train_split, *self.test_splits)))
         lengths = [TokenColumn(self.queries(split)).lengths for split in splits]
         queries = np.concatenate([*lengths, np.array([], np.int64)])
@@ -282,7 +286,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     # Training
 
     def train_dataloader(self) -> DataLoader:
-        """The examples of an epoch in an order drawn from (seed, epoch).
+        """Loads the examples of one epoch, in an order drawn from (seed, epoch).
 
         The trainer asks for a new loader every epoch (`reload_dataloaders_every_n_epochs: 1`), so
         that a resumed run reads the same batches as an uninterrupted one.
@@ -290,7 +294,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return self._loader(self.epoch(self.trainer.current_epoch if self.trainer else 0))
 
     def val_dataloader(self) -> DataLoader | list:
-        """Pairs of the validation split, the same in every epoch."""
+        """Loads the pairs of the validation split, the same in every epoch."""
         if self.validation_split is None:
             return []
         return self._loader(Epoch([self._validation_pairs], self.seed, 0), shuffle=False)
@@ -313,7 +317,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def training_tasks(self) -> list[Task]:
-        """The (query, relevant document) pairs of the train split; documents to index."""
+        """The train split's (query, relevant document) pairs, and documents to index, if any."""
         tables = self._tables(self.train_split)
         retrieval = self.examples.prepare(tables)
         if self.indexing is None or self.indexing.ratio == 0:
@@ -341,10 +345,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         """Checks that a system (`models.base.System`) can work with these data.
 
         Args:
-            name: the system's in tables; trained: the run trains it.
+            name: the system's name in tables.
+            trained: whether the run trains the system.
 
         Raises:
-            ValueError: names the option of the data.
+            ValueError: it cannot; the message names the data option at fault.
         """
         if self.shard and model.scores_need:
             need = f"{name}'s scores need {model.scores_need}"
@@ -388,7 +393,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @property
     def training_sources(self) -> dict[str, str]:
-        """The SHA-256 of each file besides the collection that training reads, by its path."""
+        """Path → SHA-256, for each file that training reads besides the collection."""
         indexing = self.indexing.inputs.sources if self.indexing else {}
         named = [Path(f).expanduser() for f in (self.identifiers, *self.views.values()) if f]
         return self.examples.sources | indexing | {str(file): sha256(file) for file in named}
@@ -397,32 +402,33 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def test_splits(self) -> list[str]:
-        """The splits that are retrieved and reranked, the main one first; [] of plain passages."""
+        """The splits that are searched and reranked, the main one first; [] without judgements."""
         if not self.collection.qrels:
             return []
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
     def planning_queries(self) -> Dataset:
-        """Queries that a search may be adapted to: the training queries, else the documents."""
+        """The queries that a search may be tuned on: training queries, else the documents."""
         return self.queries(self.train_split) if self.train_split else self.documents
 
     def test_queries(self, split: str) -> Dataset:
-        """The queries of a test split, or a sample of `max_test_queries`, the same every time."""
+        """The queries of a test split, or a fixed random sample of `max_test_queries` of them."""
         return sample_rows(self.queries(split), self.max_test_queries)
 
     def rerank_queries(self, split: str) -> Dataset:
-        """The queries that are reranked: a sample of `max_rerank_queries`."""
+        """The queries that are reranked: a fixed sample of `max_rerank_queries` test queries."""
         return sample_rows(self.test_queries(split), self.max_rerank_queries)
 
     def judgements(self, split: str, queries: Dataset) -> dict[str, dict[str, int]]:
-        """The qrels of a split, of these queries only."""
+        """The qrels of a split, restricted to these queries."""
         grades = self.collection.judgements(split)
         return {query: grades[query] for query in queries["id"][:]}
 
     def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
-        """Query id → the documents that are reranked, best first; see `add_relevant`.
+        """Query id → the ids of the documents to rerank, best first.
 
-        Relevant documents that the collection lacks are left out.
+        With `add_relevant`, the query's relevant documents follow, except those that the
+        collection lacks.
         """
         grades, named = self.judgements(split, queries), self._given.get(split, {})
         known = set(self._texts["id"][:]) if self.add_relevant else set()
@@ -438,10 +444,10 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def _given(self) -> dict[str, dict[str, list[str]]]:
-        """The candidates that files name, by test split.
+        """Test split → query id → the candidates that a file names.
 
         Raises:
-            ValueError: the user's file has no candidate for a query.
+            ValueError: `candidates_run` has no candidate for a query.
         """
         given = {}
         for split, file in self._candidate_files.items():
@@ -462,7 +468,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @property
     def candidates_from(self) -> dict[str, str]:
-        """Where the candidates of each test split's queries come from; reads the files."""
+        """Test split → the source of its candidates, as a text for reports; reads the files."""
         sources = dict.fromkeys(self.test_splits, "BM25")
         for split, file in self._candidate_files.items():
             missing = len(self.rerank_queries(split)) - len(self._given[split])
@@ -470,7 +476,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return sources
 
     def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
-        """The documents, without the query's own under `drop_identical`."""
+        """Returns the documents; `drop_identical` removes the one with the query's own id."""
         return [found for found in documents if not (self.drop_identical and found == query)]
 
     def test_pairs(
@@ -480,13 +486,13 @@ class RetrievalDataModule(pl.LightningDataModule):
         batch_size: int = 16,
         covers: Callable[[int], bool] = lambda row: True,
     ) -> tuple[list[tuple[str, str]], list[PairBatch]]:
-        """Pairs of test query and relevant document for analysis, `limit` at most.
+        """Returns at most `limit` pairs of a test query and a relevant document, for analysis.
 
         Args:
-            covers: whether the system knows the document of a row; other pairs are left out.
+            covers: tells whether the system knows the document of a row; other pairs are left out.
 
         Returns:
-            (query id, document id) of every pair, and the pairs in batches of `batch_size`.
+            The (query id, document id) of each pair, and the pairs in batches of `batch_size`.
         """
         queries = sample_rows(self.test_queries(split), limit)
         rows = find_relevant_pairs(self.collection.qrels[split], queries, self.documents)
@@ -504,5 +510,5 @@ class RetrievalDataModule(pl.LightningDataModule):
 
 
 def _split_names(named: str | Sequence[str] | None) -> list[str]:
-    """Names of splits; one alone needs no list."""
+    """Turns one name of a split, a list of names, or None into a list."""
     return [named] if isinstance(named, str) else list(named or [])

@@ -1,4 +1,4 @@
-"""Documents that a file or BM25 names for queries: candidates to rerank, and hard negatives."""
+"""Documents named for queries by a file or by BM25: candidates to rerank, and hard negatives."""
 
 import hashlib
 from array import array
@@ -25,12 +25,12 @@ _KEY = "data.examples.negatives"
 
 
 class NamedRows(NamedTuple):
-    """What a file says of the queries and documents of a collection.
+    """The pairs of a file as rows of a collection's queries and documents.
 
     Attributes:
-        queries, documents: (lines,) int64 rows, pair by pair as in the file.
-        scores: (lines,) fp32, NaN = none.
-        positive: (lines,) bool, the file says that the document is relevant to the query.
+        queries, documents: (pairs,) int64 rows, in the file's order.
+        scores: (pairs,) fp32, NaN = no score.
+        positive: (pairs,) bool, True = the file calls the document relevant to the query.
     """
 
     queries: np.ndarray
@@ -39,9 +39,9 @@ class NamedRows(NamedTuple):
     positive: np.ndarray
 
     def ranked(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(queries, documents), query by query, the best documents first; ties as in `Ranking`.
+        """(queries, documents) sorted by query, then best document first; ties as in `Ranking`.
 
-        Without scores the file's order counts.
+        Pairs without scores keep the file's order.
         """
         distinct, which = np.unique(self.documents, return_inverse=True)
         place_in_ties = np.argsort(tie_order([document_ids[row] for row in distinct.tolist()]))
@@ -63,7 +63,7 @@ def read_rows(
         forms: see `read_pairs`.
 
     Returns:
-        The pairs, and how many others there are: of other queries, of unknown documents.
+        The pairs; the number of pairs of other queries; the number of pairs of unknown documents.
 
     Raises:
         ValueError: a line breaks the format.
@@ -87,14 +87,15 @@ def read_rows(
 def read_candidates(
     path: str | Path, query_ids: Sequence[str], document_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Query id → the documents of the corpus that the file names for it, best first.
+    """Query id → the ids of the documents that the file names for it, best first.
 
     Args:
-        path: of a TREC run, or another form that `read_pairs` reads.
-        query_ids: of the queries that are reranked; document_ids: of the corpus.
+        path: a TREC run, or another form that `read_pairs` reads.
+        query_ids: the queries that are reranked.
+        document_ids: the documents of the corpus.
 
     Returns:
-        The queries that have a candidate.
+        Only queries that have a candidate in the corpus.
     """
     file = Path(path).expanduser()
     rows = ({id: row for row, id in enumerate(ids)} for ids in (query_ids, document_ids))
@@ -108,7 +109,7 @@ def read_candidates(
 
 
 def index_texts(documents: Dataset) -> InvertedLists:
-    """BM25 over a table's column "text"."""
+    """Builds a BM25 index over a table's column "text"."""
     texts = (text for rows in documents.iter(1000) for text in rows["text"])
     return index_bm25(documents["id"][:], map(split_words, texts))
 
@@ -117,12 +118,12 @@ def index_texts(documents: Dataset) -> InvertedLists:
 class Negatives:
     """A source of hard negatives; a subclass names candidates for each query.
 
-    A training example draws `n` of its query's candidates. Relevant documents, documents that
-    arrive after training, and documents without a teacher's score are excluded. A query with fewer
-    than `n` candidates takes them all and fills up with random documents.
+    A training example draws `n` candidates of its query. Relevant documents, documents that arrive
+    after training and, with a teacher, documents that it did not score are no candidates. A query
+    with fewer than `n` candidates takes them all, and random documents fill up the rest.
 
     Args:
-        n: negatives a query and step.
+        n: number of negatives per training example.
         teacher: a file with a teacher's scores: a TREC run, or lines
             `positive_score negative_score query positive negative`; None = no teacher.
 
@@ -143,18 +144,19 @@ class Negatives:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The SHA-256 of each file that is read, by its path."""
+        """Path → SHA-256, for each file that is read."""
         return {str(file): sha256(file) for file in self.files.values()}
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
-        """The candidates of the tables' queries, and a teacher's scores if the file has them."""
+        """The candidates of the tables' queries, and the teacher's scores if their file has any."""
         raise NotImplementedError
 
     def prepare(self, tables: TrainingTables) -> "NegativeDraws":
         """Reads or computes the negatives of a collection's training pairs.
 
         Raises:
-            ValueError: a file is wrong or names nothing that is known; too few documents.
+            ValueError: a file breaks its format or, in training, names no known pair; or there are
+                too few documents.
         """
         found, scored = self.candidates(tables)
         if "teacher" in self.files:
@@ -165,17 +167,16 @@ class Negatives:
 
 @dataclass(kw_only=True)
 class RankedNegatives(Negatives):
-    """Random ones of the documents that a run ranks for a query and that are not relevant.
+    """Negatives drawn from the best documents that a run ranks for a query, except relevant ones.
 
     Args:
-        depth: the run's best documents of a query, by score; without scores the file's order
-            counts.
+        depth: number of best documents per query, by score; in the file's order without scores.
     """
 
     depth: Size = 100
 
     def run(self, tables: TrainingTables) -> tuple[str, Path]:
-        """The key that names the run, and its file."""
+        """Returns the option that names the run, for messages, and the run's file."""
         raise NotImplementedError
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
@@ -188,7 +189,7 @@ class RankedNegatives(Negatives):
 @part("negatives")
 @dataclass(kw_only=True)
 class Bm25Negatives(RankedNegatives):
-    """Those that BM25 ranks; it searches the documents that are known in training."""
+    """Negatives from BM25's ranking of the documents that are known in training."""
 
     def run(self, tables: TrainingTables) -> tuple[str, Path]:
         """See `RankedNegatives`; the run is kept in the cache of ``datasets``.
@@ -221,7 +222,7 @@ class Bm25Negatives(RankedNegatives):
 @part("negatives")
 @dataclass(kw_only=True)
 class RunNegatives(RankedNegatives):
-    """Those of a file.
+    """Negatives from the ranking in a file.
 
     Args:
         path: a TREC run of the training queries, such as another system's `retrieve.trec`, or
@@ -240,7 +241,7 @@ class OwnNegatives(RankedNegatives):
     """The negatives that came with the collection (DPR's, Wu's triples).
 
     Args:
-        name: of a run in the collection's folder `negatives`; None = its only one.
+        name: the name of a run in the collection's folder `negatives`; None = the only run.
     """
 
     name: Text | None = None
@@ -262,9 +263,9 @@ class OwnNegatives(RankedNegatives):
 @part("negatives")
 @dataclass(kw_only=True)
 class TripleNegatives(Negatives):
-    """Random ones of the negatives that triples give a query (MS MARCO; mva §2.3).
+    """Negatives drawn from those that a file of triples names for a query (MS MARCO; mva §2.3).
 
-    The training pairs stay those of the collection's judgements.
+    The training pairs still come from the collection's judgements, not from the triples.
 
     Args:
         path: lines `query positive negative …` of ids, or a teacher's margins,
@@ -277,7 +278,7 @@ class TripleNegatives(Negatives):
     n: Size = 1
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
-        """See `Negatives`; a document that a triple calls positive is no candidate of its query."""
+        """See `Negatives`; documents that a triple calls positive for a query are no candidates."""
         forms = (TRIPLE, SCORED_TRIPLE, LIST)
         found = _read_rows(f"{_KEY}.path", self.files["path"], tables, forms)
         size = len(tables.documents)
@@ -290,14 +291,14 @@ class TripleNegatives(Negatives):
 def _read_rows(
     key: str, file: Path, tables: TrainingTables, forms: Sequence[tuple[str, ...]]
 ) -> NamedRows:
-    """Reads a file of named pairs and says how many of them name what the tables lack.
+    """Reads a file of named pairs, and prints how many have an unknown query or document.
 
     Args:
-        key: of the configuration, for the message.
+        key: the option that names the file, for the message.
         forms: see `read_pairs`.
 
     Raises:
-        ValueError: a line breaks the format, or, in training, no pair is known.
+        ValueError: a line breaks the format or, in training, no pair is known.
     """
     ids = tables.documents["id"][:]
     query_rows = {identifier: row for row, identifier in enumerate(tables.queries["id"][:])}
@@ -323,13 +324,13 @@ class NegativeDraws:
     ):
         """
         Args:
-            tables: whose pairs are numbered.
-            candidates: documents known in training; those in `tables.relevant` are left out here.
-            scored: a teacher's scores, of a pair that is scored twice the first; None = no scores.
-            n: documents that each draw gives.
+            tables: the split whose pairs get negatives.
+            candidates: documents known in training; pairs of `tables.relevant` are removed here.
+            scored: a teacher's scores; if a pair has several, the first counts. None = no teacher.
+            n: number of documents per draw.
 
         Raises:
-            ValueError: `n` leaves too few documents to draw from.
+            ValueError: a query has fewer than `n` known documents that are not relevant.
         """
         self.query_rows = integers(tables.pairs, "query_row")
         self.document_rows = integers(tables.pairs, "document_row")
@@ -339,7 +340,7 @@ class NegativeDraws:
         kept = self.relevant.places(queries, documents) < 0
         if scored is not None:
             self.scored = PairSet(scored.queries, scored.documents, len(tables.documents))
-            # One more, which −1 points to, for pairs that the teacher did not score.
+            # The last value, which −1 points to, is NaN for pairs that the teacher did not score.
             self.values = np.append(scored.scores[self.scored.first], np.float32(np.nan))
             kept &= np.isfinite(self.scores(queries, documents))
         self.candidates = PairSet(queries[kept], documents[kept], len(tables.documents))
@@ -362,17 +363,20 @@ class NegativeDraws:
                 print(f"{missing:,} of {len(scores):,} {split} pairs have no score by the teacher")
 
     def scores(self, query: int | np.ndarray, documents: list[int] | np.ndarray) -> np.ndarray:
-        """(n,) fp32, the teacher's, of a query's (or of n queries') documents; NaN = not scored."""
+        """The teacher's scores of n documents for one query or n queries: (n,) fp32, NaN = none."""
         return self.values[self.scored.places(query, documents)]
 
     def draw(
         self, pair: int | None, document: int, rng: np.random.Generator
     ) -> tuple[list[int], list[float] | None]:
-        """n distinct documents for a training pair, or for a document and no training query.
+        """Draws n distinct documents for a training pair; pair None = a source without a query.
+
+        Args:
+            document: the row of the relevant document.
 
         Returns:
-            Their rows, and a teacher's 1 + n scores of the pair's document and of them, NaN without
-            a pair.
+            The n rows, and the teacher's scores of `document` and of the n rows: 1 + n values, NaN
+            = not scored (all NaN without a pair); None = no teacher.
         """
         if pair is None:
             rows = self._fill_up([], [document], rng)

@@ -1,4 +1,4 @@
-"""How SEAL learns and reranks: spans that resemble the query; texts of a document's other views."""
+"""SEAL's training and reranking: spans that resemble the query, and texts of further views."""
 
 import zlib
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.texts import BODY, find_views, read_view
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
-# Words at which no span begins (single letters are what is left of contractions).
+# No span begins at these words (single letters are the remains of contractions).
 STOPWORDS = frozenset(
     """
     a about above after again against all am an and any are as at be because been before being
@@ -35,16 +35,17 @@ STOPWORDS = frozenset(
 
 
 def span_weights(query: str, passage: str, temperature: float = 1.0, window: int = 3) -> np.ndarray:
-    """How probable a span starts at each word of the passage (SEAL's supervised targets).
+    """The probability that a span starts at each word of the passage (SEAL's supervised targets).
 
-    The weight of a start is softmax(s / temperature), where s sums, over all windows of `window`
-    words of the query, their indel similarity (whole percents) to the passage's window there. No
-    span starts at a stopword, unless there is nothing else: then every start is equally probable.
+    The weights are softmax(s / temperature). The score s of a start sums, over all windows of
+    `window` words in the query, the indel similarity (rounded to whole percents) between the
+    query's window and the passage's window at that start. No span starts at a stopword; if the
+    passage has only stopwords, every start is equally probable.
 
     Args:
         query, passage: split at white space; compared in lower case.
     Returns:
-        (passage words,) float64, summing to 1; (0,) of a passage without words.
+        (passage words,) float64, summing to 1; (0,) if the passage has no words.
     Raises:
         ValueError: the temperature is not positive.
     """
@@ -68,14 +69,14 @@ def span_weights(query: str, passage: str, temperature: float = 1.0, window: int
 
 
 def _windows(words: list[str], width: int) -> list[str]:
-    """The window that starts at each word; those at the end are shorter."""
+    """The window of words that starts at each word; the last windows are shorter."""
     return [" ".join(words[start : start + width]) for start in range(len(words))]
 
 
 def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws n start words with replacement: (n,) int64, from weights as `span_weights` gives.
+    """Draws n start words with replacement from the weights of `span_weights`: (n,) int64.
 
-    A text without words gives none: (0,).
+    Returns (0,) for a text without words.
     """
     if not len(weights):
         return np.empty(0, dtype=np.int64)
@@ -88,17 +89,18 @@ def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.n
 class SpanExamples(Examples):
     """Query → spans of the document that resemble it: SEAL's targets.
 
-    The weights of the start words are computed once and cached; the spans are drawn in every
-    epoch, from (seed, epoch, pair).
+    The weights of the start words are computed once and cached. The spans are drawn anew in every
+    epoch, from (seed, epoch, place of the example in the epoch).
 
     Args:
-        n_spans: spans a pair and epoch (10 on MS MARCO, 5 on NQ320k in the paper).
-        length: words of a span.
+        n_spans: spans per pair and epoch (10 on MS MARCO, 5 on NQ320k in the paper).
+        length: words per span.
         temperature: T of the softmax over start words.
-        max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words: what
-            lies behind costs time and is never generated. None = the paper's form.
-        separate: each span is an example of its own, so that `data.batch_size` counts spans; else
-            those of a pair are one example, whose query is encoded once.
+        max_tokens: maximum length of a span in tokens; None = not cut (the paper). Search generates
+            keys of 10 tokens, but a span has 10 words: its further tokens cost training time and
+            are never generated.
+        separate: True = each span is an example of its own, so `data.batch_size` counts spans;
+            False = the spans of a pair are one example, whose query is encoded once.
     """
 
     n_spans: Size = 10
@@ -108,7 +110,7 @@ class SpanExamples(Examples):
     separate: bool = False
 
     def prepare(self, tables: TrainingTables) -> Self:
-        """See `Examples`; reads or computes the start weights."""
+        """See `Examples`; also computes the start weights, or reads them from the cache."""
 
         def weights() -> Iterator[dict]:
             for pair in track(tables.pairs, "span weights", total=len(tables.pairs)):
@@ -123,7 +125,7 @@ class SpanExamples(Examples):
 
     @property
     def has_targets(self) -> np.ndarray:
-        # A text may be all characters that the tokeniser drops.
+        # A text may consist only of characters that the tokeniser drops.
         words = TokenColumn(self.tables.documents, "word_starts").lengths
         return (words > 0) & (self.tables.document_tokens.lengths > 0)
 
@@ -148,12 +150,12 @@ class SpanExamples(Examples):
 
 @part("examples")
 class SealExamples(SpanExamples):
-    """Query || body → spans that resemble it, query || NAME → a text of that view, an example each.
+    """Query || body → spans that resemble it; query || NAME → a text of the view NAME.
 
-    The spans are those of `SpanExamples`. The views are the title in full SEAL, and pseudo-queries
-    in MINDER (Li et al. 2023), of which one is drawn. A pair whose document has no text of a view
-    has no example of it. Numbers below the number of pairs are spans, the ones from there on view
-    after view.
+    Spans are drawn as in `SpanExamples`. Full SEAL has the title as its view; MINDER (Li et al.
+    2023) adds pseudo-queries, of which one is drawn. Each view of a pair is an example of its own;
+    there is none if the document has no text of the view. Examples are numbered: first the spans,
+    one number per pair, then the examples of each view in turn.
     """
 
     def prepare(self, tables: TrainingTables) -> Self:
@@ -162,13 +164,13 @@ class SealExamples(SpanExamples):
         Raises:
             ValueError: a special token or the texts of a view are missing, or there are negatives.
         """
-        if self.negatives:  # a title's would have to be titles
+        if self.negatives:  # the negatives of a title would have to be titles
             raise ValueError("data.examples.negatives: must be null in full SEAL")
         prepared = super().prepare(tables)
         prepared.texts, rows = _ViewTexts(tables), prepared.document_rows
         pairs = {BODY: np.arange(len(rows))}
         pairs |= {view: np.flatnonzero(has[rows]) for view, has in prepared.texts.has.items()}
-        # (examples,) of each number its pair and the view that it asks for.
+        # (examples,): the pair of each example, and the view that its source asks for.
         prepared.pair_of = np.concatenate(list(pairs.values()))
         prepared.asked = np.repeat(list(pairs), [len(own) for own in pairs.values()])
         return prepared
@@ -196,22 +198,23 @@ class SealExamples(SpanExamples):
 @part("inputs")
 @dataclass
 class UnsupervisedParts(Inputs):
-    """Parts of a document as sources and targets of each other, for `Indexing`.
+    """Indexing examples in which one part of a document is the source and another the target.
 
-    Drawn uniformly of those that a document has: document → title, span → title, title → span,
-    span → another span (SEAL); of each further view a text of it → a span that resembles it, → the
-    title, → another text of the view (MINDER). Sources carry the special tokens of `SealExamples`.
+    The kind of example is drawn uniformly among those that the document allows. SEAL has document
+    → title, span → title, title → span, and span → another span. MINDER adds, for each further
+    view, a text of the view → a span that resembles it, → the title, and → another text of the
+    view. Sources end with the special tokens of `SealExamples`.
 
     Args:
-        length: words of a span.
-        max_tokens: cut the tokens of a span that is a target.
+        length: words per span.
+        max_tokens: maximum length in tokens of a span that is a target; None = not cut.
     """
 
     length: Size = 10
     max_tokens: Size | None = None
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
-        """See `Inputs`; the targets are the parts'."""
+        """See `Inputs`; `retrieval` gives only the spans that resemble a view's text."""
         prepared = super().prepare(tables, retrieval)
         prepared.texts = _ViewTexts(tables)
         return prepared
@@ -222,7 +225,7 @@ class UnsupervisedParts(Inputs):
         if part not in ("document", "span", "title"):
             return self._draw_from_view(row, part, asked, rng)
         document = self.tables.documents[row]
-        # Two spans that start at different words; a document no longer than one has only one.
+        # The two spans start at different words, unless the document has only one start.
         starts = max(1, len(document["word_starts"]) - self.length + 1)
         chosen = rng.choice(starts, size=2, replace=starts < 2)
         one, another = cut_spans(document, chosen.tolist(), self.length)
@@ -236,7 +239,7 @@ class UnsupervisedParts(Inputs):
         return Example(source, [span], row)
 
     def _parts(self, row: int) -> list[tuple[str, str]]:
-        """The sources of a document's examples, each with the view that it asks for."""
+        """The kinds of examples of a document: (source part, view that the source asks for)."""
         views = [view for view, has in self.texts.has.items() if has[row]]
         titles = [("document", "title"), ("span", "title"), ("title", BODY)]
         found = [*(titles if "title" in views else []), ("span", BODY)]
@@ -262,15 +265,15 @@ class UnsupervisedParts(Inputs):
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        # The source is the whole document or a part of it: nothing to sort by.
+        # Constant: the kind of source is drawn later, so its length is not known here.
         return np.full(len(self.tables.documents), self.length)
 
 
 class _ViewTexts:
-    """The texts of the views that `tokenizer.special_tokens` names, as sources and as targets.
+    """Makes sources and targets from the texts of the views in `tokenizer.special_tokens`.
 
     Attributes:
-        has: view → (documents,) bool, those with a text of it.
+        has: view → (documents,) bool, True = the document has a text in the view.
     """
 
     def __init__(self, tables: TrainingTables):
@@ -292,7 +295,7 @@ class _ViewTexts:
         }
 
     def source(self, tokens: list[int], asked: str) -> list[int]:
-        """What is asked for, between a text, which keeps its length, and what ends it."""
+        """Inserts the special tokens of the requested view before the suffix; nothing is cut."""
         return self.template.append(tokens, self.special_tokens[asked])
 
     def read(self, view: str, row: int) -> list[list[int]]:
@@ -300,12 +303,12 @@ class _ViewTexts:
         return read_view(self.columns[view][row])
 
     def target(self, view: str, row: int, rng: np.random.Generator) -> list[int]:
-        """One of a document's texts in a view, drawn, as a key."""
+        """Draws one of a document's texts in a view and returns it as a key."""
         texts = self.read(view, row)
         return self.end(texts[int(rng.integers(len(texts)))], view)
 
     def end(self, text: list[int], view: str) -> list[int]:
-        """A text of a view as a key: its tokens and what ends it."""
+        """A text of a view as a key: its tokens, the view's end tokens and the stop token."""
         end = self.special_tokens[f"{view}_end"]
         room = max(1, self.longest - len(end))
         return [*text[: room - 1], *end, self.template.stop]
@@ -313,10 +316,10 @@ class _ViewTexts:
 
 @part("segments")
 class SampledSpans:
-    """Spans drawn by similarity to the query, as in training: the paper's rerank setting.
+    """Draws spans by similarity to the query, as in training: the paper's reranking setting.
 
-    So the words that query and document share raise the score. A document without text has no
-    spans; spans without a token are left out.
+    Words that the query and the document share therefore raise the score. A document without text
+    has no spans; spans without a token are left out.
     """
 
     def __init__(
@@ -324,16 +327,16 @@ class SampledSpans:
     ):
         """
         Args:
-            n_spans: spans a document.
-            length: words a span.
+            n_spans: spans per document.
+            length: words per span.
             temperature: T of the softmax over start words.
-            seed: the same pair gets the same spans in every run of the same seed.
+            seed: random seed; the spans of a pair depend on the pair and the seed alone.
         """
         self.n_spans, self.length = n_spans, length
         self.temperature, self.seed = temperature, seed
 
     def __call__(self, query: str, document: dict) -> list[list[int]]:
-        """Token lists of one document."""
+        """Returns the token lists of one document's spans."""
         pair = zlib.crc32(f"{query}\n{document['id']}".encode())
         weights = span_weights(query, document["text"], self.temperature)
         starts = sample_starts(weights, self.n_spans, np.random.default_rng((self.seed, pair)))

@@ -1,4 +1,4 @@
-"""From text columns to token columns: cleaned, joined, tokenised; every step cached."""
+"""From text columns to token columns: cleaning, joining fields, tokenising; each step is cached."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ from gr_mvdr.tokenizers import (
 
 _INTEGERS = List(Value("int32"))
 _WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")
-_LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns its pieces from
+_LEARNED_FROM = 50_000  # most documents, and most queries, that a new tokeniser is trained on
 
 
 def choose_tokenizer(
@@ -61,20 +61,22 @@ def choose_tokenizer(
     skip: Literal["punctuation"] | list[Text] | None = None,
     template: dict[str, Any] | None = None,
 ) -> PreTrainedTokenizerBase:
-    """The tokeniser of a run.
+    """Loads or trains the tokeniser of a run.
 
     Args:
-        documents, queries: the texts a new tokeniser is trained on (training queries only).
-        backbone: name of a pretrained backbone, which brings its own tokeniser.
-        path: of a `tokenizer.json`, such as T5's vocabulary.
-        unit: of a tokeniser made here, "piece" (Unigram) or "word" (for lexical systems).
+        documents, queries: the texts that a new tokeniser is trained on (training queries only).
+        backbone: name of a pretrained backbone; its tokeniser is used unless there is a path.
+        path: path of a `tokenizer.json`, such as T5's vocabulary.
+        unit: "piece" (a Unigram tokeniser is trained if there is no backbone and no path) or "word"
+            (always made from the collection, for lexical systems).
         vocab_size: rows of the embedding table; a trained tokeniser has at most this many pieces.
-        lowercase: of a trained tokeniser.
-        special_tokens: texts by name that a model adds to its sources and targets ("|| title",
+        lowercase: whether a trained tokeniser maps texts to lower case.
+        special_tokens: name → a text that a model adds to its sources and targets ("|| title",
             "@@"); a trained tokeniser learns their characters, which the collection may lack.
-        markers, expansion: tokens that it gets where it lacks them; see `read_template`.
+        markers, expansion: tokens that are added if the vocabulary lacks them; see `read_template`.
         prefix_space: see `load_tokenizer`.
-        skip, template: of the text template, see `RetrievalDataModule.template`.
+        skip, template: settings of the text template; not used here, see
+            `RetrievalDataModule.template`.
 
     Raises:
         ValueError: a given vocabulary does not fit into the embedding table.
@@ -102,7 +104,7 @@ def _make_tokenizer(
     lowercase: bool,
     special: list[str],
 ) -> PreTrainedTokenizerBase:
-    """A tokeniser of the collection's own words or pieces, made once."""
+    """Makes a tokeniser of the collection's words or pieces; the result is cached."""
     made_from = documents._fingerprint, queries._fingerprint
     key = short_hash("unigram/7", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
     if unit == "word":
@@ -120,7 +122,7 @@ def _make_tokenizer(
 
 
 def _spread(table: Dataset, rows: int) -> Dataset:
-    """At most this many rows, evenly spread over a table."""
+    """Selects at most this many rows, evenly spaced."""
     if len(table) <= rows:
         return table
     return table.select(np.linspace(0, len(table) - 1, rows).astype(np.int64))
@@ -133,10 +135,10 @@ def _texts(documents: Dataset, queries: Dataset) -> Iterator[str]:
 
 
 def clean_table(table: Dataset, steps: list[str]) -> Dataset:
-    """Replaces `text`, and `title` where there is one, by their cleaned form.
+    """Replaces the columns `text` and, if there is one, `title` by their cleaned form.
 
     Args:
-        steps: of `clean_text`; none = the table as it is.
+        steps: steps of `clean_text`; [] = return the table unchanged.
 
     Raises:
         ValueError: an unknown step.
@@ -154,11 +156,11 @@ def clean_table(table: Dataset, steps: list[str]) -> Dataset:
 
 
 def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
-    """Replaces `text` by the chosen fields joined with " | ", empty ones left out.
+    """Replaces `text` by the chosen fields joined with " | "; empty fields are left out.
 
     Args:
         documents: columns id, title, text.
-        fields: of "title" and "text", in the order wanted (the papers: title | text).
+        fields: "title", "text" or both, in the order of the result (the papers: title | text).
     """
 
     def join(rows: pa.Table) -> dict[str, list[str]]:
@@ -170,9 +172,9 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
 
 
 def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Adds `tokens` and `word_starts`, see `encode_texts`.
+    """Adds the columns `tokens` and `word_starts`, see `encode_texts`.
 
-    A table with titles also gets `title_tokens`, the ids of the title alone.
+    A table with titles also gets `title_tokens`, the token ids of the title alone.
     """
     titled = "title" in table.column_names
     names = ["tokens", "word_starts", *(["title_tokens"] if titled else [])]
@@ -190,13 +192,13 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
 def encode_texts(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """The token ids of each text, not cut and without special tokens, and where its words start.
+    """The token ids of each text, uncut and without special tokens, and the starts of its words.
 
-    A word is what stands between white space. Its start is the position of its first token, so
+    Words are separated by white space. The start of a word is the position of its first token, so
     that the tokens of a span of words can be cut out of the text's tokens.
     """
     if tokenizer.is_fast:
-        tokenizer(texts[:1], add_special_tokens=False)  # sets options of the model within
+        tokenizer(texts[:1], add_special_tokens=False)  # sets the backend's options
         encoded = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
         starts = [find_word_starts(t, one.offsets) for t, one in zip(texts, encoded, strict=True)]
         return [one.ids for one in encoded], starts
@@ -214,8 +216,8 @@ def find_word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
 
     Args:
         text: W words separated by white space.
-        offsets: the characters [start, end) of each token; a token of white space alone belongs
-            to the word that follows it.
+        offsets: the characters [start, end) of each token; a token of only white space belongs to
+            the word after it.
 
     Returns:
         W ascending token positions.
@@ -231,12 +233,12 @@ def find_word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
 
 
 def cut_spans(document: dict, starts: Sequence[int], length: int) -> list[list[int]]:
-    """The tokens of the `length` words from each start on; fewer at the document's end.
+    """Returns, for each start, the tokens of `length` words, or fewer at the document's end.
 
     Args:
         document: a row with `tokens` and `word_starts`.
-        starts: word numbers.
-        length: in words.
+        starts: numbers of the words at which the spans start.
+        length: words per span.
     """
     tokens = document["tokens"]
     bounds = [*document["word_starts"], len(tokens)]
@@ -247,11 +249,12 @@ def cut_spans(document: dict, starts: Sequence[int], length: int) -> list[list[i
 def replace_titles(
     documents: Dataset, path: str | Path | None, tokenizer: PreTrainedTokenizerBase
 ) -> Dataset:
-    """The documents with other `title_tokens`: those of the texts that a file gives them.
+    """Replaces the documents' `title_tokens` by the tokens of texts from a file.
 
     Args:
-        documents: of `add_tokens`; path: of lines `docid<TAB>text`, one a document. Texts may be
-            equal, and other documents may be named too. None = the documents as they are.
+        documents: a table from `add_tokens`.
+        path: a file of lines `docid<TAB>text`, one per document. Texts may be equal, and the file
+            may name further documents. None = return the documents unchanged.
 
     Raises:
         ValueError: a line breaks the format or names a document again; a document has no line.
@@ -284,15 +287,16 @@ def replace_titles(
 def read_view_texts(
     path: str | Path, documents: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[list[int]]]:
-    """The token ids of the texts that a file gives documents, by the documents' ids.
+    """Document id → the token ids of each text that a file has for the document.
 
     Args:
         path: lines `{"document_id": …, "queries": […]}`, as `experiment=query_generation` writes
-            them, or another form of `data_modules.formats.named_pairs`.
+            them, or another form of `data_modules.formats.named_pairs`. If several lines name a
+            document, it has the texts of all.
 
     Raises:
-        ValueError: a line breaks the format, or names a document that is unknown or was named
-            before, as file:line; the file holds no text that has a token.
+        ValueError: a line breaks the format or names an unknown document (the message names
+            file:line); or no text in the file has a token.
     """
     known, found = set(documents["id"][:]), {}
     for where, identifier, texts in read_generated(Path(path).expanduser()):
@@ -309,10 +313,10 @@ def read_view_texts(
 def add_views(
     documents: Dataset, views: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
 ) -> Dataset:
-    """The documents with a column `NAME_tokens` for each view: the token lists of its texts.
+    """Adds a column `NAME_tokens` for each view: the token lists of each document's texts.
 
     Args:
-        views: name → file; see `read_view_texts`. A document that it does not name has no texts.
+        views: name → file; see `read_view_texts`. Documents that the file does not name have [].
     """
     for view, path in views.items():
         documents = _add_view(documents, f"{view}_tokens", Path(path).expanduser(), tokenizer)
@@ -322,7 +326,7 @@ def add_views(
 def _add_view(
     documents: Dataset, name: str, file: Path, tokenizer: PreTrainedTokenizerBase
 ) -> Dataset:
-    # Read only if the column is not cached yet.
+    # The file is read only if the column is not cached yet.
     texts = cache(lambda: read_view_texts(file, documents, tokenizer))
 
     def tokenise(rows: pa.Table) -> dict[str, list]:
@@ -336,15 +340,15 @@ def _add_view(
 def encode_special_tokens(
     special_tokens: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[int]]:
-    """The token ids of special tokens (name → text), without </s>.
+    """Name → the token ids of a special token's text, without </s>.
 
     Raises:
-        ValueError: the tokeniser does not know all of a text's characters, so that special
-            tokens would read alike.
+        ValueError: the tokeniser does not know all characters of a text; unknown tokens would make
+            special tokens equal.
     """
     found = {}
     for name, text in special_tokens.items():
-        # What the model itself adds may name a special token (T5's "<extra_id_1>").
+        # The text may name one of the tokeniser's own special tokens (T5's "<extra_id_1>").
         encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=False)
         found[name] = encoded["input_ids"]
         if not found[name] or tokenizer.unk_token_id in found[name]:
@@ -353,7 +357,7 @@ def encode_special_tokens(
 
 
 def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of all that a tokeniser does, part of the keys of caches."""
+    """The SHA-256 of everything that determines a tokeniser's output; part of cache keys."""
     if tokenizer.is_fast:
         made_of = tokenizer.backend_tokenizer.to_str()
     else:
@@ -368,13 +372,15 @@ def _map(
     description: str,
     **new: List,
 ) -> Dataset:
-    """The table with further columns `new`, or with others in place of its own.
+    """Returns the table with further columns, or with some of its columns replaced.
 
-    Made once, in a folder next to the table's own file; in memory where it has none.
+    The result is written once, in a folder next to the table's own file; if the table has no file,
+    the result stays in memory.
 
     Args:
-        function: some rows → columns of the same rows.
-        key: names all that the columns depend on.
+        function: maps a batch of rows to columns for these rows.
+        key: identifies everything that the columns depend on.
+        new: name → type of each further column.
     """
     features = Features({**table.features, **new})
     schema = features.arrow_schema
@@ -397,11 +403,11 @@ def _map(
 
 # A tokeniser trained on a collection
 
-# A private character that no text contains; pieces with it are dropped after training.
+# A private-use character that no text contains; pieces with it are dropped after training.
 _MARK = "\ue000"
 _LETTERS = re.compile(r"\w+")
-# Training sees this many letters of a word. A single sequence of 300,000 letters (DNA, base64) has
-# such a number of different substrings that training takes minutes or does not end.
+# Training sees at most this many letters of a word. A single sequence of 300,000 letters (DNA,
+# base64) has so many different substrings that training takes minutes or does not end.
 _LONGEST_WORD = 256
 _LONG_WORD = re.compile(rf"\b(\w{{{_LONGEST_WORD}}})(\w+)")
 
@@ -411,8 +417,8 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Trains a SentencePiece-like Unigram tokeniser with T5's special ids on a collection.
 
-    Of a word longer than 256 letters, training sees the first 256. The trained tokeniser reads
-    such a word whole.
+    Training sees only the first 256 letters of a longer word. The trained tokeniser reads such a
+    word whole.
 
     Args:
         texts: the documents and training queries.
@@ -432,7 +438,7 @@ def train_tokenizer(
     model.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
             tokenizers.pre_tokenizers.Metaspace(),
-            # A comma stuck to a name would make two pieces of one word.
+            # Otherwise a name with a comma attached would become a second piece.
             tokenizers.pre_tokenizers.Punctuation("isolated"),
         ]
     )
@@ -443,12 +449,12 @@ def train_tokenizer(
         unk_token="<unk>",
         show_progress=False,
     )
-    # Training sums floats in the order of its threads: one thread gives the same pieces each time.
+    # The order in which threads add floats varies; with one thread, training is reproducible.
     threads = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         model.train_from_iterator(_with_marked_copies(_cut_long_words(texts)), trainer)
-    except Exception as error:  # `tokenizers` raises nothing more special
+    except Exception as error:  # `tokenizers` raises no more specific class
         if "vocabulary is not large enough" not in str(error):
             raise
         rule = "must be larger than the number of different characters in the texts"
@@ -463,7 +469,8 @@ def train_tokenizer(
 def _cut_long_words(texts: Iterable[str]) -> Iterator[str]:
     """The texts with long words cut to `_LONGEST_WORD` letters; prints how many were cut.
 
-    The letters of what is cut off follow as words of one letter, so that the alphabet is complete.
+    The letters of the part that is cut off follow as one-letter words, so that training sees the
+    complete alphabet.
     """
     count = 0
     for text in texts:
@@ -478,12 +485,12 @@ def _cut_long_words(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _with_marked_copies(texts: Iterable[str]) -> Iterator[str]:
-    """Every text, and a copy of it in which every word ends with a mark.
+    """Yields each text, and then a copy of it in which every word ends with a mark.
 
-    The trainer's first candidates are the strings that occur in at least two *distinct* words, so
-    a word that is part of no other never becomes a piece, however frequent ("was" falls into "▁"
-    and "was", a name into syllables). With a marked twin every word is part of another one. On the
-    almanac this takes 2.2 pieces a word down to 1.2.
+    The trainer's first candidates are the strings that occur in at least two *distinct* words. A
+    word that is not part of another word therefore never becomes a piece, however frequent it is
+    ("was" is split into "▁" and "was", a name into syllables). The marked copies make every word
+    part of another one. On the almanac this lowers the number of pieces per word from 2.2 to 1.2.
     """
     for text in texts:
         yield text
@@ -491,11 +498,11 @@ def _with_marked_copies(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _settled_vocabulary(model: tokenizers.Tokenizer) -> list[tuple[str, float]]:
-    """The trained pieces and scores, without marks and in an order of their own.
+    """The trained pieces and scores, without marked pieces and in a reproducible order.
 
-    The trainer gives the characters that only fill the alphabet the lowest score, 0.0001 more, and
-    so on, in the order of a hash table that differs from one call to the next. Here they share the
-    lowest score; scores are rounded, as sums of floats depend on that order too.
+    Characters that only complete the alphabet get the trainer's lowest score, that score + 0.0001,
+    and so on, in the order of a hash table that changes from call to call. Here they all share the
+    lowest score. Scores are rounded, because sums of floats also depend on that order.
     """
     vocabulary = [(p, round(score, 6)) for p, score in json.loads(model.to_str())["model"]["vocab"]]
     special, pieces = vocabulary[: len(SPECIAL_TOKENS)], dict(vocabulary[len(SPECIAL_TOKENS) :])

@@ -11,7 +11,7 @@ from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection
 from data_modules.tables import cache_table
 from gr_mvdr.options import Count, Rule, Size, checked
 
-_VERSION = "2"  # of the texts: raise it when they change, which a test notices
+_VERSION = "2"  # raise it when the generated texts change; a test notices such a change
 _SPANS = List({"start": Value("int64"), "end": Value("int64")})
 QUESTIONS = Features(
     {
@@ -41,18 +41,21 @@ def almanac(
     The same arguments give the same collection.
 
     Args:
-        n_documents: entries.
-        train_questions, dev_questions, test_questions: of each of the nine tenths of the entries
-            that are seen in training; no two of an entry give and ask the same facts.
-        unseen_questions: of each of the other entries, the split ``test_unseen``.
+        n_documents: number of entries.
+        seed: random seed.
+        train_questions, dev_questions, test_questions: number of questions about each entry seen in
+            training (nine tenths of all); no two about one entry give and ask the same facts.
+        unseen_questions: number of questions about each of the other entries; their split is
+            ``test_unseen``.
 
     Returns:
         A collection whose queries have three more columns: ``kind`` ("name", "description" or
-        "two attributes"), ``gold``, the character spans of the document's ``text`` that answer the
-        question, and ``evidence``, the spans of what the question gives (name, birthplace, ...).
+        "two attributes"); ``gold``, the character spans of the document's ``text`` that answer the
+        question; and ``evidence``, the spans of the facts that the question gives (name,
+        birthplace, …).
 
     Raises:
-        ValueError: an argument out of range, more questions than an entry's facts allow.
+        ValueError: an argument is out of range, or an entry's facts allow too few questions.
     """
     arguments = dict(locals())
     counts = train_questions, dev_questions, test_questions, unseen_questions
@@ -83,9 +86,10 @@ def _documents(world: World) -> Iterator[dict]:
 
 
 def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
-    """The questions on each entry: on a tenth of the entries they are all in the split test_unseen.
+    """Yields the questions about each entry; for a tenth of the entries the split is test_unseen.
 
-    Which question goes to which other split is drawn: facts that are many come early in the list.
+    The questions of the other entries are shuffled before the splits take them, because `ask` lists
+    questions about common facts first.
     """
     order = permutation(world.size, world.seed, "unseen")
     for index in range(world.size):

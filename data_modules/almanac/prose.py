@@ -1,6 +1,6 @@
-"""An entry as prose, where in it each fact is told, and questions that its text answers.
+"""Writes an entry as prose, locates its facts in the text, and asks questions that it answers.
 
-Every question is true of no other entry; gold and evidence are spans of the text.
+The facts that a question gives hold for no other entry. Gold and evidence are spans of the text.
 """
 
 import re
@@ -12,21 +12,21 @@ from data_modules.almanac.world import Entry, said, table
 
 WORDINGS = table("wordings")
 ASKED, PREDICATES = WORDINGS["asked"], WORDINGS["predicates"]
-# How often each kind of question is tried, of eight times.
+# Each attempt at a question picks one of these eight places at random.
 KINDS = ["name"] + ["description"] * 3 + ["two attributes"] * 4
 ATTEMPTS = 800
-MOST_RIVALS = 50  # facts that this many others may share are skipped
+MOST_RIVALS = 50  # a question needs a fact that fewer entries share
 
 
 class Prose(NamedTuple):
-    """`text`, and for each fact told in it the (start, end) of its first mention."""
+    """A text, and fact → the (start, end) of its first mention in the text."""
 
     text: str
     spans: dict[str, tuple[int, int]]
 
 
 def describe(entry: Entry) -> Prose:
-    """Write an entry's text."""
+    """Writes an entry's text."""
     sentences = WORDINGS["sentences"][entry.kind]
     pieces: list[str] = []
     spans: dict[str, tuple[int, int]] = {}
@@ -43,14 +43,14 @@ def describe(entry: Entry) -> Prose:
                 spans.setdefault(fact, (start, length))
         pieces.append(" ")
         length += 1
-    if entry.kind == "event":  # its place is told in its name only
+    if entry.kind == "event":  # the text mentions its place only as a part of its name
         start = spans["name"][0] + entry.name.index(entry.location.name)
         spans["location"] = (start, start + len(entry.location.name))
     return Prose("".join(pieces[:-1]), spans)
 
 
 def fill(entry: Entry, wording: str, choice: int, subject: str = "") -> str:
-    """A question's wording with its facts; {x} is the subject."""
+    """Fills a question's wording with the entry's facts; {x} becomes the subject."""
     return "".join(
         literal + (subject if slot == "x" else _words(entry, slot, choice)[0])
         for literal, slot in parse(wording)
@@ -58,20 +58,20 @@ def fill(entry: Entry, wording: str, choice: int, subject: str = "") -> str:
 
 
 def surface(value, choice: int) -> str:
-    """The words for a fact's value."""
+    """The words for a fact's value; `choice` selects the wording of a concept."""
     if isinstance(value, Entry):
         return value.name
     return value.form(choice) if isinstance(value, tuple) else str(value)
 
 
 def with_article(words: str) -> str:
-    """The words after "a" or "an"."""
+    """Puts "a" or "an" before the words."""
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
 @cache
 def parse(wording: str) -> list[tuple[str, str]]:
-    """A wording as (literal, slot) pairs; the last slot is empty."""
+    """Splits a wording into (literal, slot) pairs; the last slot is empty."""
     parts = [*re.split(r"\{(.*?)\}", wording), ""]
     return list(zip(parts[::2], parts[1::2], strict=True))
 
@@ -83,7 +83,7 @@ def _facts(wording: str) -> list[str]:
 
 
 def _wording(entry: Entry, wordings: list[str], choice: int, fullest: bool) -> str:
-    """A wording whose facts the entry has; if `fullest`, one of those with the most facts."""
+    """Selects a wording whose facts the entry has; `fullest` requires as many facts as possible."""
     fitting = [w for w in wordings if all(getattr(entry, f) is not None for f in _facts(w))]
     if fullest:
         most = max(len(_facts(w)) for w in fitting)
@@ -92,7 +92,7 @@ def _wording(entry: Entry, wordings: list[str], choice: int, fullest: bool) -> s
 
 
 def _words(entry: Entry, slot: str, choice: int) -> tuple[str, str]:
-    """The words of a slot, and the fact that it tells, if any."""
+    """The words for a slot, and the fact that they tell, or ""."""
     if not slot:
         return "", ""
     if slot.lower() in _OTHER_WORDS:
@@ -120,7 +120,7 @@ _OTHER_WORDS = {
 
 
 class Plan(NamedTuple):
-    """What a question gives and asks: `asked` of the entry that alone has these `given` facts."""
+    """The facts of a question: it asks for the fact `asked` of the only entry with `given`."""
 
     kind: str
     given: tuple[str, ...]
@@ -137,7 +137,7 @@ class Question(NamedTuple):
 
 
 def ask(entry: Entry, prose: Prose, wanted: int) -> list[Question]:
-    """`wanted` questions about an entry, or all there are; no two give and ask the same facts."""
+    """Writes up to `wanted` questions about an entry; no two give and ask the same facts."""
     questions: list[Question] = []
     tried: set[tuple] = set()
     for plan, choice in _plans(entry, prose):
@@ -151,7 +151,11 @@ def ask(entry: Entry, prose: Prose, wanted: int) -> list[Question]:
 
 
 def is_unique(entry: Entry, given: tuple[str, ...]) -> bool:
-    """Whether the given facts can be said of no other entry of the kind."""
+    """Whether no other entry of the kind shares all given facts.
+
+    Also False if none of the facts is in `entry.telling`, or if at least `MOST_RIVALS` entries
+    share the rarest of these.
+    """
     fact = next((fact for fact in entry.telling if fact in given), None)
     if fact is None:
         return False
@@ -163,13 +167,13 @@ def is_unique(entry: Entry, given: tuple[str, ...]) -> bool:
 
 
 def told_in(fact: str) -> str:
-    """The fact of the text that a given fact is read from: a decade's year, the story's hero."""
+    """The fact in the text that implies this fact: the year of a decade, the story of a hero."""
     fact = fact.removesuffix("_decade").removesuffix("_century")
     return "story" if fact == "hero" else fact
 
 
 def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[Plan, int]]:
-    """Plans drawn at random, each with random bits for its wording."""
+    """Yields random plans, each with random bits that select its wording."""
     asked = [fact for fact in ASKED[entry.kind] if fact in prose.spans]
     facts = [fact for fact in PREDICATES[entry.kind] if told_in(fact) in prose.spans]
     single = [fact for fact in WORDINGS["descriptive"][entry.kind] if fact in facts]
@@ -214,7 +218,7 @@ def _write(entry: Entry, prose: Prose, plan: Plan, choice: int) -> Question:
 
 
 def _clause(entry: Entry, facts: tuple[str, ...], choice: int) -> str:
-    """Predicates joined by "and", in any order, no two of which begin with the same verb."""
+    """Joins predicates by "and" in random order; they begin with different words if possible."""
     facts = facts[::-1] if choice & 1 else facts
     wordings: list[str] = []
     for i, fact in enumerate(facts):

@@ -1,8 +1,8 @@
 """The invented world: names, people and what they make, places and what happens in them.
 
-Document i of the almanac is slot i % 25 of block i // 25 of LAYOUT. An entry's facts are draws from
-(seed, number); its relations are shuffles of numbers, held as tables. The words are data:
-names.toml, concepts.toml and wordings.toml.
+Document i is the entry in slot i % 25 of block i // 25; LAYOUT gives the kind of each slot. An
+entry's facts are drawn from (seed, number). Relations between entries are permutations of their
+numbers, kept as tables. The words are in names.toml, concepts.toml and wordings.toml.
 """
 
 import tomllib
@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# In every prefix settlements come first: no more buildings and events than places to be in.
+# Every prefix has at least as many settlements as buildings and events together.
 LAYOUT = "SPWPEPSPWPBPWPSPWPEPWPSPB"
 LETTERS = {"P": "person", "S": "settlement", "W": "work", "E": "event", "B": "building"}
 SLOTS = {
@@ -20,31 +20,31 @@ SLOTS = {
     for letter, kind in LETTERS.items()
 }
 _MASK = (1 << 64) - 1
-_ROUNDS = 3  # of a shuffle
+_ROUNDS = 3  # rounds of a permutation
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """The data file of this name."""
+    """Reads the data file NAME.toml."""
     return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 class Concept(tuple):
-    """The wordings of one meaning; the first is the one that titles use."""
+    """The wordings of one meaning; titles use the first."""
 
     def form(self, choice: int) -> str:
         return self[choice % len(self)]
 
 
 class Phrase(tuple):
-    """Concepts said one after another: verb, object, region."""
+    """A sequence of concepts, such as verb, object, region."""
 
     def form(self, choice: int) -> str:
         return " ".join(c.form(choice >> 3 * i) for i, c in enumerate(self))
 
 
 def concepts(value: Any) -> Any:
-    """The concepts of a string "first wording / second", of a list of such, or of a table."""
+    """Turns strings "first wording / second", also within lists and tables, into concepts."""
     if isinstance(value, str):
         return Concept(value.split(" / "))
     if isinstance(value, dict):
@@ -65,7 +65,7 @@ def _salt(name: str, seed: int) -> int:
 
 
 def draw(seed: int, name: str, number: int) -> int:
-    """A uniform 64-bit integer, a function of its arguments only (SplitMix64's finaliser)."""
+    """A uniform 64-bit integer that depends only on the arguments (SplitMix64's finaliser)."""
     x = (_salt(name, seed) + number * 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -73,10 +73,11 @@ def draw(seed: int, name: str, number: int) -> int:
 
 
 def permutation(size: int, seed: int, name: str, count: int | None = None) -> list[int]:
-    """The first `count` numbers of a shuffle of range(size); None = all.
+    """The first `count` numbers of a random permutation of range(size); None = all.
 
-    Rounds of multiplying by an odd number and folding the upper half onto the lower one shuffle
-    the numbers below a power of two; those that leave range(size) are sent on until they return.
+    Each round multiplies by an odd number, adds a constant, and XORs the upper half of the bits
+    onto the lower half. This permutes the numbers below a power of two. A result outside
+    range(size) goes through the rounds again until it lies inside.
     """
     bits = max(1, (size - 1).bit_length())
     mask, half = (1 << bits) - 1, (bits + 1) // 2
@@ -97,20 +98,20 @@ def permutation(size: int, seed: int, name: str, count: int | None = None) -> li
 
 
 def shuffled(items: list[str], seed: int, name: str) -> list[str]:
-    """The items in another order."""
+    """The items in random order."""
     return [items[number] for number in permutation(len(items), seed, name)]
 
 
 class Names:
     """The names of a world with this many entries; different numbers have different names.
 
-    A person has a given name and a surname of two parts; a place a name of two parts, with or
-    without a word before it; a work a title of ordinary words, with or without a place. Small
-    collections use few parts, so that most names belong to several entries.
+    A person has a given name and a two-part surname. A place has a two-part name, with or without a
+    word before it. A work has a title of ordinary words, with or without a place. Small collections
+    use few given names, surnames and place names, so that most of them occur in several entries.
     """
 
     def __init__(self, seed: int, people: int, places: int, rivers: int, works: int):
-        # Women and men in turn: an even number is a woman's name.
+        # Women's and men's names alternate: those at even places are women's names.
         both = zip(_parts("women"), _parts("men"), strict=True)
         given = [name for pair in both for name in pair]
         self.given = given[: max(16, round(40 * (people / 200) ** 0.25))]
@@ -126,12 +127,12 @@ class Names:
         self.titles = shuffled(_titles(), seed, "titles")[: max(10, round(0.6 * works))]
 
     def person(self, number: int) -> tuple[str, str, bool]:
-        """(given name, surname, is a woman)."""
+        """(given name, surname, whether the person is a woman)."""
         surname, given = divmod(self.codes[number], len(self.given))
         return self.given[given], self.surnames[surname], given % 2 == 0
 
     def title(self, number: int, places: int) -> str:
-        """A work's title; when the plain ones are used up, "... of <one of the places>"."""
+        """A work's title; once the plain titles are used up, "<title> of <place>"."""
         repeat, title = divmod(number, len(self.titles))
         if repeat == 0:
             return self.titles[title]
@@ -139,7 +140,7 @@ class Names:
 
 
 class PlaceNames:
-    """Two-part names, shared by several: "Velsund", "Upper Velsund", "New Velsund"."""
+    """Two-part names that several places share: "Velsund", "Upper Velsund", "New Velsund"."""
 
     def __init__(self, kind: str, wanted: int, seed: int):
         self.bases = shuffled(_compounds(kind), seed, kind)[: max(3, round(0.6 * wanted))]
@@ -150,7 +151,7 @@ class PlaceNames:
         repeat, base = divmod(number, len(self.bases))
         if repeat == 0:
             return self.bases[base]
-        # Which word goes with which base differs, so that no word marks all second names.
+        # The word depends on the base as well, so that no word marks all second names.
         return f"{self.words[(base + repeat) % len(self.words)]} {self.bases[base]}"
 
 
@@ -177,7 +178,7 @@ def _titles() -> list[str]:
 
 
 class Order(NamedTuple):
-    """A shuffle of numbers: the place of each number, and the number at each place."""
+    """A permutation of range(size): the place of each number, and the number at each place."""
 
     places: list[int]
     numbers: list[int]
@@ -186,8 +187,8 @@ class Order(NamedTuple):
 class World:
     """The entries of an almanac of `size` documents.
 
-    Entries of a kind are numbered; their position in the block (number % entries of the kind in a
-    block) decides their trade or medium. The same arguments make the same world.
+    The entries of each kind are numbered. The position of an entry in its block (number % entries
+    of the kind per block) determines its trade or medium. Equal arguments give equal worlds.
     """
 
     def __init__(self, size: int, seed: int):
@@ -205,24 +206,24 @@ class World:
         )
 
     def entry(self, index: int) -> "Entry":
-        """The entry of document `index`."""
+        """The entry that document `index` describes."""
         block, slot = divmod(index, len(LAYOUT))
         kind = LETTERS[LAYOUT[slot]]
         return self.find(kind, block * len(SLOTS[kind]) + SLOTS[kind].index(slot))
 
     def find(self, kind: str, number: int) -> Any:
-        """The entry of a kind by its number in the kind."""
+        """The entry of a kind with this number."""
         return KINDS[kind](self, number)
 
     def blocks(self, kind: str, position: int) -> int:
-        """How many entries of a kind have this position in their block."""
+        """The number of entries of a kind that have this position in their block."""
         return self._blocks(SLOTS[kind][position])
 
     def _blocks(self, slot: int) -> int:
         return (self.size - slot + len(LAYOUT) - 1) // len(LAYOUT)
 
     def sharing(self, kind: str, fact: str) -> dict[Any, list[int]]:
-        """What can be said of a fact (`said`) → the numbers of all entries of the kind it fits."""
+        """Value of a fact (see `said`) → the numbers of all entries of the kind with this value."""
         if (kind, fact) not in self._sharing:
             numbers = self._sharing[kind, fact] = defaultdict(list)
             for number in range(self.count[kind]):
@@ -230,7 +231,7 @@ class World:
         return self._sharing[kind, fact]
 
     def order(self, name: str, size: int) -> Order:
-        """The order of this name, of range(size)."""
+        """The permutation of range(size) that belongs to this name; cached."""
         if (name, size) not in self._orders:
             places = permutation(size, self.seed, name)
             numbers = sorted(range(size), key=places.__getitem__)
@@ -238,19 +239,19 @@ class World:
         return self._orders[name, size]
 
     def target(self, name: str, source: int, sources: int, targets: int) -> int:
-        """The number in range(targets) that this one of range(sources) is related to.
+        """The number in range(targets) to which the relation maps `source`, in range(sources).
 
-        The relation of a name is spread evenly: each target has as many sources as any other.
+        The relation is even: the numbers of sources of two targets differ by at most one.
         """
         return self.order(name, max(sources, targets)).places[source] % targets
 
     def draw(self, name: str, number: int) -> int:
-        """A uniform 64-bit integer that belongs to this name and number."""
+        """A uniform 64-bit integer that depends only on the world's seed, the name and number."""
         return draw(self.seed, name, number)
 
     @cached_property
     def first_works(self) -> dict[int, "Work"]:
-        """The number of a person → the first of the works that the person made."""
+        """Number of a person → the person's earliest work."""
         works = [Work(self, number) for number in range(self.count["work"])]
         first: dict[int, Work] = {}
         for work in sorted(works, key=lambda work: (work.year, work.turn)):
@@ -258,15 +259,15 @@ class World:
         return first
 
 
-fact = cached_property  # of an entry, computed when first asked for
+fact = cached_property  # a fact of an entry, computed on first access
 
 
 class Entry:
-    """One entry of the world. Its facts are attributes, computed when first asked for.
+    """One entry of the world. Its facts are attributes, computed on first access.
 
     A fact is a string, a year, a Concept or another entry; None if the entry has no such fact.
-    Every kind has `name` and `noun`, the concept of what it is. `telling` are the facts that few
-    entries of the kind share, the rarest first: every question gives one of them.
+    Every entry has a `name` and a `noun`, the concept of what it is. `telling` lists the facts that
+    few entries of the kind share, the rarest first; every question gives one of them.
     """
 
     kind: str
@@ -276,7 +277,7 @@ class Entry:
 
     def __init__(self, world: World, number: int):
         self.world, self.number = world, number
-        # Its block, and its place among the entries of its kind in the block.
+        # The entry's block, and its position among the entries of its kind in the block.
         self.block, self.position = divmod(number, len(SLOTS[self.kind]))
 
     def __eq__(self, other: object) -> bool:
@@ -292,7 +293,7 @@ class Entry:
         return options[self.draw(name) % len(options)]
 
     def linked(self, name: str, target: str):
-        """The entry of another kind that the relation of this name leads to."""
+        """The entry of the kind `target` to which the relation `name` maps this entry."""
         count = self.world.count
         sizes = count[self.kind], count[target]
         return self.world.find(
@@ -301,35 +302,35 @@ class Entry:
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
-        """The positions in the block whose entries have one name."""
+        """Pairs of positions in the block whose entries have the same name."""
         return []
 
     @fact
     def _namesakes(self) -> list[int]:
-        """The numbers of the entries of this name, at most two."""
+        """The numbers of the entries with this entry's name, itself included; at most two."""
         pair = next((p for p in self._pairs if self.position in p), (self.position,))
         numbers = [self.number - self.position + position for position in pair]
         return [n for n in numbers if n < self.world.count[self.kind]]
 
     @fact
     def namesake(self) -> "Entry | None":
-        """The other entry of the same name."""
+        """The other entry with the same name, or None."""
         others = (number for number in self._namesakes if number != self.number)
         return next((self.world.find(self.kind, number) for number in others), None)
 
     @fact
     def namesake_noun(self) -> tuple[str, ...] | None:
-        """What the other entry of the name is."""
+        """The noun of the namesake, or None."""
         return self.namesake and self.namesake.noun
 
     @fact
     def title(self) -> str:
-        """The name, with what tells it from another entry of that name."""
+        """The name, followed by the noun in parentheses if there is a namesake."""
         return f"{self.name} ({self.noun[0]})" if self.namesake else self.name
 
     @fact
     def elsewhere(self) -> "Entry | None":
-        """A place that has nothing else to do with the entry."""
+        """A settlement that is unrelated to the entry; None if the drawn one is related."""
         settlements = self.world.count["settlement"]
         place = self.world.find("settlement", self.draw("elsewhere") % settlements)
         own = (getattr(self, fact, None) for fact in ("birthplace", "home", "setting", "venue"))
@@ -337,18 +338,18 @@ class Entry:
 
 
 def said(entry: Entry, fact: str) -> Any:
-    """What can be said of an entry's fact: of another entry its name, which two may share."""
+    """A fact's value as texts give it: another entry by its name, which two entries may share."""
     value = getattr(entry, fact)
     return value.name if isinstance(value, Entry) else value
 
 
 def picked(options: list, name: str) -> fact:
-    """A fact that is one of these options."""
+    """Defines a fact that is one of these options, drawn at random."""
     return fact(lambda entry: entry.pick(options, name))
 
 
 def linked_to(target: str, name: str, unlike: str | None = None) -> fact:
-    """A fact: the entry where the relation of this name leads; none if the fact `unlike` is it."""
+    """Defines a fact: the entry where the relation leads; None if the fact `unlike` is the same."""
 
     def find(entry: Entry) -> Entry | None:
         found = entry.linked(name, target)
@@ -358,7 +359,10 @@ def linked_to(target: str, name: str, unlike: str | None = None) -> fact:
 
 
 def decade_of(year: str) -> property:
-    """A fact: what follows "in the" for the decade of a year; "1800s" could be a century."""
+    """Defines a fact: the words after "in the" for the decade of a year.
+
+    A century's first decade is "years 1800 to 1809", since "1800s" could mean the century.
+    """
 
     def decade(entry: Entry) -> str:
         first = getattr(entry, year) // 10 * 10
@@ -368,7 +372,7 @@ def decade_of(year: str) -> property:
 
 
 def peer_of(person: str, name: str, unlike: str | None = None) -> fact:
-    """A fact: someone as old as the person of another fact; none if the fact `unlike` is it."""
+    """Defines a fact: a `peer` of the fact `person`; None if the fact `unlike` is the same."""
 
     def find(entry: Entry) -> Entry | None:
         known = getattr(entry, person)
@@ -381,20 +385,20 @@ def peer_of(person: str, name: str, unlike: str | None = None) -> fact:
 # People
 
 PROFESSIONS = [concepts(trade["professions"]) for trade in table("concepts")["trades"]]
-# A verb and its objects, which may depend on the profession.
+# For each trade, a verb and its objects; in some trades the objects depend on the profession.
 DEEDS = [
     (concepts(trade["verb"]), concepts(trade["objects"])) for trade in table("concepts")["trades"]
 ]
 PRIZES = [f"the {prize}" for prize in NAMES["prizes"]]
 REGIONS, HEROES, PLOTS = CONCEPTS["regions"], CONCEPTS["heroes"], CONCEPTS["plots"]
-TRADES = len(PROFESSIONS)  # people in a block, one of each kind of trade
+TRADES = len(PROFESSIONS)  # also the number of people in a block, one of each trade
 WRITER, COMPOSER, PAINTER, DIRECTOR, ARCHITECT, OTHER_WRITER = 0, 2, 3, 4, 5, 1
 OTHER_TRADES = [position for position in range(TRADES) if position != DIRECTOR]
 GENERATION = 30  # years
 
 
 class Person(Entry):
-    """A person; people of the same position in their blocks are of the same kind of trade."""
+    """A person; people at the same position in their blocks have the same trade."""
 
     kind = "person"
     telling = ("name", "opus", "correspondent", "teacher", "birthplace", "home", "deed")
@@ -426,12 +430,12 @@ class Person(Entry):
 
     @property
     def _peers(self) -> int:
-        """How many people are of this kind of trade."""
+        """The number of people with the same trade."""
         return self.world.blocks("person", self.position)
 
     @fact
     def _deed(self) -> tuple[int, int]:
-        """The numbers of the deed's object and of its region."""
+        """The number of the deed's object and the number of its region."""
         objects = DEEDS[self.position][1]
         count = sum(map(len, objects.values())) if isinstance(objects, dict) else len(objects)
         sizes = self._peers, count * len(REGIONS)
@@ -441,7 +445,7 @@ class Person(Entry):
     @fact
     def noun(self) -> Concept:
         professions = PROFESSIONS[self.position]
-        if isinstance(DEEDS[self.position][1], dict):  # the deed belongs to one of them
+        if isinstance(DEEDS[self.position][1], dict):  # the deed determines the profession
             return professions[self._deed[0] % len(professions)]
         return self.pick(professions, "profession")
 
@@ -455,10 +459,10 @@ class Person(Entry):
 
     @property
     def opus(self) -> "Work | None":
-        """The first of the person's works."""
+        """The person's earliest work, or None."""
         return self.world.first_works.get(self.number)
 
-    # Life: people of a trade are born in the order of their age.
+    # Life. `_age` is the person's place in the trade's order of birth.
 
     @fact
     def _age(self) -> int:
@@ -478,14 +482,14 @@ class Person(Entry):
     died_decade = decade_of("died")
 
     def working_year(self, choice: int) -> int:
-        """A year in which the person could make something."""
+        """A year in which the person could have made something."""
         first = self.born + 23
         return first + choice % (min(self.died, self.born + 75) - first)
 
     @fact
     def teacher(self) -> "Person | None":
-        """Of the same trade and a generation older; three people share a teacher."""
-        places = self._peers * GENERATION / _births(self.position)[1]  # in the order of age
+        """Someone of the same trade, a generation older, or None; three people share a teacher."""
+        places = self._peers * GENERATION / _births(self.position)[1]  # in the order of birth
         older = self._age // 3 * 3 - 3 * max(1, round(places / 3))
         teacher = _aged(self.world, self.position, older)
         return teacher if teacher and 16 <= self.born - teacher.born <= 55 else None
@@ -494,7 +498,10 @@ class Person(Entry):
     home = linked_to("settlement", "home", unlike="birthplace")
 
     def peer(self, choice: int) -> "Person | None":
-        """Someone as old, `choice` + 1 trades further; for a film director, another director."""
+        """Someone at the same place in the order of birth of another trade, or None.
+
+        `choice` gives the distance to that trade. A film director's peer is another director.
+        """
         if self.position == DIRECTOR:
             return _aged(self.world, DIRECTOR, self._age ^ 1)
         place = OTHER_TRADES.index(self.position) + 1 + choice % (len(OTHER_TRADES) - 1)
@@ -502,7 +509,10 @@ class Person(Entry):
 
     @fact
     def correspondent(self) -> "Person | None":
-        """No two people write to the same one: those of an age, so many trades further."""
+        """A peer; no two people have the same correspondent.
+
+        All people at one place in the order of birth move on by the same number of trades.
+        """
         return self.peer(self.world.draw("correspondents", self._age))
 
     @fact
@@ -515,7 +525,7 @@ class Person(Entry):
 
 
 def _births(position: int) -> tuple[int, int]:
-    """The first year of birth and the number of years; there was no film before."""
+    """A trade's first year of birth and number of years; film directors are born later."""
     return (1880, 40) if position == DIRECTOR else (1720, 180)
 
 
@@ -524,21 +534,21 @@ def _ages(world: World, position: int) -> Order:
 
 
 def _aged(world: World, position: int, age: int) -> Person | None:
-    """The person at this place in a trade's order of age."""
+    """The person at this place in a trade's order of birth; None if out of range."""
     people = _ages(world, position).numbers
     return Person(world, people[age] * TRADES + position) if 0 <= age < len(people) else None
 
 
 # Works
 
-# The medium and the maker's trade, by the work's position in its block.
+# The medium and the maker's trade for each position of a work in its block.
 MEDIUMS = ["book", "music", "picture", "film", "book"]
 MAKERS = [WRITER, COMPOSER, PAINTER, DIRECTOR, OTHER_WRITER]
 KINDS_OF_WORK = concepts(table("concepts")["media"])
 
 
 class Work(Entry):
-    """A work; in each block two, of different media, have the same title."""
+    """A work; in each block, two works of different media have the same title."""
 
     kind = "work"
     telling = ("name", "maker", "dedicatee", "setting", "venue", "story")
@@ -563,7 +573,10 @@ class Work(Entry):
 
     @fact
     def turn(self) -> tuple[int, int]:
-        """Which of the maker's works it is, and the maker's block; some people have no work."""
+        """The work's number among its maker's works, and the maker's block.
+
+        Some people have no work.
+        """
         works = self.world.blocks("work", self.position)
         active = max(1, self.world.blocks("person", MAKERS[self.position]) * 3 // 5)
         order = self.world.order(f"maker {self.position}", max(works, active))
@@ -633,7 +646,7 @@ class Settlement(Entry):
 
     @fact
     def neighbour(self) -> "Settlement":
-        """The next one along a road that goes round through all of them."""
+        """The next settlement on a circular road through all settlements."""
         road = self.world.order("road", self.world.count["settlement"])
         place = (road.places[self.number] + 1) % len(road.numbers)
         return Settlement(self.world, road.numbers[place])
@@ -663,7 +676,7 @@ class Building(Entry):
 
     @fact
     def name(self) -> str:
-        """After a person without a namesake, if well known by then, or after the place."""
+        """Named after a person without a namesake who was over 30 then, else after the place."""
         someone = self.linked("honour", "person")
         known = someone.namesake is None and someone.born + 30 < self.completed
         return f"{someone.name if known else self.location.name} {self.noun[0].title()}"
@@ -704,8 +717,8 @@ class Building(Entry):
 
 FIRST_YEAR, YEARS = 1765, 175
 LEADER_AGE = 42
-# `title` takes the place, `years` are the first and the one after the last, `role` is the part of
-# the best-known person.
+# `title` is a format for the place's name; `years` are the first year and the year after the last;
+# `role` describes the part that the leader took.
 HAPPENINGS = table("concepts")["happenings"]
 
 
@@ -731,7 +744,7 @@ class Event(Entry):
 
     @fact
     def _years(self) -> float:
-        """From the first year to the event's."""
+        """The number of years from FIRST_YEAR to the event."""
         count = self.world.count["event"]
         return self.world.order("event", count).places[self.number] * YEARS / count
 
@@ -757,7 +770,7 @@ class Event(Entry):
 
     @fact
     def leader(self) -> Person | None:
-        """Someone of about the right age, not a film director."""
+        """Someone about LEADER_AGE years old, not a film director; None if there is nobody."""
         position = OTHER_TRADES[self.draw("leader") % len(OTHER_TRADES)]
         start, years = _births(position)
         born = FIRST_YEAR - LEADER_AGE + self._years - start
