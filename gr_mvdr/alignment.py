@@ -18,9 +18,9 @@ Direction = Literal["query_to_document", "document_to_query"]
 
 
 def other_side(direction: Direction) -> int:
-    """The axis of (…, M, N) over which a token chooses, that of the *other* side: −2 (M) or −1 (N).
+    """Returns the axis of (…, M, N) along which a token chooses: −2 (M) or −1 (N).
 
-    A query token chooses among document tokens under "query_to_document".
+    Under "query_to_document", a query token chooses among document tokens: −2.
     """
     return {"query_to_document": -2, "document_to_query": -1}[direction]
 
@@ -31,7 +31,7 @@ def pair_mask(document_mask: Tensor, query_mask: Tensor) -> Tensor:
 
 
 class Tokens(NamedTuple):
-    """Masks (bool) and ids (int64), (…, M) and (…, N); their leading axes broadcast to S's."""
+    """Masks (bool) and ids (int64), (…, M) and (…, N); leading axes broadcast to those of S."""
 
     document_mask: Tensor
     query_mask: Tensor
@@ -65,11 +65,11 @@ class Alignment:
 class Selection(Alignment):
     """A hard query-to-document alignment: each query token takes its K best allowed tokens.
 
-    A subclass says which tokens and pairs are allowed, and K.
+    A subclass defines which tokens and pairs are allowed, and K.
     """
 
     def candidates(self, tokens: Tokens) -> Tokens:
-        """The tokens, with those that may not align masked out."""
+        """Returns the tokens; those that may not align are masked out."""
         return tokens
 
     def pairs(self, tokens: Tokens) -> Tensor | None:
@@ -86,17 +86,17 @@ class Selection(Alignment):
         return real if pairs is None else real & pairs
 
     def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """The non-zero entries of A, without the rest of it.
+        """Returns the non-zero entries of A: their rows and their similarities.
 
         Args:
-            masked: (…, M, N) S without gradient, −inf at document tokens that are no candidates;
+            masked: (…, M, N) S without gradient, −inf at document tokens that are not candidates;
                 fastest if M is the contiguous axis.
             tokens: the candidates.
 
         Returns:
             chosen: (…, K, N) int64 rows of S, the best first; ties go to the lowest row. Every
-                entry is a valid row, also where A is zero.
-            best: (…, K, N) the similarity there; −inf where A is zero instead of one.
+                entry is a valid row, even where A is zero.
+            best: (…, K, N) the similarities at these rows; −inf where A is 0 rather than 1.
         """
         if (pairs := self.pairs(tokens)) is not None:
             masked = masked.masked_fill(~pairs, -torch.inf)
@@ -110,7 +110,7 @@ class Selection(Alignment):
         # −inf, not 0: padding must lose even against a negative similarity.
         masked = similarity.detach().masked_fill(~tokens.document_mask.unsqueeze(-1), -torch.inf)
         chosen, best = self.choose(masked, tokens)
-        # Added: a row may be chosen again where A is zero.
+        # Adds rather than assigns: an entry with A = 0 may repeat a chosen row.
         return aligned.scatter_add_(-2, chosen, (best > -torch.inf).to(similarity.dtype))
 
 
@@ -138,7 +138,7 @@ def MaxSim(direction: Direction = "query_to_document") -> "TopK | MaxOverQuery":
 
 @dataclass(frozen=True)
 class MaxOverQuery(Alignment):
-    """`MaxSim("document_to_query")`: the other direction with the sides exchanged."""
+    """`MaxSim("document_to_query")`: `TopK(1)` with the two sides exchanged."""
 
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
         return TopK(1)(similarity.mT, tokens.query_mask, tokens.document_mask).mT
@@ -166,9 +166,9 @@ def FirstToken() -> FirstK:
 @part("alignment")
 @dataclass(frozen=True)
 class LexicalMaxSim(Selection):
-    """MaxSim among document tokens of the query token's own id (COIL; aligner §2.2).
+    """MaxSim over the document tokens with the query token's id (COIL; aligner §2.2).
 
-    A query token that does not occur in the document adds nothing.
+    A query token that does not occur in the document contributes nothing.
     """
 
     def pairs(self, tokens: Tokens) -> Tensor:
@@ -180,7 +180,7 @@ class LexicalMaxSim(Selection):
 @part("alignment")
 @dataclass(frozen=True)
 class TopP(Selection):
-    """`TopK` with k = max(⌊p·m⌋, 1), m the document's real tokens (aligner §3.1)."""
+    """`TopK` with k = max(⌊p·m⌋, 1) for a document of m real tokens (aligner §3.1)."""
 
     p: Proportion
 
@@ -207,11 +207,11 @@ class InBatchTopK(Selection):
         Z = |{j : Â_ij = 1 for some i in d}|                    (§3.1) `normaliser("alignment")`
         L = −log (exp(f(q, d⁺)/τ) / Σ_b exp(f(q, d_b)/τ))  (§2.1, Eq. 5) `InBatchCrossEntropy(τ)`
 
-    The paper has no temperature, which is τ = 1. All similarities equal to the k-th count (copies
-    of a document are equal up to rounding only).
-    The batch is the first axis of S, if there is one before (M, N): S (D, …, M, N) of all pairs
-    (documents, queries), or (D, M, N) of D documents and one query. This is the only alignment
-    that depends on the other documents of the batch.
+    The paper has no temperature: τ = 1. Similarities equal to the k-th best count, too, but those
+    of copies of a document may differ by rounding.
+    If S has axes before (M, N), the first is the batch: S is (D, …, M, N) for all pairs of D
+    documents and the queries, or (D, M, N) for D documents and one query. This is the only
+    alignment that depends on the other documents of the batch.
     """
 
     k: Size
@@ -221,7 +221,7 @@ class InBatchTopK(Selection):
         pool = masked.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf).mT
         if pool.dim() > 2:
             pool = pool.movedim(0, -2).flatten(-2)  # (…, N, D·M)
-        # A pool of fewer than k tokens is retrieved whole.
+        # A pool of fewer than k tokens is retrieved completely.
         least = pool.topk(min(self.k, pool.shape[-1])).values[..., -1].unsqueeze(-2)
         return chosen, best.masked_fill(best < least, -torch.inf)
 
@@ -229,7 +229,7 @@ class InBatchTopK(Selection):
 @part("alignment")
 @dataclass(frozen=True)
 class Softmax(Alignment):
-    """A = softmax of S over the other side, "document_to_query" as in gr_as_mvdr Eq. 16."""
+    """A = softmax of S over the other side's tokens ("document_to_query": gr_as_mvdr Eq. 16)."""
 
     direction: Direction = "document_to_query"
 
@@ -245,8 +245,8 @@ class SoftTopK(Alignment):
     """Differentiable alignment: a query token's weights sum to min(k, m) (aligner §A.2, Eq. 9).
 
     Attributes:
-        k: how many document tokens a query token aligns with.
-        epsilon: ε > 0, the entropy's weight; towards 0 this is `TopK`.
+        k: number of document tokens that a query token aligns with.
+        epsilon: ε, the weight of the entropy; as ε → 0 this becomes `TopK`.
         solver, iterations: see `gr_mvdr.salience.relaxed_top_k`.
     """
 

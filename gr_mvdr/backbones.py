@@ -1,6 +1,6 @@
 """Backbones: any Hugging Face encoder or encoder-decoder, or a small T5 from a config.
 
-A loaded backbone has a `template` (`gr_mvdr.template.TextTemplate`), the tokens around its texts.
+A loaded backbone has a `template` (`gr_mvdr.template.TextTemplate`): the tokens that frame a text.
 """
 
 import copy
@@ -40,15 +40,15 @@ from gr_mvdr.template import TextTemplate
 # Any other name may be a kernel on the hub, which transformers would fetch and run.
 Attention = Literal["sdpa", "eager"]
 _T5 = ("t5", "mt5", "umt5")
-# Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
-# on the hub that transformers would fetch and run: eager first, then the one asked for.
+# Only tensors are loaded. A folder's configuration could name an attention kernel on the hub, which
+# transformers would fetch and run: models load with eager attention, then get the requested one.
 _WEIGHT_OPTIONS = {
     "attn_implementation": "eager",
     "trust_remote_code": False,
     "weights_only": True,
 }
 _POSITIONS = ("position_embeddings", "embed_positions")
-# Weights of a decoder's layers, which a new decoder of another depth does not take over.
+# Weights of a decoder's layers: a new decoder does not inherit them.
 _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
 
 
@@ -66,30 +66,35 @@ def load_backbone(
     decodes: bool = False,
     decoder_layers: Size | None = None,
 ) -> PreTrainedModel:
-    """An encoder: token ids (B, L) → token vectors (B, L, hidden_size); or an encoder-decoder.
+    """Loads or builds an encoder or an encoder-decoder.
+
+    An encoder maps token ids (B, L) to token vectors (B, L, hidden_size).
 
     Args:
-        name: a model of the hub or a folder: `google/t5-v1_1-base`, `bert-base-uncased`,
-            `answerdotai/ModernBERT-base`. As an encoder, an encoder-decoder loses its decoder. None
-            builds a small T5.
-        dropout_rate: of the new or the pretrained model; None = the pretrained model's own.
-        attention: "eager" is faster for small models on a CPU, and used by families without "sdpa".
+        name: a hub name or a folder: `google/t5-v1_1-base`, `bert-base-uncased`,
+            `answerdotai/ModernBERT-base`. None builds a small T5.
+        dropout_rate: None = the pretrained model's own rate, or 0 for a new model.
+        attention: "eager" is faster for small models on a CPU; families without "sdpa" always use
+            it.
         shape: T5Config values of a new model (vocab_size, d_model, num_layers, …); a pretrained
-            model brings its own.
-        gradient_checkpointing: in training every layer keeps only its input and is recomputed in
-            the backward pass: a third more time, a fraction of the memory.
+            model has its own.
+        gradient_checkpointing: during training, each layer keeps only its input and is recomputed
+            in the backward pass. This takes a third more time and a fraction of the memory.
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
-        initialisation: of a new model: "random", T5's own weights, or "mimetic", `match_and_copy`.
-        latent: the fraction of a new model's token vectors that `take_latent_meanings` sets later.
-        from_encoder: options of `make_encoder_decoder`, which gives an encoder a decoder; None = an
-            encoder-decoder has its own.
-        decodes: an encoder-decoder with its output table (T5, mT5, BART, …).
-        decoder_layers: layers of a new decoder with random weights; None: the backbone's own
-            decoder (NCI trains a new decoder of half the encoder's depth).
+        initialisation: weights of a new model: "random" (T5's own scheme) or "mimetic"
+            (`match_and_copy`).
+        latent: share of a token vector's squared norm that `take_latent_meanings` sets later; for
+            a new model only.
+        from_encoder: options of `make_encoder_decoder`, which gives an encoder a decoder; None =
+            the model has its own decoder.
+        decodes: load an encoder-decoder with its output table (T5, mT5, BART, …); otherwise only
+            the encoder is kept.
+        decoder_layers: number of layers of a new decoder with random weights; None = the backbone's
+            own decoder (NCI trains a new decoder of half the encoder's depth).
 
     Raises:
-        ValueError: the folder holds a decoder alone, or no weights; it holds an encoder alone, and
-            a decoder is wanted; a stack does not read the shared embedding table after loading.
+        ValueError: the folder holds only a decoder, lacks weights, or holds only an encoder where a
+            decoder is needed; or a stack does not read the shared embedding table after loading.
     """
     read = TextTemplate(**(template or {}))
     if name is None:
@@ -109,21 +114,21 @@ def load_backbone(
     model.template = read
     check_embedding_ties(model)
     if (missing := read.special[-1] + 1 - model.config.vocab_size) > 0:
-        add_tokens(model, missing)  # markers that the tokeniser did not know
+        add_tokens(model, missing)  # for markers that were added to the tokeniser
     if gradient_checkpointing:
         older = "gradient_checkpointing_enable"  # the name in the first releases of transformers 5
         enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, older)
         enable({"use_reentrant": False})
-    return model.train()  # a pretrained model comes in evaluation mode, without dropout
+    return model.train()  # from_pretrained returns a model in evaluation mode, without dropout
 
 
 def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
-    """The configuration of a pretrained model; code in its folder is never run."""
+    """Reads the configuration of a pretrained model; never runs code from its folder."""
     if Path(name).is_dir():
         check_files(Path(name))
     config = AutoConfig.from_pretrained(name, trust_remote_code=False, **hub_options(name))
     kind = config.model_type
-    # BERT can be trained as a decoder; a decoder-only family has no masked form.
+    # BERT has a causal form, too; a decoder-only family has no masked language model.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:
         raise ValueError(
@@ -141,16 +146,16 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
 
 
 def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel:
-    """An encoder or an encoder-decoder with its pretrained weights, every one of them.
+    """Loads an encoder or an encoder-decoder with all its pretrained weights.
 
     Raises:
-        ValueError: the folder lacks weights, they do not match the configuration, or there is no
-            decoder.
+        ValueError: weights are missing or do not match the configuration, or a decoder is needed
+            and there is none.
     """
     is_t5, kind = config.model_type in _T5, config.model_type
     if decodes:
         known = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-        if not (known and config.is_encoder_decoder):  # transformers would draw a decoder
+        if not (known and config.is_encoder_decoder):  # transformers would make a random decoder
             raise ValueError(
                 f"backbone.name={name}: holds an encoder alone ({kind}), a generative "
                 "system must have a decoder that reads it, such as T5 or BART"
@@ -166,7 +171,7 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel
         raise ValueError(
             f"backbone.name={name}: cannot be loaded: {describe_error(error)}"
         ) from None
-    # BERT's pooler may be missing, and is not used.
+    # BERT's pooler may be missing: it is not used.
     lacks = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if lacks:
         raise ValueError(f"backbone.name={name}: lacks the weights {', '.join(lacks[:3])}")
@@ -174,12 +179,12 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel
     if not decodes:
         model = model.get_encoder() if config.is_encoder_decoder and not is_t5 else model
         if getattr(model, "pooler", None) is not None:
-            model.pooler = None  # of BERT: it would have no gradient
+            model.pooler = None  # BERT's: it would get no gradient
     return model
 
 
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """A model of the same kind with the same encoder and tables, and a new decoder."""
+    """Returns a model with the same encoder and tables, and a new decoder of random weights."""
     config = copy.deepcopy(model.config)
     depth = "num_decoder_layers" if hasattr(config, "num_decoder_layers") else "decoder_layers"
     setattr(config, depth, layers)
@@ -194,11 +199,11 @@ def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
-    """The mask (B, L) bool of an encoder's tokens in the form that the encoder takes.
+    """Converts a mask (B, L) bool into the form that the encoder takes.
 
     Given a (B, L) mask, transformers tests whether anything is padded, and the CPU waits for the
     accelerator. T5 adds a bias to every attention and does not benefit from the test: on an
-    accelerator its mask is (B, 1, 1, L), for all heads and queries.
+    accelerator its mask is (B, 1, 1, L), which broadcasts over heads and queries.
     """
     if mask.device.type == "cpu" or encoder.config.model_type not in _T5:
         return mask.long()
@@ -210,7 +215,7 @@ def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
 
 
 def encode(backbone: PreTrainedModel, ids: Tensor, mask: Tensor) -> Tensor:
-    """Token ids (B, N) and mask → the vectors (B, N, d) of an encoder, or an encoder-decoder's."""
+    """Encodes token ids (B, N) with their mask into vectors (B, N, d), by the model's encoder."""
     encoder = backbone.get_encoder() if backbone.config.is_encoder_decoder else backbone
     return encoder(input_ids=ids, attention_mask=encoder_mask(encoder, mask)).last_hidden_state
 
@@ -223,11 +228,12 @@ def encode_texts(
     description: str = "encoding",
     batch_size: int = 64,
 ) -> Iterator[Tensor]:
-    """The vectors of each text without dropout, (tokens, d) fp32 on the CPU; see `encode`.
+    """Yields the vectors of each text, (tokens, d) fp32 on the CPU, computed without dropout.
 
     Args:
-        texts: token ids; length: tokens kept of a text, special tokens included.
-        batch_size: texts at once.
+        texts: token ids.
+        length: number of tokens kept of a text, special tokens included.
+        batch_size: number of texts encoded at once.
     """
     was_training = backbone.training
     backbone.eval()
@@ -241,10 +247,10 @@ def encode_texts(
 
 
 def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:
-    """Random rows for n more tokens, after those of the embedding table and any output table.
+    """Appends random rows for n new tokens to the embedding table and to a separate output table.
 
-    `resize_token_embeddings` alone would tie a T5 v1.1's output table to the shared one, and its
-    trained rows would be lost.
+    `resize_token_embeddings` alone would tie the output table of a T5 v1.1 to the embedding table,
+    and lose its trained rows.
     """
     head, shared = model.get_output_embeddings(), model.get_input_embeddings().weight
     output = None if head is None or head.weight is shared else head.weight.detach()
@@ -256,14 +262,14 @@ def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:
 
 
 def check_embedding_ties(model: PreTrainedModel) -> None:
-    """Asserts that encoder and decoder read the shared embedding table.
+    """Checks that encoder and decoder read the shared embedding table.
 
-    Some T5-family checkpoints have been seen to load with untied or random encoder embeddings
-    under transformers 5, with nothing but worse numbers to show for it. The output table may
-    be a table of its own (T5 v1.1) and is not part of the tie.
+    Under transformers 5, some checkpoints of the T5 family loaded with untied or random encoder
+    embeddings; worse metrics were the only symptom. The output table may be a separate table
+    (T5 v1.1) and is not checked.
 
     Raises:
-        ValueError: a stack has an embedding table of its own.
+        ValueError: a stack has its own embedding table.
     """
     shared = model.get_input_embeddings().weight
     for name, part in model.named_modules():
@@ -276,7 +282,7 @@ def check_embedding_ties(model: PreTrainedModel) -> None:
 
 
 def max_length(model: PreTrainedModel) -> int | None:
-    """The longest text that a model with learned positions reads, in tokens; None = unlimited."""
+    """Returns the most tokens that a model with learned positions reads; None = unlimited."""
     positions = getattr(model.config, "max_position_embeddings", None)
     table = next((p for n, p in model.named_modules() if n.endswith(_POSITIONS)), None)
     if table is None or positions is None:
@@ -286,7 +292,7 @@ def max_length(model: PreTrainedModel) -> int | None:
 
 
 def check_length(model: PreTrainedModel, **lengths: int) -> None:
-    """Raises ValueError for a length that the backbone cannot read, or that leaves no token."""
+    """Raises ValueError for a length that the backbone cannot read or that has no room for text."""
     least, longest = model.template.least, max_length(model)
     for name, length in lengths.items():
         if length < least:
@@ -299,10 +305,10 @@ def check_length(model: PreTrainedModel, **lengths: int) -> None:
 def _new_t5(
     decodes: bool, dropout_rate: float | None, shape: dict[str, Any], template: TextTemplate
 ) -> PreTrainedModel:
-    """A new T5 in the original's form, with ReLU, which takes half the time of a gated unit here.
+    """Builds a new T5 in its original form, with ReLU: a gated unit takes twice the time here.
 
-    The output table is tied to the input's, so that a model without pretraining copies a query
-    token to its output at once.
+    The output table is tied to the input table, so that a model without pretraining can copy a
+    query token to its output from the start.
 
     Raises:
         ValueError: transformers or torch cannot make a T5 of these values.
@@ -321,21 +327,21 @@ def _new_t5(
             **shape,
         )
         model = (T5ForConditionalGeneration if decodes else T5EncoderModel)(config).eval()
-        with torch.no_grad():  # some shapes fail in the first pass alone
+        with torch.no_grad():  # some shapes fail only in the forward pass
             model(input_ids=token, **both)
-    except Exception as error:  # many kinds, depending on the value
+    except Exception as error:  # its type depends on the value
         rule = f"must be values that a T5 can have ({describe_error(error)})"
         raise ValueError(f"backbone.shape={shape}: {rule}") from None
     return model
 
 
 def hash_weights(model: nn.Module) -> str:
-    """16 hexadecimal digits of all parameters, buffers and further state, by name and value."""
+    """Hashes names and values of all parameters, buffers and extra state to 16 hex digits."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, torch.Tensor):
             digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        else:  # what a module keeps besides tensors is plain
+        else:  # extra state that is not a tensor holds plain values
             digest.update(repr(value).encode())
     return digest.hexdigest()[:16]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_PADDED_TOKENS = 16_384  # that are encoded at once, padding included
+_PADDED_TOKENS = 16_384  # encoded at once, padding included
 
 
 @dataclass
@@ -23,7 +23,7 @@ class PairBatch:
         document_ids, document_mask: (D, M) int64 and bool; the first B are the queries' positives.
         document_index: (D,) int64, the document's number in the corpus. Equal numbers mean the
             same document, which must not serve as its own negative.
-        negatives: (B, G) int64, rows of the batch's documents: query b's hard negatives.
+        negatives: (B, G) int64, the rows of each query's hard negatives in the batch's documents.
         teacher: (B, 1 + G) fp32, a teacher's scores of the positive and of the hard negatives;
             NaN = no score.
         relevant: (B, R) int64, 1 + the numbers of further documents that are relevant to each
@@ -49,9 +49,9 @@ class PairBatch:
 
     @property
     def is_negative(self) -> Tensor:
-        """(D, B) bool: the batch's documents that are negatives of each query.
+        """(D, B) bool, True where the document is a negative of the query.
 
-        Its positive, copies of it, and other documents known to be relevant are excluded.
+        Excluded are the query's positive, its copies, and other documents known to be relevant.
         """
         number = self.document_index.unsqueeze(1)
         negative = number != self.document_index[: len(self)]
@@ -61,7 +61,7 @@ class PairBatch:
 
     @property
     def relevant_index(self) -> Tensor:
-        """(B, 1 + R) int64, each query's positive and the further relevant documents by number.
+        """(B, 1 + R) int64, the numbers of each query's positive and further relevant documents.
 
         A query with fewer than R further documents is padded with its positive.
         """
@@ -92,7 +92,7 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Te
 
     Args:
         sequences: B lists of token ids.
-        pad_id: the id that fills the rest.
+        pad_id: the id at padding.
 
     Returns:
         ids (B, L) int64 and mask (B, L) bool, True = real token. L is at least 1.
@@ -100,12 +100,12 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Te
     mask = length_mask(torch.tensor([len(sequence) for sequence in sequences]))
     ids = torch.full(mask.shape, pad_id, dtype=torch.int64)
     tokens = [token for sequence in sequences for token in sequence]
-    ids[mask] = torch.tensor(tokens, dtype=torch.int64)  # named, as an empty list would be floats
+    ids[mask] = torch.tensor(tokens, dtype=torch.int64)  # an empty list would be floats
     return ids, mask
 
 
 def unpad(ids: Tensor, mask: Tensor) -> list[list[int]]:
-    """The real tokens of each row: what `pad` has padded."""
+    """Returns the real tokens of each row: the inverse of `pad`."""
     return [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
 
 
@@ -113,11 +113,12 @@ def append_documents(index: Sequence[int], further: Sequence[int]) -> tuple[list
     """Appends further documents to a batch, each document once.
 
     Args:
-        index: numbers of the batch's documents; further: numbers of the documents to append.
+        index: numbers of the batch's documents.
+        further: numbers of the documents to append; copies and known ones are allowed.
 
     Returns:
-        The places in `further` of documents that the batch lacks, and the batch's row of every
-        further document.
+        The places in `further` of the documents that have to be appended, and the row in the batch
+        of every document of `further`.
     """
     row_of = {number: row for row, number in enumerate(index)}
     new: list[int] = []
@@ -129,22 +130,23 @@ def append_documents(index: Sequence[int], further: Sequence[int]) -> tuple[list
 
 
 def length_mask(lengths: Tensor) -> Tensor:
-    """(B,) int64 lengths → (B, L) bool, True = a real token; L is the longest, at least 1."""
+    """(B,) int64 lengths → (B, L) bool, True = real token; L is the largest length, at least 1."""
     places = torch.arange(max(1, int(lengths.max())), device=lengths.device)
     return places < lengths.unsqueeze(1)
 
 
 def cut(tokens: Sequence[int], length: int, end_id: int) -> list[int]:
-    """The first tokens of a text and an end token, at most `length` together."""
+    """Truncates a text and appends the end token, at most `length` tokens in total."""
     return [*tokens[: length - 1], end_id]
 
 
 def batch_by_size(lengths: Sequence[int], most: int | None = None) -> Iterator[range]:
-    """The places of consecutive texts, in batches that are full; a longer text is one by itself.
+    """Yields full batches of consecutive texts, each as the range of their places.
 
     Args:
-        lengths: tokens of each text.
-        most: texts in a batch; None: as many as `_PADDED_TOKENS` allows.
+        lengths: number of tokens of each text.
+        most: texts in a batch; None = as many as `_PADDED_TOKENS` allows. A text that is longer
+            than this is a batch of one.
     """
     start = longest = 0
     for place, length in enumerate(lengths):
@@ -157,19 +159,20 @@ def batch_by_size(lengths: Sequence[int], most: int | None = None) -> Iterator[r
 
 
 def batch_by_length(lengths: Sequence[int], most: int | None = None) -> list[list[int]]:
-    """`batch_by_size` of texts of similar length, shortest first, so that little is padded."""
+    """Batches texts of similar length, shortest first, to pad little; see `batch_by_size`."""
     places = sorted(range(len(lengths)), key=lengths.__getitem__)
     batches = batch_by_size([lengths[place] for place in places], most)
     return [[places[n] for n in batch] for batch in batches]
 
 
 def ragged_range(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All integers of the intervals [low, high), in the order of the intervals.
+    """Lists all integers of the intervals [low, high), interval by interval.
 
     Args:
         low, high: (H,) integers, low ≤ high.
+
     Returns:
-        The intervals' numbers and the integers, both (Σ (high − low),) int64.
+        The interval of each integer, and the integers, both (Σ (high − low),) int64.
     """
     lengths = np.asarray(high, dtype=np.int64) - low
     row = np.repeat(np.arange(len(lengths)), lengths)

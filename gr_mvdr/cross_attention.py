@@ -6,11 +6,11 @@ the layer's part of rel(d, q) is a multi-vector relevance of H heads (Eq. 1):
 
     Σ_h sum(S^h ⊙ A^h),   S^h = Ẽᵀ O_h V_h Q,   A^h = softmax(D̂ᵀ Wᵀ Q)
 
-where ẽ_i is the head's vector of token d_i (an output row, PAWA's or NP's) pulled back through all
-later norms of the stream, and d̂_i is the decoder state that the layer's cross-attention reads. The
-values O_hᵀ ẽ_i and V_h q_j make S, the keys W_Q d̂_i and W_K q_j make A. T5 has one norm at the end
-of the stream, so that all summands share one ẽ_i; BART norms the stream after every summand, so
-that each summand has its own ẽ_i.
+where ẽ_i is the output vector of token d_i (a row of the output table, or PAWA's or NP's vector),
+pulled back through all later norms of the stream, and d̂_i is the decoder state that the layer's
+cross-attention reads. The values O_hᵀ ẽ_i and V_h q_j make S, the keys W_Q d̂_i and W_K q_j make A.
+T5 has one norm at the end of the stream, so all summands share one ẽ_i. BART normalises the stream
+after every summand, so each summand has its own ẽ_i.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from gr_mvdr.token_vectors import TokenVectors
 
 # Constant paths: biases of the norms, biases of the summands' linear maps, bias of the logits.
 CONSTANTS = ("norm_bias", "projection_bias", "output_bias")
-# Largest difference between the stream and the sum of its parts, relative to it (rounding in bf16).
+# Largest relative difference between the stream and the sum of its parts (rounding in bf16).
 _ROUNDING = 0.05
 # The input and the output of modules in one pass, (B, M, d) each.
 Seen = dict[nn.Module, tuple[Tensor, Tensor]]
@@ -39,8 +39,8 @@ Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 
 # The residual stream as a program of summands and norms --------------------------------------
 #
-# A step adds a summand, the output of the last linear map of self-attention, cross-attention or the
-# feed-forward layer, or it is a norm of the whole stream:
+# A step either adds a summand (the output of the last linear map of self-attention, cross-attention
+# or the feed-forward layer) or normalises the whole stream:
 #
 #     T5, mT5, ByT5             embedding, 3 summands a layer, norm
 #     BART, PLBart              embedding, norm, (summand, norm) three times a layer
@@ -48,7 +48,7 @@ Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 #     Marian                    embedding, (summand, norm) three times a layer
 #     Pegasus, M2M100           embedding, 3 summands a layer, norm
 #
-# The program follows from a decoder's modules, not from its family's name.
+# The program is read from the decoder's modules, not from the name of its family.
 
 # What a decoder layer adds to the residual stream, in order.
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
@@ -60,7 +60,8 @@ class CrossAttention:
 
     Attributes:
         query, key, value, output: W_Q, W_K, V and O of all heads.
-        heads: H; scale: factor of query · key (BART's k^−½; T5 has 1).
+        heads: H.
+        scale: factor of query · key (k^−½ in BART, 1 in T5).
     """
 
     query: nn.Linear
@@ -77,8 +78,8 @@ class DecoderLayers:
 
     Attributes:
         entry: the module whose first input is the embedding, positions included.
-        steps: (name, module) in order: a summand's name, such as "cross_attention_2", and its last
-            linear map; None and a norm of the whole stream.
+        steps: (name, module) in order. A summand has a name, such as "cross_attention_2", and its
+            last linear map; a norm of the whole stream has the name None.
         attentions: the layers' cross-attentions.
     """
 
@@ -88,10 +89,10 @@ class DecoderLayers:
 
 
 def read_decoder(decoder: Any) -> DecoderLayers:
-    """The program of a decoder.
+    """Reads the program of a decoder from its modules.
 
     Raises:
-        ValueError: it is built neither like T5's nor like BART's.
+        ValueError: the decoder is built neither like T5's nor like BART's.
     """
     try:
         return _read_t5(decoder) if hasattr(decoder, "block") else _read_bart(decoder)
@@ -100,7 +101,7 @@ def read_decoder(decoder: Any) -> DecoderLayers:
 
 
 def unknown_decoder(decoder: nn.Module) -> ValueError:
-    """The error for a decoder whose residual stream cannot be read."""
+    """Returns the error for a decoder whose residual stream cannot be read."""
     name = getattr(decoder, "name_or_path", None)
     return ValueError(
         f"backbone.name={name}: must have a decoder that is built like T5's or BART's, got "
@@ -124,7 +125,7 @@ def _read_t5(decoder: Any) -> DecoderLayers:
 
 def _read_bart(decoder: Any) -> DecoderLayers:
     first = getattr(decoder, "layernorm_embedding", None)
-    last = getattr(decoder, "layer_norm", None)  # exists where layers norm their inputs
+    last = getattr(decoder, "layer_norm", None)  # exists if layers normalise their inputs
     layers = DecoderLayers(decoder.layers[0] if first is None else first, [], [])
     if first is not None:
         layers.steps.append((None, first))
@@ -155,17 +156,19 @@ class DecoderTrace:
     """The intermediate results of a decoder with L layers of H heads on B pairs.
 
     Attributes:
-        head: the decoder's output table; batch: the pairs, the targets on the document side.
+        head: the decoder's output table.
+        batch: the pairs, with the targets on the document side.
         layers: the decoder's structure.
         queries: (B, N, d) the encoder's vectors Q.
-        rows: (B, M) int64 the head's rows of the targets; position: (B, M) int64 their positions
-            in the decoded sequences.
-        states: L of (B, M, d), d̂, the decoder states that each layer's cross-attention reads.
+        rows: (B, M) int64 the targets' rows in the head.
+        position: (B, M) int64 the targets' positions in the decoded sequences.
+        states: L tensors (B, M, d), d̂, the decoder states that each layer's cross-attention reads.
         hidden: (B, M, d) h, the decoder's output.
-        context: the head's, see `Head.context`.
-        readers: summand → (B, M, d) ẽ, the vector whose product with the summand is its part of
-            the logit: "embedding", "self_attention_1", "cross_attention_1", "feed_forward_1", ….
-        paths: path → (B, M) its contribution to the logit; the paths are the summands and those of
+        context: what `Head.context` returned.
+        readers: summand → (B, M, d) ẽ, the vector whose product with the summand is the summand's
+            part of the logit. Summands are "embedding", "self_attention_1", "cross_attention_1",
+            "feed_forward_1", ….
+        paths: path → (B, M) its contribution to the logit. The paths are the summands, and each of
             `CONSTANTS` that the backbone has.
         logits: (B, M) fp32 e_i · h_i (Eq. 11), the output's bias included.
     """
@@ -188,14 +191,14 @@ class DecoderTrace:
 
 
 def layer_vectors(trace: DecoderTrace, layer: int) -> tuple[TokenVectors, TokenVectors, Scoring]:
-    """The document and query vectors of one decoder layer, and the form of Eq. 1 over them.
+    """Returns one layer's document vectors, its query vectors, and its form of Eq. 1.
 
     Vectors (values) and keys are (B, M, H·k) and (B, N, H·k). The attention's scale is part of the
     documents' keys. A bias of V is part of the queries' values, which is exact because rows of A
     sum to one.
 
     Args:
-        layer: of the decoder; negative counts from the last.
+        layer: number of the decoder layer; negative numbers count from the last.
 
     Raises:
         ValueError: the decoder has no such layer.
@@ -248,7 +251,8 @@ def sum_paths(trace: DecoderTrace) -> DecoderPaths:
     states = trace.head.states_at(places, trace.hidden, trace.context, trace.position)
     log_probs = torch.zeros_like(trace.logits)
     log_probs.view(-1)[places] = table_log_probs(trace.head, states, trace.rows.flatten()[places])
-    # ‖R_d‖₁ is the largest column sum of absolute values, tokens as rows; ‖R_qᵀ‖₁ a token's sum.
+    # With tokens as rows, ‖R_d‖₁ is the largest column sum of absolute values, ‖R_qᵀ‖₁ the largest
+    # row sum.
     document_norms = [_centred(states, real).abs().sum(-2).amax(-1) for states in trace.states]
     query_norms = _centred(trace.queries, batch.query_mask).abs().sum(-1).amax(-1)
     contributions = torch.stack(list(trace.paths.values()), 1)
@@ -272,10 +276,11 @@ def _centred(vectors: Tensor, mask: Tensor) -> Tensor:
 
 
 def _projection_norms(maps: CrossAttention) -> Tensor:
-    """(H,) ‖W‖₁ of Lemma 5.1's W = s · W_Qᵀ W_K (the transpose of Eq. 4's), s the scale.
+    """(H,) ‖W‖₁ with W = s · W_Qᵀ W_K as in Lemma 5.1 (Eq. 4 has its transpose) and the scale s.
 
-    Biases of W_Q and W_K add to the logits only what is constant along a row or along a column. E
-    of Appendix B is the logits without the means of both: its bound needs W alone.
+    Biases of W_Q and W_K only add terms to the attention's logits that are constant along a row or
+    along a column. E of Appendix B is the logits minus the means of both, so that its bound needs W
+    alone.
     """
     to_query, to_key = (
         at_least_float32(part.weight).unflatten(0, (maps.heads, -1))
@@ -285,7 +290,7 @@ def _projection_norms(maps: CrossAttention) -> Tensor:
     return products.abs().sum(-2).amax(-1) * abs(maps.scale)
 
 
-# One teacher-forced pass with every part of it kept ----------------------------------------------
+# One teacher-forced pass that keeps all intermediate results -------------------------------------
 
 
 def trace_decoder(
@@ -294,11 +299,11 @@ def trace_decoder(
     """Teacher-forces the document side of a batch and records all summands of the decoder.
 
     Args:
-        head: of an encoder-decoder in evaluation mode.
-        batch: pairs, the targets on the document side.
+        head: the output table of an encoder-decoder in evaluation mode.
+        batch: pairs with the targets on the document side.
         queries: (B, N, d) the encoder's vectors of the query side.
-        window: tokens decoded at once, as in training and search: W windows a sequence, each from
-            position 0; None = the whole sequence.
+        window: number of tokens decoded at once, as in training and search. A sequence is decoded
+            in W windows, each from position 0. None = the whole sequence.
 
     Raises:
         ValueError: the decoder's structure is unknown.
@@ -341,7 +346,7 @@ def trace_decoder(
 
 @contextmanager
 def _recording(layers: DecoderLayers) -> Iterator[Seen]:
-    """Records the inputs and outputs of one pass of the decoder."""
+    """Records the modules' inputs and outputs in one pass of the decoder."""
     seen: Seen = {}
 
     def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -360,13 +365,14 @@ def _recording(layers: DecoderLayers) -> Iterator[Seen]:
 def _pull_back(
     decoder: nn.Module, layers: DecoderLayers, seen: Seen, vectors: Tensor, hidden: Tensor
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Readers and paths as in `DecoderTrace`, without the output's bias.
+    """Computes the readers and paths of `DecoderTrace`, except the path of the output's bias.
 
-    Goes through the stream from its end: the reader before a step is the gradient of the logit,
-    and the stream before a summand is the one after it without the summand.
+    Walks through the stream from its end. The reader before a step is the gradient of the logit
+    there; the stream before a summand is the stream after it, minus the summand.
 
     Args:
-        vectors: (B, M, d) e, the readers of the end of the stream, which is `hidden` (B, M, d).
+        vectors: (B, M, d) e, the readers at the end of the stream.
+        hidden: (B, M, d) the end of the stream.
 
     Raises:
         ValueError: the stream is not the sum of its recorded parts.
@@ -397,7 +403,7 @@ def _pull_back(
 
 
 def _through_norm(norm: Any, stream: Tensor, reader: Tensor) -> Tensor:
-    """(…, d) the vector before a norm that is equivalent to `reader` after it, without the bias."""
+    """Pulls `reader` (…, d) back through a norm whose input is `stream`; the bias is left out."""
     centres = isinstance(norm, nn.LayerNorm)  # T5's norm does not subtract the mean
     if centres:
         stream = stream - stream.mean(-1, keepdim=True)

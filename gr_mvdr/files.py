@@ -2,8 +2,8 @@
 
 Readers take plain values (YAML, JSON, tensors, arrays) and raise a ValueError that names the file,
 the line and what was expected (docs/design.md). Writers use a temporary name beside the
-destination, `.NAME.RANDOM.partial`, flush it and rename it. A killed process leaves that file
-behind; the next process that owns the place removes it (`remove_abandoned`).
+destination, `.NAME.RANDOM.partial`, flush the file and rename it. A killed process leaves the
+temporary file behind; the next process that owns the folder removes it (`remove_abandoned`).
 """
 
 import hashlib
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST = 2**30  # bytes of a YAML or JSON file
-_HUB_SECONDS = 4  # to connect to one address of the hub
+_HUB_SECONDS = 4  # for connecting to one address of the hub
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML's plain types without aliases, which could double the values from line to line."""
+    """Loads YAML's plain types without aliases, which could double the data with every line."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -54,7 +54,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: it is damaged or not a group of keys.
+        ValueError: the file is damaged or not a group of keys.
     """
     text = read_text(file)
     try:
@@ -90,7 +90,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file is missing or not readable.
-        ValueError: it is damaged or holds anything else.
+        ValueError: the file is damaged or holds anything else.
     """
     check_file(file)
     if not zipfile.is_zipfile(file):
@@ -101,7 +101,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    # The exception's type depends on the byte that is wrong.
+    # The type of the exception depends on which byte is wrong.
     except Exception as error:
         unsafe = type(error).__name__ == "UnpicklingError"
         cause = "it holds more than weights" if unsafe else describe_error(error)
@@ -117,7 +117,7 @@ def reading(what: str) -> Iterator[None]:
     """Turns every error but an OSError into a ValueError that begins with `what`.
 
     Args:
-        what: is read inside the block, "run=outputs/a".
+        what: names what the block reads, such as "run=outputs/a".
     """
     try:
         yield
@@ -129,7 +129,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """The message of an exception in one line, which is never empty."""
+    """Returns the message of an exception as one line that is never empty."""
     text = " ".join(str(error).split())[:500]
     if isinstance(error, KeyError):
         return f"{text} is missing"
@@ -139,18 +139,19 @@ def describe_error(error: BaseException) -> str:
 
 
 def is_on_hub(name: str | Path) -> bool:
-    """Whether a name is one of the hub: it has two parts, and the first is not a folder here."""
+    """Whether a name is a hub name: "owner/model", and no local folder is called "owner"."""
     parent = Path(name).expanduser().parent
     return not parent.is_dir() and _HUB_NAME.fullmatch(str(name)) is not None
 
 
 def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]:
-    """Options of `from_pretrained`: if the hub cannot be reached, only cached files are read.
+    """Returns options for `from_pretrained`: if the hub cannot be reached, read only cached files.
 
-    Without them huggingface_hub would retry for half a minute for each file.
+    Without them, huggingface_hub would retry for half a minute for each file.
 
     Args:
-        name: of a model on the hub, or a folder; key: of the option that names it, or "".
+        name: a model on the hub, or a folder.
+        key: the option that holds the name, which an error mentions; may be "".
 
     Raises:
         FileNotFoundError: the model is not in the cache, and the hub cannot be reached.
@@ -160,7 +161,7 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
     from huggingface_hub import constants, try_to_load_from_cache
 
     cached = None
-    with suppress(ValueError):  # the name cannot be one of the hub
+    with suppress(ValueError):  # the name is no valid hub name
         cached = try_to_load_from_cache(str(name), "config.json")
     if not isinstance(cached, str):
         what = f"{key}={name}" if key else name
@@ -173,7 +174,7 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
 
 @cache
 def _hub_failure() -> str | None:
-    """Why the hub cannot be reached; None = it can, however slow its answer is."""
+    """Returns why the hub cannot be reached; None if it can, however slowly it answers."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -183,7 +184,7 @@ def _hub_failure() -> str | None:
     except URLError as error:
         answered = isinstance(error, HTTPError) or isinstance(error.reason, SSLError)
         return None if answered else str(error.reason)
-    except OSError:  # after the connection: the answer takes longer
+    except OSError:  # the hub is connected, but takes longer to answer
         pass
     return None
 
@@ -199,8 +200,9 @@ def check_file(file: str | Path, folder: Path | None = None, most: int | None = 
         most: the largest size in bytes.
 
     Raises:
-        FileNotFoundError, PermissionError: no such file; it is not readable.
-        ValueError: it is a folder, a pipe or a device, lies in another folder, or is larger.
+        FileNotFoundError: no such file.
+        PermissionError: the file is not readable.
+        ValueError: the path is a folder, a pipe or a device, lies in another folder, or is larger.
     """
     file = Path(file)
     if not file.exists():
@@ -211,7 +213,7 @@ def check_file(file: str | Path, folder: Path | None = None, most: int | None = 
         raise ValueError(f"{file}: must lie in {folder}, it is a link to {file.resolve()}")
     if most is not None and file.stat().st_size > most:
         raise ValueError(f"{file}: must be ≤ {most:,} bytes")
-    file.open("rb").close()  # a library may call a file damaged or missing that it may not read
+    file.open("rb").close()  # libraries call an unreadable file damaged or missing
     return file
 
 
@@ -227,7 +229,7 @@ def read_lines(file: str | Path, folder: Path | None = None) -> Iterator[str]:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: it is not a regular file, or a line is not UTF-8.
+        ValueError: the path is not a regular file, or a line is not UTF-8.
     """
     with check_file(file, folder).open("rb") as stream:
         for number, line in enumerate(stream, start=1):
@@ -239,7 +241,7 @@ def read_text(file: Path) -> str:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: it is not a regular file, is larger or is not UTF-8.
+        ValueError: the path is not a regular file, or the file is larger or not UTF-8.
     """
     return _decode(file, check_file(file, most=_LARGEST).read_bytes())
 
@@ -252,18 +254,18 @@ def _decode(where: str | Path, content: bytes) -> str:
 
 
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f-]+\.(?P<kind>partial|old)")
-# A system error as libraries written in Rust (safetensors, tokenizers) quote it.
+# How libraries written in Rust (safetensors, tokenizers) quote an error of the operating system.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
 def new_file(path: str | Path) -> Iterator[Path]:
-    """Gives a temporary name to write a file (or a folder), renamed to `path` after the block.
+    """Yields a temporary path for a new file (or folder), and renames it to `path` after the block.
 
-    An older file of that name is whole until then. After an error nothing is left.
+    An older file stays intact until then. After an error, the temporary file is removed.
 
     Raises:
-        OSError: writing failed; names `path`, whichever library wrote.
+        OSError: writing failed; the error names `path`, whichever library wrote.
     """
     path = Path(path)
     partial = _partial(path, "partial")
@@ -280,10 +282,10 @@ def new_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: str | Path, replace: bool = False) -> Iterator[Path]:
-    """Gives a temporary folder to write into, renamed to `path` after the block; see `new_file`.
+    """Yields a temporary folder, and renames it to `path` after the block; see `new_file`.
 
     Args:
-        replace: replace an existing folder.
+        replace: whether to replace an existing folder.
 
     Raises:
         ValueError: `path` exists and `replace` is False.
@@ -321,7 +323,7 @@ def temporary_folder(name: str) -> Path:
 
 @cache
 def _process_folder(process: int) -> tempfile.TemporaryDirectory:
-    """The process's own temporary folder; a forked child makes another."""
+    """Creates the temporary folder of a process; a forked child creates its own."""
     return tempfile.TemporaryDirectory(prefix="gr-mvdr-")
 
 
@@ -331,10 +333,12 @@ def remove_with(owner: object, folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path, name: str | None = None) -> None:
-    """Removes the temporary files that a killed process left, and completes its last rename.
+    """Removes the temporary files that a killed process left behind.
+
+    If the process was killed while it replaced a folder, the older folder gets its name back.
 
     Args:
-        folder: no other process writes into it now, or none writes `name`: the caller has a lock.
+        folder: the caller holds its lock: no other process writes into it, or none writes `name`.
         name: the file whose temporary files are removed; None = all files, in subfolders too.
     """
     for path in list(folder.rglob(".*") if name is None else folder.iterdir()):
@@ -352,7 +356,7 @@ def _partial(path: Path, kind: str) -> Path:
 
 
 def _flush(path: Path) -> None:
-    """Writes a file to the disk, so that its name never outlives its content in a power failure."""
+    """Flushes a file to disk, so that a power failure cannot keep its name and lose its content."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -364,7 +368,7 @@ def _flush(path: Path) -> None:
 
 
 def move_into_place(partial: Path, path: Path) -> None:
-    """Renames a whole file or folder to its final name, and removes the older one."""
+    """Renames a complete file or folder to its final name, in place of an older one."""
     old = _partial(path, "old") if path.is_dir() else None
     if old:  # rename cannot replace a folder that is not empty
         path.rename(old)
@@ -375,7 +379,7 @@ def move_into_place(partial: Path, path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or folder as far as possible."""
+    """Removes a file or folder, and ignores errors."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
@@ -383,13 +387,14 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Adds a file's name to the system's errors of writing it, which most libraries leave out.
+    """Adds a file's name to the operating system's errors of writing it: most libraries omit it.
 
     Args:
-        path: the name in the error; partial: the name that is written to.
+        path: the name in the error.
+        partial: the name that is written to; None = `path`.
 
     Raises:
-        OSError: with `filename`; also in place of a library's error that quotes the system's.
+        OSError: with `filename`; also replaces a library's error that quotes the system's.
     """
     written = str(partial or path)
     try:
@@ -398,28 +403,28 @@ def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
         quoted = _OS_ERROR.search(str(error))
         number = int(quoted[1]) if quoted else getattr(error, "errno", None)
         name = str(getattr(error, "filename", None) or written)
-        if number is None or not name.startswith(written):  # not the system's, or another file
+        if number is None or not name.startswith(written):  # not a system error, or another file's
             raise
         raise OSError(number, os.strerror(number), name.replace(written, str(path))) from error
 
 
 def check(holds: Any, path: str | Path, rule: str) -> None:
-    """Raises a ValueError that names the file or folder unless its content obeys the rule."""
+    """Raises a ValueError that names the file or folder, unless `holds` is true."""
     if not holds:
         raise ValueError(f"{path}: is damaged, {rule}")
 
 
-SMALL = 1 << 26  # bytes of a file whose content is compared
+SMALL = 1 << 26  # largest number of bytes of a file whose content is compared
 
 
 def sha256(file: Path) -> str:
-    """The hash of a file's content."""
+    """Returns the SHA-256 of a file's content, in hexadecimal."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def checksum(file: Path) -> dict[str, int]:
-    """A file's size, "bytes", and for at most 64 MB its CRC-32, "crc32"."""
+    """Returns a file's size, "bytes", and its CRC-32, "crc32", if the file has at most 64 MB."""
     size = file.stat().st_size
     return {"bytes": size} | ({"crc32": zlib.crc32(file.read_bytes())} if size <= SMALL else {})
 
@@ -428,7 +433,7 @@ def verify(file: Path, expected: dict[str, int]) -> None:
     """Compares a file with its checksum.
 
     Raises:
-        ValueError: the file is missing, cut short or changed; names it.
+        ValueError: the file, which it names, is missing, cut short or changed.
     """
     actual = checksum(file) if file.is_file() else {"bytes": 0}
     for key, rule in (("bytes", "it was cut short"), ("crc32", "it was changed")):
@@ -440,23 +445,23 @@ def verify(file: Path, expected: dict[str, int]) -> None:
 def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> None:
     """Writes tensors and settings (plain values) as a safetensors file; see `new_file`.
 
-    Makes the file's folder where it is missing.
+    Creates the file's folder if it is missing.
     """
     from safetensors.torch import save_file
 
     content = {"settings": settings, "crc32": _tensors_crc(tensors, settings)}
-    metadata = {"content": json.dumps(content, ensure_ascii=False)}  # one: their order is random
+    metadata = {"content": json.dumps(content, ensure_ascii=False)}  # one key: the order is random
     file.parent.mkdir(parents=True, exist_ok=True)
     with new_file(file) as partial:
         save_file({name: part.contiguous() for name, part in tensors.items()}, partial, metadata)
 
 
 def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
-    """Opens a file of `write_tensors` by memory map: its tensors and settings.
+    """Opens a file of `write_tensors` by memory map, and returns its tensors and settings.
 
     Raises:
         OSError: the file is missing or not readable.
-        ValueError: it is cut short or changed; names it.
+        ValueError: the file, which it names, is cut short or changed.
     """
     if not file.exists() and (older := file.with_suffix("")).is_dir():
         return _open_arrays(older)
@@ -469,7 +474,7 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
 
 
 def _open_arrays(folder: Path) -> "tuple[dict[str, Tensor], Any]":
-    """Opens the `.npy` files and settings that earlier versions kept in the place of a file."""
+    """Opens the folder of `.npy` files and settings that earlier versions wrote."""
     import torch
 
     tensors = {}
@@ -491,11 +496,14 @@ def _open_safetensors(file: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
 
     check_file(file)
     with reading(f"{file}: is cut short or damaged"), safe_open(file, "pt") as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+        return (
+            {name: opened.get_tensor(name) for name in opened.keys()},  # noqa: SIM118
+            opened.metadata() or {},
+        )
 
 
 def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:
-    """Of settings and of tensors with names and shapes; of large tensors without the content."""
+    """The CRC-32 of settings and tensors; of large tensors only name, type and shape count."""
     crc = zlib.crc32(json.dumps(settings).encode())
     for name, part in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {part.dtype} {[*part.shape]}".encode(), crc)
@@ -508,7 +516,7 @@ def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:
 
 CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, or of weights that were taken over
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
-# Keys of the configuration that change where or how a run is made, but no result.
+# Keys of the configuration that change where or how a run is made, but not its results.
 CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
 
 try:
@@ -529,18 +537,19 @@ _TYPES: dict[str, dict[str, Any]] = {
 
 
 class UnfinishedRun(ValueError):
-    """A run's folder lacks a part; the message names both."""
+    """Raised if a run's folder lacks a file; the message names both."""
 
 
 def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
     """Raises unless the folder is a finished run.
 
     Args:
-        key: begins the errors: the user's "weights=outputs/…", or the folder.
-        parts: files that it must have.
+        key: the beginning of an error message: the user's "weights=outputs/…", or the folder.
+        parts: files that the folder must hold.
 
     Raises:
-        FileNotFoundError: no such folder; UnfinishedRun: a part is missing.
+        FileNotFoundError: no such folder.
+        UnfinishedRun: a file is missing.
     """
     if not run.is_dir():
         raise FileNotFoundError(f"{key}: no such run folder")
@@ -550,19 +559,21 @@ def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """A run's configuration.
+    """Reads a run's configuration.
 
     Raises:
-        FileNotFoundError: it is missing; ValueError: it is damaged, with file and line.
+        FileNotFoundError: the file is missing.
+        ValueError: the file is damaged; names file and line.
     """
     return _check_types(CONFIG, run, read_yaml(check_file(run / CONFIG, run)))
 
 
 def read_provenance(run: Path) -> dict[str, Any]:
-    """A run's provenance: "system", "collection", and further keys.
+    """Reads a run's provenance: "system", "collection", and further keys.
 
     Raises:
-        FileNotFoundError: it is missing; ValueError: it is damaged, or a key has another type.
+        FileNotFoundError: the file is missing.
+        ValueError: the file is damaged, or a value has the wrong type.
     """
     file = check_file(run / PROVENANCE, run)
     record = _check_types(PROVENANCE, run, read_json(file))
@@ -581,17 +592,18 @@ def _check_types(name: str, run: Path, content: dict[str, Any]) -> dict[str, Any
 
 
 def read_metrics(run: Path) -> dict[str, float]:
-    """A run's flat metrics.
+    """Reads a run's flat metrics.
 
     Raises:
-        FileNotFoundError: they are missing; ValueError: as `check_finite`, or the file is damaged.
+        FileNotFoundError: the file is missing.
+        ValueError: the file is damaged; or as `check_finite`.
     """
     file = check_file(run / METRICS, run)
     return check_finite(read_json(file), file)
 
 
 def check_finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
-    """The metrics, if all of them are finite numbers under names such as "retrieve/mrr@10".
+    """Returns the metrics; all must be finite numbers with names such as "retrieve/mrr@10".
 
     Raises:
         ValueError: names the file and the metric.

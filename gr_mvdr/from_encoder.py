@@ -1,8 +1,8 @@
-"""An encoder becomes an encoder-decoder (Rothe, Narayan and Severyn 2020).
+"""Turns an encoder into an encoder-decoder (Rothe, Narayan and Severyn 2020).
 
-A layer of BERT, RoBERTa or DistilBERT is a layer of BART: post-norm, learned positions, biases on
-every projection. So their encoder is the encoder of a BART, exactly, and whatever reads a BART
-reads it. The decoder begins with the encoder's weights.
+A layer of BERT, RoBERTa or DistilBERT has the form of a BART layer: post-norm, learned positions,
+biases on every projection. So their encoder is exactly the encoder of a BART, and all code for BART
+applies. The decoder starts from the encoder's weights.
 """
 
 from typing import Literal
@@ -35,8 +35,8 @@ _DISTILBERT = {
     "fc2": "ffn.lin2",
     "final_layer_norm": "output_layer_norm",
 }
-# Family → where its layers are, the names of their parts, and the configuration's activation and
-# dropout rates.
+# Family → the module that holds its layers, the names of a layer's parts, and the configuration's
+# keys for the activation and the dropout rates.
 _OPTIONS = ("activation_function", "dropout", "attention_dropout")
 _LIKE_BERT = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")
 _FAMILIES = {
@@ -59,18 +59,18 @@ def make_encoder_decoder(
     layers: Size = 2,
     cross_attention: Literal["copied", "random"] = "copied",
 ) -> PreTrainedModel:
-    """A BART with this encoder, and a decoder that begins with the encoder's weights.
+    """Builds a BART with this encoder, and a decoder that starts from the encoder's weights.
 
-    The decoder's layers are copies of the encoder's, evenly spread from the first to the last. The
-    output table is the input's.
+    The decoder's layers are copies of encoder layers, evenly spread from the first to the last. The
+    output table is the input table.
 
     Args:
-        layers: of the decoder.
-        cross_attention: "copied" begins with the weights of the layer's self-attention, "random"
-            with new ones.
+        layers: number of decoder layers.
+        cross_attention: "copied" starts from the weights of the layer's self-attention, "random"
+            from random weights.
 
     Raises:
-        ValueError: the encoder's layers are not those of a BART.
+        ValueError: the encoder's layers do not have the form of BART's.
     """
     kind = encoder.config.model_type
     if kind not in _FAMILIES:
@@ -96,7 +96,7 @@ def make_encoder_decoder(
         pad_token_id=template.pad,
         bos_token_id=template.target[0] if template.target else template.stop,
         eos_token_id=template.stop,
-        decoder_start_token_id=template.stop,  # BART's own start, too
+        decoder_start_token_id=template.stop,  # as in BART
         forced_eos_token_id=None,
         layer_norm_eps=norm.eps,
         **{name: getattr(config, key) for name, key in zip(_OPTIONS, options, strict=True)},
@@ -123,10 +123,10 @@ def make_encoder_decoder(
 
 
 def set_epsilon(model: PreTrainedModel) -> None:
-    """Gives a BART that was an encoder the ε of that encoder's layer norms.
+    """Sets the ε of the layer norms of a BART that was made from an encoder to the encoder's ε.
 
-    BART's own is 1e-5, and its configuration has no key for it; BERT's is 1e-12. With another ε the
-    vectors differ in the fourth digit.
+    BART has 1e-5, without a key in its configuration; BERT has 1e-12. With the wrong ε, vectors
+    differ in the fourth digit.
     """
     epsilon = getattr(model.config, "layer_norm_eps", None)
     if model.config.model_type == "bart" and epsilon is not None:
@@ -136,14 +136,14 @@ def set_epsilon(model: PreTrainedModel) -> None:
 
 
 def _read_positions(encoder: PreTrainedModel) -> Tensor:
-    """(positions + 2, d) BART's table of an encoder's positions.
+    """(positions + 2, d) an encoder's table of positions in BART's form.
 
-    A text has one token type, 0, whose row BERT adds to every token's.
+    The row of token type 0, which BERT adds to every token's vector, is added to every position.
     """
     embeddings = encoder.get_submodule("embeddings")
     table = embeddings.position_embeddings
     rows = table.weight.detach()
-    if table.padding_idx is None:  # RoBERTa's begin with two rows that no position has, as BART's
+    if table.padding_idx is None:  # RoBERTa's and BART's tables begin with two unused rows
         rows = torch.cat([torch.zeros_like(rows[:_OFFSET]), rows])
     elif table.padding_idx + 1 != _OFFSET:
         raise ValueError(

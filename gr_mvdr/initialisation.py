@@ -1,4 +1,4 @@
-"""Initial weights of small models: attention that matches and copies, token vectors by LSA."""
+"""Initial weights of small models: attention that matches and copies; token vectors from LSA."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -15,15 +15,16 @@ Initialisation = Literal["random", "mimetic"]
 
 @torch.no_grad()
 def match_and_copy(model: PreTrainedModel) -> None:
-    """Starts every attention of a T5 as a soft copy of equal tokens (Trockman and Kolter 2023).
+    """Initialises every attention of a T5 to copy equal tokens softly (Trockman and Kolter 2023).
 
     The products of query and key weights, and of value and output weights, become the identity,
     as they tend to be in trained models: a token attends to equal tokens and copies them. This is
     exact match in a multi-vector system, and copying from the query in a generative one, which a
-    small model on little text otherwise learns late or never. Unlike the paper, nothing random is
-    added, values have a positive sign, and cross-attention starts the same way.
+    small model on little text otherwise learns late or never. Unlike in the paper, nothing random
+    is added, values have a positive sign, and cross-attention starts the same way.
 
-    Of inputs x of norm √d, a head's logit xᵀ W_qᵀ W_k x is about √d_kv, and between unequal ones 0.
+    For inputs x of norm √d, a head's logit xᵀ W_qᵀ W_k x of a token and itself is about √d_kv; of
+    two different tokens it is about 0.
     """
     for part in model.modules():
         if isinstance(part, T5Attention):
@@ -40,15 +41,15 @@ def match_and_copy(model: PreTrainedModel) -> None:
 def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[int]]) -> None:
     """Initialises token vectors by latent semantic analysis of a collection.
 
-    Tokens of similar documents start with similar vectors (Deerwester et al. 1990): a fraction
-    `latent` of a vector's squared norm is the token's direction in d/2 latent dimensions, the rest
-    stays random, so that a token stays most similar to itself. A small model has too few queries
-    to learn these similarities.
+    Tokens of similar documents start with similar vectors (Deerwester et al. 1990). A share
+    `model.latent` of a vector's squared norm is the token's direction in d/2 latent dimensions. The
+    rest stays random, so that a token remains most similar to itself. A small model has too few
+    queries to learn these similarities.
 
     Args:
         model: a new backbone, whose rows have norm √d.
-        documents: the token ids of each. A token that occurs in no document, or in all of them,
-            keeps its vector.
+        documents: the token ids of each document. A token that occurs in no document, or in all of
+            them, keeps its vector.
     """
     share, table = model.latent, model.get_input_embeddings().weight
     terms = _weigh_terms(documents, len(table))
@@ -67,7 +68,8 @@ def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[in
 def _weigh_terms(documents: Sequence[Sequence[int]], size: int) -> Tensor:
     """TF-IDF, (D, size) sparse fp32: (1 + ln tf) · ln((1 + D) / (1 + df)), rows of length 1.
 
-    Unlike scikit-learn's, which `TfidfSvd` uses, a token of all documents has weight 0.
+    A token that occurs in all documents has weight 0, unlike in scikit-learn's TF-IDF, which
+    `TfidfSvd` uses.
     """
     counted = [np.unique(np.asarray(ids, np.int64), return_counts=True) for ids in documents]
     row = torch.from_numpy(np.repeat(np.arange(len(counted)), [len(ids) for ids, _ in counted]))

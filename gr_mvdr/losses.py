@@ -1,8 +1,8 @@
-"""Training losses: on the relevance of a batch's documents to its queries, and on predictions.
+"""Training losses: on the relevance of documents to queries, and on predicted tokens.
 
-A loss of relevance is called as `loss(relevance, batch)`. `relevance` is (D documents, B queries)
-float, all pairs of the batch; document b < B is the positive of query b. The result is () fp32. A
-batch has hard negatives and a teacher's scores if `data.examples` names their source.
+A loss on relevance is called as `loss(relevance, batch)`. `relevance` is (D documents, B queries)
+float, for all pairs of the batch; document b < B is the positive of query b. The result is () fp32.
+A batch has hard negatives and a teacher's scores if `data.examples` names their source.
 
 Contrastive losses exclude documents known to be relevant from a query's negatives
 (`PairBatch.is_negative`). Distillation uses all documents that the teacher scored.
@@ -25,7 +25,7 @@ class _Softened:
     """A loss that divides every score by a temperature.
 
     Args:
-        temperature: below 1 for relevance that is a mean of cosines, whose range is small.
+        temperature: should be below 1 if relevance has a small range, as a mean of cosines has.
     """
 
     temperature: Positive = 1.0
@@ -36,8 +36,8 @@ class _Softened:
 class InBatchCrossEntropy(_Softened):
     """Contrastive loss over all documents of the batch (gr_as_mvdr Eq. 2, Appendix D).
 
-    The positives and the hard negatives of the other queries are negatives, too, subject to
-    `PairBatch.is_negative`.
+    The positives and the hard negatives of the other queries are negatives, too, unless
+    `PairBatch.is_negative` excludes them.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
@@ -52,7 +52,7 @@ class InBatchCrossEntropy(_Softened):
 @part("loss")
 @dataclass(frozen=True)
 class PairwiseCrossEntropy(_Softened):
-    """The official ColBERTv1 loss: positive against one negative (gr_as_mvdr Table 7, "ib neg. ×").
+    """The official ColBERTv1 loss: one positive, one negative (gr_as_mvdr Table 7, "ib neg. ×").
 
     The negative is the query's first hard negative; without hard negatives, the next document of
     the batch that is a negative (`PairBatch.is_negative`). A query without negatives is ignored.
@@ -70,7 +70,7 @@ class PairwiseCrossEntropy(_Softened):
 
 
 def rotate_documents(batch: PairBatch) -> Tensor:
-    """(B, B) int64: entry (s, b) is the row of query b + s's positive, cyclically."""
+    """(B, B) int64: entry (s, b) is the row of the positive of query (b + s) mod B."""
     steps = torch.arange(len(batch), device=batch.document_index.device)
     return (steps[:, None] + steps) % len(batch)
 
@@ -134,7 +134,8 @@ class WeightedSum:
     def __init__(self, losses: list[dict[str, Any]], weights: list[NonNegative]):
         """
         Args:
-            losses: of this module, as dicts with `_target_`; weights: one for each loss.
+            losses: losses of this module, as dicts with `_target_`.
+            weights: one for each loss.
         """
         if not losses or len(losses) != len(weights):
             rule = f"must be one for each of the {len(losses)} of model.loss.losses, at least one"
@@ -163,23 +164,26 @@ def _teacher(batch: PairBatch, loss: object) -> Tensor:
 
 
 def _log_softmax(logits: Tensor, masked: Tensor) -> Tensor:
-    """Over the unmasked entries of the last axis; 0 at masked entries, as −inf − −inf is NaN."""
+    """Log-softmax over the unmasked entries of the last axis; 0 at masked entries.
+
+    −inf would be no value for masked entries: −inf − −inf is NaN.
+    """
     return logits.masked_fill(masked, -torch.inf).log_softmax(-1).masked_fill(masked, 0.0)
 
 
 def _mean(values: Tensor, usable: Tensor) -> Tensor:
-    """() over the usable entries; 0 without one."""
+    """() mean of the usable entries; 0 if there are none."""
     return values.where(usable, 0.0).sum() / usable.sum().clamp(min=1)
 
 
 def expected_operations(weights: Tensor) -> Tensor:
     """() Σ_v (mean_b w_bv)², the FLOPS regulariser of sparse vectors (Paria et al. 2020).
 
-    A smooth bound on the cost of an inverted index, the number of terms that two texts share: a
-    term of many texts costs more than many terms of one text each.
+    It is a smooth bound on the cost of an inverted index, which is the number of terms that two
+    texts share: one term in many texts costs more than many terms in one text each.
 
     Args:
-        weights: (B, V) ≥ 0.
+        weights: (B, V) ≥ 0, the weight of each term in each text.
     """
     return at_least_float32(weights).mean(0).square().sum()
 
@@ -188,7 +192,8 @@ def target_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0)
     """() sum of the cross-entropies of n predictions, with label smoothing over unmasked rows.
 
     Args:
-        logits: (n, R), −inf for masked rows; labels: (n,) int64.
+        logits: (n, R), −inf for masked rows.
+        labels: (n,) int64.
         smoothing: share of the target's probability that is spread evenly.
     """
     if not smoothing:
@@ -204,7 +209,7 @@ def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
     """Symmetric KL divergence of two predictions of the same targets (NCI's consistency loss).
 
     Args:
-        first, second: (n, R) logits of two dropout passes; −inf at the same places.
+        first, second: (n, R) logits of two passes with different dropout; −inf at the same places.
 
     Returns:
         () mean over n of ½ KL(p‖q) + ½ KL(q‖p).

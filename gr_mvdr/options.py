@@ -1,14 +1,15 @@
 """Options: the parts that `_target_` may name, by kind, and the ranges of their arguments.
 
 A class becomes a part by its decorator, ``@part("alignment")``. A dotted path in a configuration
-only chooses among parts: the lookup imports modules of this library's own folders alone, and calls
-nothing but parts of the expected kind. So a configuration from elsewhere can be built, and can run
-no other code (docs/design.md).
+only chooses among parts: the lookup imports only modules from this library's own folders, and calls
+only parts of the expected kind. So a configuration from elsewhere can be built, but can run no
+other code (docs/design.md).
 
-The type of an argument says which values it may have, `k: Annotated[int, AtLeast(1)]`: a part
-checks them when it is called, and the command line before anything heavy is imported.
+The type of an argument declares which values it may have: `k: Annotated[int, AtLeast(1)]`. A part
+checks its arguments when it is called; the command line checks them before anything heavy is
+imported.
 
-What the user types on the command line is trusted: `admitting` lets its names through.
+What the user types on the command line is trusted: `admitting` allows the classes that it names.
 """
 
 import inspect
@@ -43,7 +44,7 @@ ROOMS = ("gr_mvdr", "data_modules", "models", "analysis")
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
-# Class or function → its kind, and which of its arguments are themselves parts, of which kind.
+# Class or function → its kind; and its arguments that are parts themselves → their kinds.
 _parts: dict[Any, tuple[str, Mapping[str, str]]] = {}
 _admitted: ContextVar[frozenset[str]] = ContextVar("admitted", default=frozenset())
 
@@ -52,9 +53,9 @@ def part(kind: str, **nested: str) -> Callable[[Target], Target]:
     """Makes a class, or a function that makes one, a part that configurations can name.
 
     Args:
-        kind: its role, such as "alignment"; `build` asks for a part of a kind.
-        nested: arguments that are parts themselves (or lists of them) → their kind. They are
-            built before the class is called; a subclass has them, too.
+        kind: the part's role, such as "alignment"; `build` asks for a part of a kind.
+        nested: arguments that are parts themselves (or lists of parts) → their kind. They are
+            built before the class is called. Subclasses inherit this.
     """
 
     def register(target: Target) -> Target:
@@ -72,7 +73,7 @@ def checked(function: Target) -> Target:
     """Makes a function check its arguments against the rules that their types declare.
 
     Raises:
-        ValueError, at a call: "k=0: must be a whole number ≥ 1".
+        ValueError: when the function is called, such as "k=0: must be a whole number ≥ 1".
     """
     signature = inspect.signature(function)
 
@@ -91,7 +92,7 @@ def checked(function: Target) -> Target:
 
 
 def _has_rule(hint: Any) -> bool:
-    """Whether a type restricts its values: `Annotated`, `Literal`, or a union with one of these."""
+    """Whether a type restricts its values: it is, or contains, an `Annotated` or a `Literal`."""
     return get_origin(hint) in (Annotated, Literal) or any(map(_has_rule, get_args(hint)))
 
 
@@ -99,13 +100,13 @@ def build(kind: str, settings: Mapping[str, Any], *arguments: Any, **named: Any)
     """Builds a part from the plain dict that describes it.
 
     Args:
-        kind: of the part that is expected here.
+        kind: the kind of part that is expected.
         settings: `_target_`, a dotted path, and keyword arguments.
         arguments, named: what settings cannot hold, such as a backbone.
 
     Raises:
-        ValueError: no such part of this kind, or arguments that it does not take; names the key
-            after the kind, "alignment.k=a: must be a whole number ≥ 1".
+        ValueError: no part of this kind has that path, or it does not take the arguments. The error
+            names the kind and the key: "alignment.k=a: must be a whole number ≥ 1".
     """
     if not isinstance(settings, Mapping) or TARGET not in settings:
         raise ValueError(f"{kind}={show(settings)}: must be a group of keys with {TARGET}")
@@ -127,10 +128,10 @@ def _build_nested(kind: str, value: Any) -> Any:
 
 
 def find_part(kind: str, path: Any) -> Callable[..., Any]:
-    """The class, or the function that makes one, of a dotted path.
+    """Returns the class, or the function that makes an object, with this dotted path.
 
     Raises:
-        ValueError: there is no such part of this kind, and the user has not named it himself.
+        ValueError: the path names no part of this kind, nor anything that the user has typed.
     """
     target = _find_own(path) if isinstance(path, str) else None
     if target in _parts:
@@ -149,7 +150,7 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
 
 
 def check_parts(kind: str, configuration: Any) -> None:
-    """Checks, before anything is built, that a configuration names only parts, at any depth.
+    """Checks, before anything is built, that a configuration names only parts at any depth.
 
     Raises:
         ValueError: as `find_part`.
@@ -160,7 +161,7 @@ def check_parts(kind: str, configuration: Any) -> None:
 
 
 def _find_own(path: str) -> Any:
-    """The class or function of this library with this dotted path; None if there is none."""
+    """Returns this library's class or function with this dotted path; None if there is none."""
     module, _, name = path.rpartition(".")
     words = module.split(".")
     if words[0] not in ROOMS or not all(word.isidentifier() for word in words):
@@ -173,10 +174,10 @@ def _find_own(path: str) -> Any:
 
 @contextmanager
 def admitting(*configurations: Any) -> Iterator[None]:
-    """Inside the block, every class named in these configurations may be built: the user typed it.
+    """Allows, inside the block, every class that these configurations name: the user typed them.
 
     Args:
-        configurations: of dicts and lists; names are those under `_target_`, at any depth.
+        configurations: dicts and lists; every `_target_` in them counts, at any depth.
     """
     names = frozenset(name for config in configurations for name in find_targets(config))
     token = _admitted.set(_admitted.get() | names)
@@ -187,7 +188,7 @@ def admitting(*configurations: Any) -> Iterator[None]:
 
 
 def find_targets(configuration: Any) -> Iterator[str]:
-    """All names under `_target_` in a configuration."""
+    """Yields every name under `_target_` in a configuration, at any depth."""
     if isinstance(configuration, Mapping):
         if isinstance(name := configuration.get(TARGET), str):
             yield name
@@ -197,12 +198,12 @@ def find_targets(configuration: Any) -> Iterator[str]:
 
 
 class Rule(NamedTuple):
-    """What a type alone does not say of an option: ``Annotated[int, AtLeast(1)]``.
+    """A rule for an option that its type cannot express: ``Annotated[int, AtLeast(1)]``.
 
     Attributes:
-        words: how an error names the rule, after the type: "≥ 1"; in place of the type if it begins
-            with a letter.
-        accepts: whether a value of the type obeys the rule.
+        words: the rule in an error message, after the type: "≥ 1". Words that begin with a letter
+            replace the type.
+        accepts: tells whether a value of the type obeys the rule.
     """
 
     words: str
@@ -240,13 +241,13 @@ _LISTS, _GROUPS = (list, tuple, Sequence), (dict, Mapping)
 
 @dataclass(frozen=True)
 class Signature:
-    """What can be passed to a class or function by name.
+    """The arguments that a class or function takes by name.
 
     Attributes:
-        name: of the class or function.
-        types: parameter → its declared type, `Any` where it has none.
+        name: the name of the class or function.
+        types: parameter → its declared type; `Any` if none is declared.
         required: the parameters without a default.
-        open_ended: any other name is taken, too.
+        open_ended: whether other names are accepted, too.
     """
 
     name: str
@@ -261,11 +262,11 @@ def check_options(
     """Checks that a class or function takes these options.
 
     Args:
-        key: of the options in the configuration, such as "model.alignment".
-        signature: of what will be called with them.
+        key: the options' place in the configuration, such as "model.alignment".
+        signature: the signature of the class or function that takes them.
         options: name → value.
-        given: names of the arguments that the caller gives himself; None = not known, so that
-            nothing can be said to be missing.
+        given: names of the arguments that the caller passes itself; None = unknown: missing
+            arguments are not reported.
 
     Raises:
         ValueError: names the key, the rule and the value.
@@ -285,9 +286,9 @@ def check_options(
 
 
 def inspect_signature(target: Any) -> Signature:
-    """The signature of an imported class or function.
+    """Returns the signature of an imported class or function.
 
-    A subclass that passes **options on takes its parents' arguments as well.
+    A subclass that takes ``**options`` has its parents' arguments as well.
     """
     functions: list[Any] = [target]
     if is_class := isclass(target):
@@ -316,7 +317,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def fits_type(value: Any, hint: Any) -> bool:
-    """Whether an option's value is of a declared type; True where the type cannot be checked."""
+    """Whether a value fits a declared type; True if the type cannot be checked."""
     origin = get_origin(hint)
     if origin is Annotated:
         rules = [rule for rule in hint.__metadata__ if isinstance(rule, Rule)]
@@ -341,12 +342,12 @@ def fits_type(value: Any, hint: Any) -> bool:
 
 
 def _item_type(hint: Any) -> Any:
-    """The type of a list's items or of a group's values; `Any` where none is declared."""
+    """Returns the type of a list's items or a group's values; `Any` if none is declared."""
     return next((kind for kind in reversed(get_args(hint)) if kind is not ...), Any)
 
 
 def describe_type(hint: Any) -> str:
-    """A type as errors say it: "a whole number ≥ 1, or null"."""
+    """Describes a type for error messages: "a whole number ≥ 1, or null"."""
     origin = get_origin(hint)
     if origin is Annotated:
         rules = [rule.words for rule in hint.__metadata__ if isinstance(rule, Rule)]
@@ -368,13 +369,13 @@ def describe_type(hint: Any) -> str:
 
 
 def check_choice(key: str, value: str, choices: Collection[str]) -> None:
-    """Raises ValueError unless a name within an option is one of the choices."""
+    """Raises ValueError unless the value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{key}={show(value)}: must be one of {', '.join(choices)}")
 
 
 def make_printable(text: object) -> str:
-    """A text without what steers a terminal: escape codes and reversed writing are spelt out."""
+    """Spells out the characters that control a terminal: escape codes, reversed writing."""
     return "".join(
         letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
         for letter in str(text)
@@ -382,7 +383,7 @@ def make_printable(text: object) -> str:
 
 
 def show(value: object) -> str:
-    """A value in an error as the command line has it: null, true, [a, b]; cut to a line."""
+    """Formats a value for an error as the command line writes it: null, true, [a, b]; truncated."""
     if value is None or isinstance(value, bool):
         text = {None: "null", True: "true", False: "false"}[value]
     elif isinstance(value, list):

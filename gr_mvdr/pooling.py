@@ -1,8 +1,8 @@
-"""Pooling: which of an encoder's states represent a text, fewer vectors than tokens (mva §2.2).
+"""Pooling: represents a text by fewer vectors than it has tokens (mva §2.2).
 
 A pooling is called three times: `enter` on the encoder's input embeddings, `leave` on its output
-states, and `group` on the token vectors projected from these. `width` is the size of a pooled state
-in units of one encoder state.
+states, and `group` on the token vectors that are projected from these states. `width` is the number
+of encoder states that a pooled state has the size of.
 """
 
 from typing import Literal
@@ -17,35 +17,37 @@ from gr_mvdr.salience import top_k
 from gr_mvdr.token_index.codec import k_means
 from gr_mvdr.token_vectors import TokenVectors
 
-# How tokens are grouped: by Ward's tree or k-means; or only the most salient are kept.
+# How tokens are grouped: by Ward's clustering or k-means; or only the most salient are kept.
 Grouping = Literal["ward", "k_means", "salience"]
-# Token vectors of B texts, and their groups (B, K, M) as of `group_tokens`; None = no grouping.
+# Token vectors of B texts, and their groups (B, K, M) from `group_tokens`; None = no grouping.
 Grouped = tuple[TokenVectors, Tensor | None]
 
 
 @part("pooling")
 class AllTokens(nn.Module):
-    """Every token's own state: no pooling. Also the base of the other forms."""
+    """Keeps every token's state: no pooling. Also the base class of all poolings."""
 
     width = 1
 
     def __init__(self, size: int = 0, vocabulary_size: int = 0):
         """
         Args:
-            size: d_model of the encoder; vocabulary_size: of its tokens.
+            size: d_model of the encoder.
+            vocabulary_size: number of the encoder's tokens.
         """
         super().__init__()
 
     def enter(self, embeddings: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings (B, L, d_model) and mask (B, L) as the encoder reads them."""
+        """Returns the embeddings (B, L', d_model) and mask (B, L') that the encoder reads."""
         return embeddings, mask
 
     def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The pooled states, their mask, and the token of each.
+        """Returns the pooled states, their mask, and the token id of each.
 
         Args:
-            states: (B, L', d_model) of the encoder; mask: (B, L') as `enter` returned.
-            ids: (B, L) int64 of the text's tokens.
+            states: (B, L', d_model) the encoder's output.
+            mask: (B, L') as `enter` returned it.
+            ids: (B, L) int64 token ids of the text.
 
         Returns:
             (B, K, width · d_model), (B, K) bool, (B, K) int64.
@@ -53,21 +55,21 @@ class AllTokens(nn.Module):
         return states, mask, ids
 
     def unit(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """Vectors (B, K, d) of a shared projection, brought to length 1; mask: (B, K) bool."""
+        """Normalises vectors (B, K, d) of a shared projection to length 1; mask: (B, K) bool."""
         return F.normalize(vectors, dim=-1)
 
     def group(self, tokens: TokenVectors) -> Tensor | None:
-        """The groups of token vectors that are merged, as of `group_tokens`; None = no grouping."""
+        """Returns the groups of tokens to merge, as `group_tokens` does; None = no grouping."""
         return None
 
     def count(self, tokens: int) -> int:
-        """The most vectors that represent a text of this many tokens."""
+        """Returns the largest number of vectors for a text of this many tokens."""
         return tokens
 
 
 @part("pooling")
 class FirstTokens(AllTokens):
-    """The first k states of a text that is read completely (First-K)."""
+    """Keeps the first k states; the encoder reads the complete text (First-K)."""
 
     def __init__(self, size: int, vocabulary_size: int, k: Size):
         super().__init__()
@@ -82,12 +84,12 @@ class FirstTokens(AllTokens):
 
 @part("pooling")
 class LearnedTokens(AllTokens):
-    """The states of k learned tokens, read before the text (Multiple [CLS])."""
+    """Keeps the states of k learned tokens, which precede the text (Multiple [CLS])."""
 
     def __init__(self, size: int, vocabulary_size: int, k: Size):
         super().__init__()
         self.k, self.vocabulary_size = k, vocabulary_size
-        self.embeddings = nn.Parameter(torch.randn(k, size))  # as T5 draws its table
+        self.embeddings = nn.Parameter(torch.randn(k, size))  # as T5 initialises its table
 
     def enter(self, embeddings: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         own = self.embeddings.to(embeddings.dtype).expand(len(embeddings), -1, -1)
@@ -104,7 +106,7 @@ class LearnedTokens(AllTokens):
 
 @part("pooling")
 class Temporal(AllTokens):
-    """ρ neighbouring states concatenated into one: a vector for every ρ tokens."""
+    """Concatenates ρ neighbouring states into one: a vector for every ρ tokens."""
 
     def __init__(self, size: int, vocabulary_size: int, factor: Size):
         super().__init__()
@@ -113,7 +115,7 @@ class Temporal(AllTokens):
     def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, size = states.shape
         missing = -length % self.width
-        # Zero where a group is not full: the encoder's states at padding are arbitrary.
+        # Zeros fill an incomplete group: the encoder's states at padding are arbitrary.
         states = F.pad(states * mask.unsqueeze(-1), (0, 0, 0, missing))
         groups = F.pad(mask, (0, missing)).view(batch, -1, self.width)
         states = states.view(batch, -1, self.width * size)
@@ -126,8 +128,10 @@ class Temporal(AllTokens):
 
 @part("pooling")
 class ClusteredTokens(AllTokens):
-    """The means of similar token vectors, one for every `factor` tokens (token pooling, Clavié et
-    al. 2024). Trained with it, clusters are constants, and gradients go through the means."""
+    """Averages similar token vectors, one mean for every `factor` tokens (Clavié et al. 2024).
+
+    In training, the clusters are constants; gradients flow through the means.
+    """
 
     def __init__(
         self,
@@ -153,10 +157,11 @@ class ClusteredTokens(AllTokens):
 
 @part("pooling")
 class MeanTokens(AllTokens):
-    """One vector a text, the mean of all (Sentence-T5; gr_as_mvdr Table 7).
+    """Represents a text by one vector, the mean of all (Sentence-T5; gr_as_mvdr Table 7).
 
-    With both sides pooled so, A_ij = 1/(MN) in Eq. 1. Under shared projections it is the mean
-    that has length 1: token vectors are divided by its length. Attention's values are not.
+    If both sides are pooled this way, A_ij = 1/(MN) in Eq. 1. Under shared projections, token
+    vectors are divided by the length of their mean, so that the mean has length 1. The values of
+    an attention are not normalised.
     """
 
     def unit(self, vectors: Tensor, mask: Tensor) -> Tensor:
@@ -173,29 +178,33 @@ class MeanTokens(AllTokens):
 
 
 def n_groups(tokens: int, factor: int, protected: int = 0) -> int:
-    """Vectors after grouping: the protected ones and max(⌊n / factor⌋, 1) for n > 0 others."""
+    """Returns the number of vectors after grouping.
+
+    It counts the protected tokens, and max(⌊n / factor⌋, 1) groups of the n > 0 others.
+    """
     first = min(tokens, protected)
     return first + (max((tokens - first) // factor, 1) if tokens > first else 0)
 
 
 @torch.no_grad()
-@torch.autocast("cpu", enabled=False)  # where clusters are made; numpy has no bfloat16
+@torch.autocast("cpu", enabled=False)  # clusters are made on the CPU; numpy has no bfloat16
 def group_tokens(
     tokens: TokenVectors, factor: int, by: Grouping = "ward", protected: int = 0
 ) -> Tensor | None:
-    """The groups of tokens of each text that become one vector, as weights.
-
-    "ward": Ward's hierarchical clustering of 1 − cosine. "k_means": spherical k-means. "salience":
-    no tokens are merged, only the most salient are kept (aligner's pruning, applied to the index).
+    """Groups the tokens of each text: each group becomes one vector.
 
     Args:
-        tokens: (B, M, …); keys are clustered where there are any, else vectors.
+        tokens: (B, M, …). Their keys are clustered; without keys, their vectors.
         factor: mean number of tokens in a group, see `n_groups`; 1 = no grouping.
-        protected: first tokens that are not grouped, such as [CLS].
+        by: "ward": Ward's hierarchical clustering with distance 1 − cosine. "k_means": spherical
+            k-means. "salience": no tokens are merged, only the most salient ones are kept
+            (aligner's pruning, applied to the index).
+        protected: number of first tokens that are not grouped, such as [CLS].
 
     Returns:
-        (B, K, M): 1/|c| for the tokens of group c, groups in the order of their first tokens; zero
-        elsewhere, and for groups that a text does not have. None for `factor` 1.
+        (B, K, M) weights: 1/|c| for the tokens of group c, else zero. Groups are in the order of
+        their first tokens; rows of groups that a text does not have are zero. None if `factor` is
+        1.
     """
     if factor == 1:
         return None
@@ -220,16 +229,16 @@ def group_tokens(
 
 
 def merge_tokens(tokens: TokenVectors, groups: Tensor | None) -> TokenVectors:
-    """Merges the tokens of each group (B, K, M): means of vectors, keys and saliences.
+    """Merges the tokens of each group (B, K, M): takes means of vectors, keys and saliences.
 
-    The means are not normalised: a group's similarity is the mean of its tokens', so that Eq. 1
-    holds for the tokens themselves, with the group's A spread evenly over them. A group has the id
-    of the token whose vector is nearest to the mean.
+    The means are not normalised. A group's similarity is the mean of its tokens' similarities, so
+    that Eq. 1 holds for the tokens themselves, with the group's A spread evenly over them. A group
+    gets the id of the token whose vector has the largest inner product with the mean.
     """
     if groups is None:
         return tokens
     salience = None if tokens.salience is None else tokens.salience.unsqueeze(-1)
-    # Outside autocast, as everywhere that relevance is computed.
+    # Outside autocast, like every computation of relevance.
     with torch.autocast(groups.device.type, enabled=False):
         vectors, salience, keys = (
             None if part is None else groups.to(part) @ part
@@ -242,7 +251,7 @@ def merge_tokens(tokens: TokenVectors, groups: Tensor | None) -> TokenVectors:
 
 
 def _ward(vectors: Tensor, count: int) -> np.ndarray:
-    """(n,) numbers of at most `count` clusters."""
+    """(n,) the cluster of each vector, of at most `count` clusters."""
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
@@ -260,7 +269,7 @@ def _k_means(vectors: Tensor, count: int) -> np.ndarray:
 
 
 def _most_salient(salience: Tensor, count: int) -> np.ndarray:
-    """(n,) a group for each of the most salient tokens (n, 1), −1 for the others."""
+    """(n,) a group for each of the most salient tokens, −1 for the others; salience is (n, 1)."""
     best = top_k(salience[:, 0], count)[0].numpy()
     numbers = np.full(len(salience), -1)
     numbers[best] = best

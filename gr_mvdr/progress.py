@@ -1,4 +1,4 @@
-"""Progress of long work, shown by tqdm: a bar on a terminal, a line a minute in a log."""
+"""Progress of long tasks, shown by tqdm: a bar on a terminal, one line a minute in a log."""
 
 import os
 import sys
@@ -16,13 +16,13 @@ _LOG_INTERVAL = 60.0  # seconds between two lines of a log
 def track(
     iterable: Iterable[Any] | None, description: str, total: int | None = None, initial: int = 0
 ) -> tqdm:
-    """A tqdm bar over ``iterable``; only rank 0 shows it.
+    """Returns a tqdm bar over ``iterable``; only rank 0 shows it.
 
     Args:
         iterable: items to loop over; None = the caller calls `update` and `close`.
         description: such as "encoding documents".
         total: number of items; by default ``len(iterable)`` if it has a length.
-        initial: items done by an earlier process.
+        initial: number of items that an earlier process finished.
     """
     is_watched = sys.stderr.isatty() or hasattr(sys, "ps1")  # ps1: an interactive shell, a notebook
     return tqdm(
@@ -40,7 +40,7 @@ def track(
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Hides the progress bars and warnings of transformers inside the block; also a decorator."""
+    """Hides transformers' progress bars and warnings inside the block; also usable as decorator."""
     from huggingface_hub.utils import are_progress_bars_disabled
     from transformers.utils import logging
 

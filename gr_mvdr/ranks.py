@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from gr_mvdr.batch import PairBatch, append_documents
 
-# The other ranks wait while rank 0 reads and caches a collection. torchrun notices a dead rank at
-# once.
+# The other ranks wait while rank 0 reads and caches a collection. torchrun notices a dead rank
+# immediately.
 _PATIENCE = timedelta(days=1)
 
 
@@ -28,7 +28,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """The number of processes that train together."""
+    """The number of processes that train together; 1 if training is not distributed."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE", 1))
@@ -37,7 +37,7 @@ def world_size() -> int:
 def join() -> None:
     """Connects the processes that torchrun started; Lightning keeps the connection.
 
-    Tensors on the CPU travel by gloo, those on a GPU by NCCL.
+    Tensors on the CPU are sent by gloo, tensors on a GPU by NCCL.
     """
     if world_size() > 1 and not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -45,7 +45,7 @@ def join() -> None:
 
 
 def leave() -> None:
-    """Ends the connection of `join` on every rank; each process is alone from here on."""
+    """Ends the connection of `join` on every rank; from then on, each process works alone."""
     if world_size() > 1:
         wait()
         distributed.destroy_process_group()
@@ -54,17 +54,17 @@ def leave() -> None:
 
 
 def wait() -> None:
-    """A barrier; ends this process if another rank has ended."""
+    """Waits for all ranks (a barrier); exits if another rank has ended."""
     if world_size() > 1:
         try:
             distributed.all_reduce(torch.zeros(()))
-        except RuntimeError as error:  # a lost connection; the rank that failed has said why
+        except RuntimeError as error:  # the connection is lost; the failed rank has reported why
             raise SystemExit(1) from error
 
 
 @contextmanager
 def rank_zero_first() -> Iterator[None]:
-    """Rank 0 runs the block first, then the others, which can use its caches.
+    """Runs the block on rank 0 first, then on the other ranks, which can use its caches.
 
     The block must not call a collective.
     """
@@ -76,7 +76,7 @@ def rank_zero_first() -> Iterator[None]:
 
 
 def slice_for_rank(items: int) -> slice:
-    """This rank's contiguous share of a number of items, maybe empty."""
+    """Returns this rank's contiguous share of the items; it may be empty."""
     return slice(items * rank() // world_size(), items * (rank() + 1) // world_size())
 
 
@@ -84,10 +84,11 @@ def gather(tensor: Tensor) -> list[Tensor]:
     """Gathers the tensors of all ranks, with gradients.
 
     Args:
-        tensor: (b_r, …); sizes may differ between ranks, the number of axes may not.
+        tensor: (b_r, …); ranks may differ in all sizes, but not in the number of axes.
 
     Returns:
-        For each rank its (b_r, …), other axes zero-padded to the largest of all ranks.
+        The tensor (b_r, …) of each rank. All axes but the first are zero-padded to the largest size
+        of any rank.
     """
     if world_size() == 1:
         return [tensor]
@@ -105,7 +106,7 @@ def gather_rows(tensor: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """(W, …) tensors of one shape of all ranks; the backward pass sums gradients over ranks."""
+    """Stacks equally shaped tensors of all W ranks to (W, …); gradients are summed over ranks."""
 
     @staticmethod
     def forward(context, tensor: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ class _Gather(torch.autograd.Function):
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """The sum over ranks of tensors of one shape, without a gradient."""
+    """Returns the sum of equally shaped tensors over all ranks, without a gradient."""
     total = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:
         distributed.all_reduce(total)
@@ -128,7 +129,9 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
 
 
 def mean_over_ranks(total: Tensor, count: int | Tensor) -> Tensor:
-    """() a loss whose mean over ranks, gradients included, is the mean over all ranks' items.
+    """() a loss whose mean over ranks equals the mean over the items of all ranks.
+
+    The same holds for its gradients, which training averages over ranks.
 
     Args:
         total: () the sum over this rank's items.
@@ -141,7 +144,7 @@ def mean_over_ranks(total: Tensor, count: int | Tensor) -> Tensor:
 
 
 def broadcast(tensor: Tensor) -> Tensor:
-    """Rank 0's tensor, on every rank, on the CPU."""
+    """Returns rank 0's tensor on every rank; with several ranks, on the CPU."""
     if world_size() == 1:
         return tensor
     sent = [tensor.cpu() if rank() == 0 else None]
@@ -153,10 +156,11 @@ Encoded = TypeVar("Encoded")
 
 
 def gather_batch(batch: PairBatch) -> PairBatch:
-    """The parts of all ranks as one batch, the same on every rank.
+    """Joins the parts of all ranks into one batch, the same on every rank.
 
-    Only token ids are sent. Encoding is divided over the ranks afterwards (`encode_share`), so that
-    a document in several parts is encoded once, and in-batch losses see the whole batch.
+    Only token ids are sent, no vectors. Afterwards the ranks divide the encoding among themselves
+    (`encode_share`), so that a document that occurs in several parts is encoded once, and in-batch
+    losses see the whole batch.
 
     Args:
         batch: this rank's part, at least one pair.
@@ -169,12 +173,12 @@ def gather_batch(batch: PairBatch) -> PairBatch:
 
 
 def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
-    """Joins neighbouring parts of a batch into the batch that the data module would have made.
+    """Joins consecutive parts of a batch into the batch that the data module would have made.
 
     The positives of all parts come first, then the hard negatives, each document once.
 
     Args:
-        parts: all padded to the same lengths.
+        parts: padded to the same lengths.
     """
     every = {
         name: torch.cat([vars(part)[name] for part in parts])
@@ -201,24 +205,24 @@ def encode_share(
 ) -> list[Encoded]:
     """Encodes this rank's share of the texts in chunks (a gradient cache).
 
-    Training holds the activations of one chunk; the backward pass encodes each chunk again with the
-    same dropout, so that gradients are those of encoding without a cache.
+    Training holds the activations of one chunk at a time. The backward pass encodes each chunk
+    again with the same dropout, so that the gradients equal those without a cache.
 
     Args:
         encode: ids (b, L) int64 and mask (b, L) bool → an encoding of b texts.
-        ids, mask: (B, L) of all ranks' texts, B ≥ W; a chunk is cut to its longest text.
-        size: largest number of texts in a chunk; None = all at once, encoded once.
+        ids, mask: (B, L) the texts of all ranks, B ≥ W; a chunk is cut to its longest text.
+        size: largest number of texts in a chunk; None = one chunk, which is encoded only once.
     """
     if size is not None and torch.is_grad_enabled():
         encode = partial(checkpoint, encode, use_reentrant=False)
     own, largest = slice_for_rank(len(ids)), -(-len(ids) // world_size())
-    # The same number on every rank: with sharded parameters all ranks encode together (`shard`).
+    # Every rank has the same number of chunks: with sharded parameters, all ranks encode together.
     chunks = 1 if size is None else -(-largest // size)
     encoded = []
     for texts, real in zip(
         ids[own].tensor_split(chunks), mask[own].tensor_split(chunks), strict=True
     ):
-        if 0 < len(texts) < len(ids):  # the whole batch is cut already
+        if 0 < len(texts) < len(ids):  # the whole batch is already cut to its longest text
             length = int(real.sum(1).max())
             texts, real = texts[:, :length], real[:, :length]
         if len(texts):

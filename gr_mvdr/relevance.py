@@ -1,7 +1,7 @@
 """rel(d, q) = 1/Z · Σ S ⊙ A: Eq. 1 of both *Generative Retrieval as MVDR* and ALIGNER.
 
-First the equation, then the tensors of it that a system returns for given pairs; every analysis
-reads these.
+The functions compute the equation. The classes hold its tensors for given pairs: what a system
+returns and every analysis reads.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Normaliser = Literal["none", "alignment", "query_tokens", "non_zero"]
 
 
 def similarity(documents: Tensor, queries: Tensor) -> Tensor:
-    """S = Dᵀ Q, every document token against every query token (gr_as_mvdr Eq. 1).
+    """S = Dᵀ Q, the similarity of every document token to every query token (gr_as_mvdr Eq. 1).
 
     Args:
         documents: (..., M, d) token vectors, any float dtype.
@@ -45,7 +45,7 @@ def relevance(similarity: Tensor, alignment: Tensor, normalise: bool = False) ->
 
 def divide(total: Tensor, normaliser: Tensor) -> Tensor:
     """total / Z, and 0 where Z = 0, with finite gradients."""
-    # The inner `where` keeps the gradient finite: 0/0 would poison it even if discarded outside.
+    # The second `where` keeps the gradient finite: 0/0 makes it NaN even where it is discarded.
     some = normaliser > 0
     return torch.where(some, total, 0.0) / torch.where(some, normaliser, 1.0)
 
@@ -56,10 +56,10 @@ def normaliser(
     """Z of Eq. 1, by name.
 
     Args:
-        name: "none": 1 (ColBERT). "alignment": Σ A (aligner Eq. 1); under `InBatchTopK` that is
+        name: "none": 1 (ColBERT). "alignment": Σ A (aligner Eq. 1), which under `InBatchTopK` is
             the number of query tokens that retrieved a token of the document (xtr §3.1).
             "query_tokens": n (mva §2.1, xtr Eq. 1 and 4). "non_zero": the number of query tokens
-            with Σ_i S A ≠ 0 (xtr Appendix A).
+            with Σ_i S_ij A_ij ≠ 0 (xtr Appendix A).
         similarity, alignment: (..., M, N).
         query_mask: (..., N) bool.
 
@@ -76,7 +76,7 @@ def normaliser(
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """bf16, fp16, integers and truth values as fp32, in which sums are safe; fp64 stays fp64."""
+    """Converts bf16, fp16, integers and booleans to fp32, in which sums are safe; keeps fp64."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
@@ -85,13 +85,14 @@ class PairAlignment:
     """The tensors of Eq. 1 for B pairs: what `model.align(batch)` returns and all analysis reads.
 
     Attributes:
-        similarity, alignment: (B, H, M, N) fp32; H = 1 for multi-vector and lexical systems (MVA
-            may have more), the heads of one decoder layer for generative ones. Both are zero at
-            padding.
+        similarity, alignment: (B, H, M, N) fp32, zero at padding. H = 1 for multi-vector and
+            lexical systems (MVA may have more); for generative systems, H counts the heads of one
+            decoder layer.
         normaliser: (B,) Z.
         relevance: (B,) Σ_hij S A / Z.
-        score: (B,) what the system itself ranks by.
-        document_ids, document_mask: (B, M); query_ids, query_mask: (B, N).
+        score: (B,) the score that the system ranks by.
+        document_ids, document_mask: (B, M).
+        query_ids, query_mask: (B, N).
     """
 
     similarity: Tensor
@@ -109,24 +110,25 @@ class PairAlignment:
 class DecoderPaths:
     """The logit of every target token as a sum over the paths of the decoder (gr_as_mvdr §8).
 
-    The residual stream is a sum, and with the scales of its layer norms held at their values the
-    logit is a sum too: the embedding's path, and for each layer those of self-attention,
-    cross-attention and feed-forward. A cross-attention's path is Σ_hj S^h_ij A^h_ij of its layer.
-    Biases, which add the same to every text, have their own paths (BART; T5 has none).
+    The residual stream is a sum. With the scales of its layer norms held constant, the logit is a
+    sum, too: of the embedding's path, and in each layer of the paths of self-attention,
+    cross-attention and feed-forward. The path of a cross-attention is Σ_hj S^h_ij A^h_ij of its
+    layer. Biases have their own paths (BART has them, T5 does not).
 
     Attributes:
         names: P strings, such as "embedding", "self_attention_1", "cross_attention_1",
-            "feed_forward_1"; layers count from 1. Then "norm_bias" of all norms on the stream,
-            "projection_bias" of the last maps of attention and feed-forward, and "output_bias" of
-            the logits (BART's `final_logits_bias`), those that the backbone has.
+            "feed_forward_1"; layers count from 1. They end with the biases that the backbone has:
+            "norm_bias" of all norms on the stream, "projection_bias" of the last maps of attention
+            and feed-forward, and "output_bias" of the logits (BART's `final_logits_bias`).
         contributions: (B, P, M) fp32, zero at padding; the sum over P is `logits`.
         logits: (B, M) fp32 the model's own e·h of each target token (Eq. 11), the output's bias
             included, zero at padding.
         log_probs: (B, M) fp32 log p(d_i | d_<i, q) (Eq. 8), zero at padding.
-        document_norms: (B, L) fp32 ‖R_d‖₁ of the states that a layer's cross-attention reads
+        document_norms: (B, L) fp32 ‖R_d‖₁ of the states that each layer's cross-attention reads
             (Appendix B).
         query_norms: (B,) fp32 ‖R_qᵀ‖₁ of the query vectors.
-        projection_norms: (L, H) fp32 ‖W‖₁ of each head, W = W_Qᵀ W_K (Eq. 4); of no pair.
+        projection_norms: (L, H) fp32 ‖W‖₁ of each head, W = W_Qᵀ W_K times the attention's scale
+            (Eq. 4); the same for all pairs.
     """
 
     names: tuple[str, ...]
@@ -143,11 +145,11 @@ class Explanation:
     """The alignments of B pairs, and the other components of their scores.
 
     Attributes:
-        layers: the system's alignments: one of a multi-vector or lexical system, one a decoder
-            layer of a generative one, the last layer last.
-        decoder: of a generative system, else None.
-        pairwise: (B, 1, M, N) Ã, the alignment before salience (aligner Eq. 2); None where the
-            system has no salience.
+        layers: the system's alignments. A multi-vector or lexical system has one, a generative
+            system one for each decoder layer, in the order of the layers.
+        decoder: the paths of a generative system, else None.
+        pairwise: (B, 1, M, N) Ã, the alignment before salience (aligner Eq. 2); None if the system
+            has no salience.
     """
 
     layers: list[PairAlignment]
@@ -162,13 +164,14 @@ class Explanation:
 class Factors:
     """The vectors from which S and A of B pairs are computed.
 
-    A generative system's A is the softmax of key similarities over query tokens (Eq. 4, 16); a
-    multi-vector system's is its alignment of them. H = 1 for most of the latter.
+    A is made from the similarities of the keys: by a softmax over query tokens in a generative
+    system (Eq. 4, 16), by the alignment strategy in a multi-vector system, where usually H = 1.
 
     Attributes:
-        document_values, query_values: (B, H, M, k) and (B, H, N, k), S is their product.
-        document_keys, query_keys: (B, H, M, l) and (B, H, N, l), what A is made of.
-        document_mask: (B, M) bool. query_mask: (B, N) bool.
+        document_values, query_values: (B, H, M, k) and (B, H, N, k); S is their product.
+        document_keys, query_keys: (B, H, M, l) and (B, H, N, l); A is made from their product.
+        document_mask: (B, M) bool.
+        query_mask: (B, N) bool.
     """
 
     document_values: Tensor

@@ -1,8 +1,8 @@
 """Unary salience: a weight for each token, the same for every alignment (aligner §3.2).
 
-Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, L, d), their tokens
-(B, L) int64 and the mask (B, L) bool → u ≥ 0, (B, L) fp32, zero at padding. The gate of a learned
-one is the relaxed top-k at the end of this file (aligner Eq. 4, Appendix A.1).
+Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, L, d), token ids
+(B, L) int64 and the mask (B, L) bool → u ≥ 0, (B, L) fp32, zero at padding. A learned salience is
+gated by the relaxed top-k at the end of this file (aligner Eq. 4, Appendix A.1).
 """
 
 from collections.abc import Sequence
@@ -23,23 +23,23 @@ Texts = Sequence[Sequence[int]]  # token ids
 _MOST_ROUNDS = 8
 # CPU threads from which on torch's argmax is faster than numpy's.
 _MANY_THREADS = 4
-# Scores that a CPU solves at once: intermediate results stay in the cache (half the time).
+# Scores that a CPU solves at once: intermediate results stay in the cache, which halves the time.
 _BLOCK = 1 << 15
-# The exponentials of scores up to this, and sums of many of them, are finite in double.
+# Exponentials of scores up to this value, and sums of many of them, are finite in double precision.
 _LARGEST = 600.0
 
 
 @checked
 def top_share(salience: Tensor, mask: Tensor, share: Proportion) -> Tensor:
-    """The ⌈β·m⌉ most salient of the m real tokens of every text, kept by pruning (aligner §3.2).
+    """Selects the ⌈β·m⌉ most salient of the m real tokens of each text, for pruning (aligner §3.2).
 
     Args:
         salience: (…, L) float; ties go to the lowest position.
         mask: (…, L) bool.
-        share: β; a text with a token keeps at least one.
+        share: β; a text that has tokens keeps at least one.
 
     Returns:
-        (…, L) bool.
+        (…, L) bool, True = selected.
     """
     ordered = salience.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
     rank = ordered.indices.argsort(-1)
@@ -47,7 +47,7 @@ def top_share(salience: Tensor, mask: Tensor, share: Proportion) -> Tensor:
 
 
 def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
-    """The most salient tokens of a query (N, …), which search the index (aligner §3.2, β_q)."""
+    """Keeps the most salient tokens of a query (N, …) for the search (aligner §3.2, β_q)."""
     if share == 1:
         return query
     return query[top_share(query.salience, query.mask, share)]
@@ -59,14 +59,14 @@ def _share_of(mask: Tensor, share: float) -> Tensor:
 
 
 class Salience(nn.Module):
-    """The base of all saliences; a subclass defines `forward`."""
+    """The base class of all saliences; a subclass defines `forward`."""
 
     def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
         """Computes the collection's statistics before training.
 
         Args:
-            documents: the token ids of each, as the model reads them.
-            vocabulary_size: V; all ids are below it.
+            documents: the token ids of each document, as the model reads them.
+            vocabulary_size: V; all ids are smaller.
             special: ids of special tokens.
         """
 
@@ -79,8 +79,8 @@ class Salience(nn.Module):
 class LearnedSalience(Salience):
     """u = λ · ReLU(w·x + b) with a gate λ in [0, 1] (aligner Eq. 3; the gates of its Figure 6).
 
-    Initially w = 0 and b = 1: all tokens have equal weight, and no ReLU is dead. With a prior, a
-    salience that is not learned, u starts as the prior: u = λ · prior · ReLU(w·x + b).
+    Initially w = 0 and b = 1, so that all tokens have equal weight and no ReLU is dead. A prior is
+    a salience that multiplies the scores: u = λ · prior · ReLU(w·x + b) starts as λ · prior.
     """
 
     def __init__(
@@ -96,11 +96,13 @@ class LearnedSalience(Salience):
     ):
         """
         Args:
-            size: d, of the token vectors.
-            gate: "lp": λ is the relaxed top-k of ⌈α·m⌉ tokens (Eq. 4). "hard": 1 at those tokens.
-                "relu": 1 everywhere. "l1": as "relu", with a penalty on u.
-            sparsity: α, of "lp" and "hard"; l1: the penalty's coefficient, of "l1".
-            epsilon, solver, iterations: of "lp", see `relaxed_top_k`.
+            size: d, the size of a token vector.
+            gate: "lp": λ is the relaxed top-k with k = ⌈α·m⌉ (Eq. 4). "hard": λ = 1 for the ⌈α·m⌉
+                most salient tokens, else 0. "relu": λ = 1 everywhere. "l1": like "relu", with a
+                penalty on u.
+            sparsity: α of the gates "lp" and "hard".
+            epsilon, solver, iterations: options of the gate "lp", see `relaxed_top_k`.
+            l1: coefficient of the penalty of the gate "l1".
             prior: another salience of this file, as a dict with `_target_`; None = 1 everywhere.
         """
         super().__init__()
@@ -111,7 +113,7 @@ class LearnedSalience(Salience):
         self.prior = build("salience", prior, size) if prior else None
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        # Outside autocast: bf16 numbers near 1 are further apart than ε.
+        # Outside autocast: in bf16, the gap between numbers near 1 is larger than ε.
         with torch.autocast(vectors.device.type, enabled=False):
             scores = (vectors.to(self.weight.dtype) @ self.weight + self.bias).relu()
             if self.prior is not None:
@@ -129,7 +131,7 @@ class LearnedSalience(Salience):
             self.prior.fit(documents, vocabulary_size, special)
 
     def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
-        """() of the gate "l1", its coefficient · the mean of u; else 0."""
+        """() the coefficient times the mean of u under the gate "l1", else 0."""
         if self.gate != "l1":
             return super().penalty(salience, mask)
         return self.l1 * salience.sum() / mask.sum().clamp(min=1)
@@ -137,10 +139,11 @@ class LearnedSalience(Salience):
 
 @part("salience")
 class IdfSalience(Salience):
-    """u = the token's inverse document frequency, not learned: a baseline for learned saliences.
+    """u = the token's inverse document frequency: a baseline for learned saliences.
 
     idf(t) = ln(1 + (D − df + ½) / (df + ½)), divided by its mean over the collection's token
-    occurrences. Special tokens have u = 0; a pooling's learned tokens, beyond the vocabulary, 1.
+    occurrences. Special tokens have u = 0. The learned tokens of a pooling, whose ids are beyond
+    the vocabulary, have u = 1.
     """
 
     idf: Tensor
@@ -148,7 +151,7 @@ class IdfSalience(Salience):
     def __init__(self, size: int):
         """
         Args:
-            size: d, not used; every salience is built with it.
+            size: d; unused, but every salience is built with it.
         """
         super().__init__()
         self.register_buffer("idf", torch.empty(0))
@@ -172,7 +175,7 @@ class IdfSalience(Salience):
         self.idf = torch.from_numpy(idf).to(self.idf)
 
     def _load_from_state_dict(self, state_dict, prefix, *others):
-        # A new module has an empty table; its size is that of the checkpoint's.
+        # A new module has an empty table; the checkpoint determines its size.
         if (saved := state_dict.get(prefix + "idf")) is not None:
             self.idf = self.idf.new_empty(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *others)
@@ -180,11 +183,11 @@ class IdfSalience(Salience):
 
 @part("salience")
 class FrequencySalience(Salience):
-    """u = BM25's saturated term frequency of the token in its own text: not learned.
+    """u = BM25's saturated term frequency of the token in its own text.
 
-    u = (k1 + 1) tf / (tf + k1 (1 − b + b m / mean m)): 1 for a token that occurs once in a text of
-    mean length. With it on documents, IDF on queries and vectors that are equal or orthogonal,
-    MaxSim *is* BM25 (tested); with other vectors it is a soft BM25.
+    u = (k1 + 1) tf / (tf + k1 (1 − b + b m / mean m)), which is 1 for a token that occurs once in a
+    text of mean length. With this salience on documents, IDF on queries, and vectors that are equal
+    or orthogonal, MaxSim *is* BM25 (tested). With other vectors it is a soft BM25.
     """
 
     mean_length: Tensor
@@ -192,7 +195,7 @@ class FrequencySalience(Salience):
     def __init__(self, size: int, k1: NonNegative = 1.5, b: Fraction = 0.75):
         """
         Args:
-            size: d, not used; every salience is built with it.
+            size: d; unused, but every salience is built with it.
             k1: saturation of the term frequency; b: strength of the length normalisation.
         """
         super().__init__()
@@ -213,10 +216,10 @@ class FrequencySalience(Salience):
 
 
 def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values over the last axis, the largest first; ties go to the lowest place.
+    """Finds the k largest values along the last axis, largest first; ties go to the lowest place.
 
     Returns:
-        (…, k) int64 places, and (…, k) their values.
+        (…, k) int64 the places, and (…, k) the values.
     """
     if k > _MOST_ROUNDS:
         best = values.sort(dim=-1, descending=True, stable=True)
@@ -232,10 +235,10 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _first_maximum(values: Tensor) -> Tensor:
-    """(…, 1) int64 `argmax` over the last axis; ties go to the lowest place."""
+    """(…, 1) int64 `argmax` along the last axis; ties go to the lowest place."""
     is_eager = not torch.compiler.is_compiling() and values.device.type == "cpu"
     if is_eager and torch.get_num_threads() < _MANY_THREADS:
-        # numpy has vector instructions for it, torch has threads: a fifth of the time on one.
+        # numpy uses vector instructions, torch uses threads: on one thread, numpy takes a fifth.
         return torch.from_numpy(values.numpy().argmax(-1, keepdims=True))
     return values.argmax(-1, keepdim=True)
 
@@ -249,17 +252,18 @@ def relaxed_top_k(
     solver: Solver = "exact",
     iterations: Size = 1000,
 ) -> Tensor:
-    """λ of max sᵀλ + ε H(λ) with Σ λ = k and 0 ≤ λ ≤ 1 (aligner Eq. 4, Appendix A.1).
+    """Computes the λ that maximises sᵀλ + ε H(λ) with Σ λ = k, 0 ≤ λ ≤ 1 (aligner Eq. 4, App. A.1).
 
-    λ_i = min(1, exp((s_i + a) / ε)) with one scalar a: close to 1 at the k best, else close to 0.
+    λ_i = min(1, exp((s_i + a) / ε)) with one scalar a: close to 1 for the k best scores, else close
+    to 0.
 
     Args:
         scores: (…, m) float.
-        k: the sum of λ, one number or (…); if at most k scores are real, all get 1.
-        epsilon: ε, the entropy's weight; as ε → 0 this becomes a hard top-k.
-        mask: (…, m) bool, True = a real score; None = all.
+        k: the sum of λ, one number or (…); if at most k scores are real, all of them get λ = 1.
+        epsilon: ε, the weight of the entropy; as ε → 0 this becomes a hard top-k.
+        mask: (…, m) bool, True = real score; None = all are real.
         solver: "exact" computes a by sorting; "iterative" is Eq. 5.
-        iterations: of Eq. 5; a small ε needs thousands: |Σ λ − k| is what is left.
+        iterations: of Eq. 5. A small ε needs thousands; |Σ λ − k| is the remaining error.
 
     Returns:
         (…, m) of the scores' dtype, 0 at padding. Both solvers pass gradients to the scores.
@@ -278,17 +282,17 @@ def relaxed_top_k(
     weights = []
     for rows, each, real in blocks:
         count = real.sum(-1, keepdim=True)
-        # In double: fp32 scores divided by a small ε have too few digits.
+        # In double precision: fp32 scores divided by a small ε have too few digits.
         solved = solve(rows.double() / epsilon, each.minimum(count).double(), real) * real
         weights.append(torch.where(each >= count, real.double(), solved).to(scores.dtype))
     return torch.cat(weights).view(scores.shape)
 
 
 def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-    """λ for (…, m) scores already divided by ε, (…, 1) k.
+    """Computes λ by sorting; scores (…, m) are already divided by ε, and k is (…, 1).
 
-    Scores above the edge have λ = 1. The rest of k is divided among the others in proportion to
-    exp(s): a softmax, whose gradient is also that of λ.
+    Scores above the edge have λ = 1. The rest of k is divided among the other scores in proportion
+    to exp(s). This is a softmax, and its gradient is the gradient of λ.
     """
     saturated = scores.detach() > _edge(scores.detach(), k, mask)
     left = k - (saturated & mask).sum(-1, keepdim=True)
@@ -299,11 +303,12 @@ def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
 
 
 def _edge(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-    """(…, 1) the largest score whose λ is not cut at 1.
+    """(…, 1) the edge: the largest score whose λ is not cut off at 1.
 
-    With the t best cut, exp(s_t + a) = (k − t) exp(s_t) / Σ_{i≥t} exp(s_i); t is the smallest for
-    which this is ≤ 1. Then s_t is at most ln(m − k + 1) above the k-th best score: relative to that
-    score, a plain sum of exponentials neither overflows nor loses a relevant term.
+    Count the scores from 0, best first. If the t best are cut off, exp(s_t + a) =
+    (k − t) exp(s_t) / Σ_{i≥t} exp(s_i); the edge is s_t for the smallest t for which this is ≤ 1.
+    It is at most ln(m − k + 1) above the k-th best score. So relative to that score, a plain sum of
+    exponentials neither overflows nor loses a relevant term.
     """
     ordered = scores.masked_fill(~mask, -torch.inf)
     if ordered.device.type == "cpu":  # numpy sorts tenfold faster than torch there
@@ -319,7 +324,7 @@ def _edge(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
 
 
 def _iterative(scores: Tensor, k: Tensor, mask: Tensor, iterations: int) -> Tensor:
-    """Eq. 5, with scores, a and b divided by ε."""
+    """Computes λ by Eq. 5; scores, a and b are divided by ε."""
     scores, b = _fill(scores, mask), torch.zeros_like(scores)
     for _ in range(iterations):
         a = k.log() - (scores + b).logsumexp(-1, keepdim=True)
@@ -328,5 +333,5 @@ def _iterative(scores: Tensor, k: Tensor, mask: Tensor, iterations: int) -> Tens
 
 
 def _fill(scores: Tensor, mask: Tensor) -> Tensor:
-    """Finite lowest scores at padding: a row of −inf would become NaN, also in the gradient."""
+    """Fills padding with a very low finite score: a row of −inf would give NaN and NaN gradient."""
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min / 4)

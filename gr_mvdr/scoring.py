@@ -1,4 +1,4 @@
-"""A system's form of Eq. 1 over token vectors: of given pairs, and of all pairs of a batch."""
+"""A system's form of Eq. 1 over token vectors, for given pairs and for all pairs of a batch."""
 
 from dataclasses import dataclass
 
@@ -19,8 +19,8 @@ from gr_mvdr.relevance import (
 )
 from gr_mvdr.token_vectors import TokenVectors
 
-# Similarities that exist at once: 16 MB in fp32, which stay in a CPU's cache until their maxima are
-# taken; 256 MB on an accelerator.
+# Number of similarities computed at once: 16 MB in fp32, which stay in a CPU's cache until their
+# maxima are taken; 256 MB on an accelerator.
 _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1 << 22, 1 << 26
 
 
@@ -29,13 +29,13 @@ class Scoring:
     """rel(d, q) = 1/Z · Σ S ⊙ Ã ⊙ (u_d u_qᵀ) (gr_as_mvdr Eq. 1 and 23, aligner Eq. 1 and 2).
 
     Attributes:
-        alignment: a strategy of `gr_mvdr.alignment`, which makes Ã.
+        alignment: the strategy (of `gr_mvdr.alignment`) that makes Ã.
         normaliser: the name of Z, see `gr_mvdr.relevance.normaliser`.
-        heads: H; each of several heads sees its own part of every vector, and the equation also
-            sums over heads (mva Table 4).
+        heads: H. Each head sees its own part of every vector, and the equation also sums over heads
+            (mva Table 4).
 
     Raises:
-        ValueError: several heads under a hard alignment.
+        ValueError: several heads are combined with a hard alignment.
     """
 
     alignment: Alignment
@@ -47,7 +47,7 @@ class Scoring:
             raise ValueError(f"model.heads={self.heads}: must be 1 under {self.alignment}")
 
     def __call__(self, documents: TokenVectors, queries: TokenVectors) -> Tensor:
-        """(…) relevance, fp32 or fp64, of every pair that the leading axes broadcast to."""
+        """(…) relevance of every pair, fp32 or fp64; leading axes broadcast."""
         return self.align(documents, queries).score
 
     def matrices(
@@ -67,7 +67,7 @@ class Scoring:
         return matrix, pairwise, aligned
 
     def align(self, documents: TokenVectors, queries: TokenVectors) -> PairAlignment:
-        """S, A and the relevance of pairs (Eq. 1)."""
+        """Computes S, A and the relevance of pairs (Eq. 1)."""
         matrix, _, aligned = self.matrices(documents, queries)
         together = matrix.flatten(-3, -2), aligned.flatten(-3, -2)  # (…, H·M, N)
         z = normaliser(self.normaliser, *together, queries.mask)
@@ -76,13 +76,13 @@ class Scoring:
         return PairAlignment(matrix, aligned, z, scores, scores, *texts)
 
     def factors(self, documents: TokenVectors, queries: TokenVectors) -> Factors:
-        """The vectors of each head behind S, and those behind A where they are others."""
+        """Returns each head's vectors behind S, and its keys behind A (the vectors, if no keys)."""
         d, q = documents.by_head(self.heads), queries.by_head(self.heads)
         keys = (d.vectors, q.vectors) if d.keys is None else (d.keys, q.keys)
         return Factors(d.vectors, q.vectors, *keys, documents.mask, queries.mask)
 
     def divide(self, matrix: Tensor, aligned: Tensor, queries: TokenVectors) -> Tensor:
-        """(…) relevance from S and A of one head, rows of A that are zero left out or not."""
+        """(…) relevance from S and A of one head; rows where A is zero may be omitted."""
         z = normaliser(self.normaliser, matrix, aligned, queries.mask)
         return divide(relevance(matrix, aligned), z)
 
@@ -92,13 +92,12 @@ def _tokens(documents: TokenVectors, queries: TokenVectors) -> Tokens:
 
 
 def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring: Scoring) -> Tensor:
-    """Relevance of every document to every query under any alignment, which training contrasts
-    (gr_as_mvdr Eq. 1 and 2).
+    """Relevance of every document to every query, for contrastive training (gr_as_mvdr Eq. 1, 2).
 
-    S and A would take B·C·M·N numbers; only one block of queries exists at a time, forwards and
-    backwards. Blocks are of queries, never of documents, so that an alignment may depend on all
-    documents of the batch (xtr Eq. 2). A hard alignment keeps K·B·C·N indices for the gradient; any
-    other is recomputed in the backward pass.
+    S and A of all pairs would take B·C·M·N numbers. So only one block of queries is held at a time,
+    in the forward and in the backward pass. Blocks divide the queries, never the documents, so that
+    an alignment may depend on all documents of the batch (xtr Eq. 2). A hard alignment keeps
+    K·B·C·N indices for the gradient; any other alignment is recomputed in the backward pass.
 
     Args:
         documents: (B, M, …); queries: (C, N, …).
@@ -111,7 +110,7 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
     held = _BLOCK_SIMILARITIES if device == "cpu" else _ACCELERATED_SIMILARITIES
     size = max(1, held // max(1, a_query))
     blocks = [slice(start, start + size) for start in range(0, len(queries), size)]
-    # Outside autocast: in bf16 many similarities would be equal.
+    # Outside autocast: in bf16, many similarities would be equal.
     with torch.autocast(device, enabled=False):
         if isinstance(scoring.alignment, Selection):
             return _selected_relevance(documents, queries, scoring, blocks)
@@ -125,7 +124,7 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
 def _selected_relevance(
     documents: TokenVectors, queries: TokenVectors, scoring: Scoring, blocks: list[slice]
 ) -> Tensor:
-    """`all_pairs_relevance` of a hard alignment: only the chosen document tokens matter."""
+    """Computes `all_pairs_relevance` of a hard alignment from the chosen document tokens alone."""
     with torch.no_grad():
         choices = [_choose(documents, queries[rows], scoring.alignment) for rows in blocks]
     chosen, best = (torch.cat(parts, dim=1) for parts in zip(*choices, strict=True))
@@ -145,13 +144,13 @@ def _selected_relevance(
 def _choose(
     documents: TokenVectors, queries: TokenVectors, alignment: Alignment
 ) -> tuple[Tensor, Tensor]:
-    """(B, C, K, N) the chosen document tokens and their similarity, −inf where A is zero."""
+    """(B, C, K, N) the chosen document tokens, and their similarities, −inf where A is zero."""
     assert isinstance(alignment, Selection)
     tokens = alignment.candidates(_tokens(documents[:, None], queries[None]))
     masked = matrix = _all_similarities(documents.vectors, queries.vectors)
     if documents.keys is not None:
         masked = _all_similarities(documents.keys, queries.keys)
-    # Added in place: a mask would cost as much as the choice.
+    # Adds −inf in place: masking would cost as much as the choice.
     padding = torch.zeros_like(tokens.document_mask, dtype=masked.dtype)
     masked += padding.masked_fill_(~tokens.document_mask, -torch.inf).unsqueeze(-1)
     chosen, best = alignment.choose(masked, tokens)
@@ -177,7 +176,7 @@ class _ChosenSimilarity(torch.autograd.Function):
 
     @staticmethod
     def backward(context, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Each side's vectors, weighted by the gradient and summed at the other's tokens."""
+        """Sums each side's vectors, weighted by the gradient, for every token of the other side."""
         documents, queries, chosen = context.saved_tensors
         tokens = documents.flatten(0, 1), queries.flatten(0, 1)  # (B·M, d), (C·N, d)
         starts = documents.shape[1] * torch.arange(len(documents), device=chosen.device)
@@ -185,7 +184,7 @@ class _ChosenSimilarity(torch.autograd.Function):
         rows = rows.reshape(len(tokens[1]), -1)
         weights = gradient.permute(1, 3, 0, 2).reshape(rows.shape)
         query_gradient = F.embedding_bag(rows, tokens[0], per_sample_weights=weights, mode="sum")
-        # The same sums from the documents' side: the choices sorted by document token.
+        # The same sums for document tokens: the choices are sorted by document token.
         ordered, order = rows.flatten().sort(stable=True)
         first = torch.searchsorted(ordered, torch.arange(len(tokens[0]), device=rows.device))
         document_gradient = F.embedding_bag(

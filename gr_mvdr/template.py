@@ -1,7 +1,7 @@
 """The tokens around a text: T5's end token, BERT's [CLS] and [SEP], ColBERT's markers.
 
-Tables hold only the tokens of texts. A template adds the tokens around them, within a maximum
-length, to make a model's input and its target.
+Tables hold only the tokens of texts. A template adds the tokens around them, up to a maximum
+length, to make a model's inputs and targets.
 """
 
 import string
@@ -17,16 +17,18 @@ class TextTemplate:
     """Token ids around texts. The defaults are T5's: nothing before a text, </s> after it.
 
     Attributes:
-        query, document: before a query and before a document that an encoder reads, such as [CLS]
-            and a marker.
-        pair: before the document where it follows a query in one sequence (a cross-encoder);
-            None = the tokeniser has no template for two texts. types: whether such a sequence has
-            token types that mark query and document (BERT).
-        suffix: after every text that an encoder reads.
-        target: before an identifier that a decoder generates (BART's <s>); stop: ends it.
-        pad: the padding token, also T5's start token; unknown: for text outside the vocabulary.
-        expansion: pads queries (ColBERT's augmentation); None = queries are not expanded.
-        skip: tokens whose vectors a document does not keep (ColBERT: punctuation).
+        query, document: the tokens before a query and before a document that an encoder reads, such
+            as [CLS] and a marker.
+        pair: the tokens between a query and a document in one sequence (a cross-encoder), after the
+            query's suffix; None = the tokeniser has no template for two texts.
+        types: whether such a sequence has token types that mark query and document (BERT).
+        suffix: the tokens after every text that an encoder reads.
+        target: the tokens before an identifier that a decoder generates (BART's <s>).
+        stop: the token that ends an identifier.
+        pad: the padding token, which is also T5's start token.
+        unknown: the token for text outside the vocabulary.
+        expansion: the token that pads queries (ColBERT's augmentation); None = no expansion.
+        skip: tokens whose vectors a document does not keep (punctuation in ColBERT).
     """
 
     query: Ids = ()
@@ -43,12 +45,12 @@ class TextTemplate:
 
     def __post_init__(self):
         for field in fields(self):
-            if isinstance(value := getattr(self, field.name), list):  # as a configuration has it
+            if isinstance(value := getattr(self, field.name), list):  # a configuration has lists
                 object.__setattr__(self, field.name, tuple(value))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Plain values, as a checkpoint holds them: `TextTemplate(**settings)` is this one."""
+        """The template as plain values for a checkpoint: `TextTemplate(**settings)` equals it."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @property
@@ -65,19 +67,19 @@ class TextTemplate:
         return 1 + max(len(self.query), len(self.document)) + len(self.suffix)
 
     def read_query(self, tokens: Sequence[int], length: int) -> list[int]:
-        """A query's first tokens as an encoder reads them, at most `length` in total."""
+        """Returns a query as an encoder reads it, cut to `length` tokens in total."""
         return _within(self.query, tokens, self.suffix, length)
 
     def read_document(self, tokens: Sequence[int], length: int) -> list[int]:
-        """A document's first tokens as an encoder reads them; see `read_query`."""
+        """Returns a document as an encoder reads it, cut to `length` tokens in total."""
         return _within(self.document, tokens, self.suffix, length)
 
     def append(self, read: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """An encoder's input with further tokens inserted before the suffix."""
+        """Inserts further tokens before the suffix of an encoder's input."""
         return [*read[: len(read) - len(self.suffix)], *tokens, *self.suffix]
 
     def read_target(self, tokens: Sequence[int], length: int) -> list[int]:
-        """An identifier's first tokens as a decoder generates them."""
+        """Returns an identifier as a decoder generates it, cut to `length` tokens in total."""
         return _within(self.target, tokens, (self.stop,), length)
 
 
@@ -91,12 +93,12 @@ def read_template(
     skip: str | Sequence[str] | None = None,
     expansion: str | None = None,
 ) -> TextTemplate:
-    """The template of a Hugging Face tokeniser.
+    """Reads the template of a Hugging Face tokeniser.
 
     Args:
-        markers: of the sides "query" and "document", a token that begins its texts ([Q], [D]).
-        skip: "punctuation", or texts, whose vectors documents do not keep.
-        expansion: a token that pads queries, such as [MASK].
+        markers: side, "query" or "document" → the token that begins its texts ([Q], [D]).
+        skip: "punctuation", or a list of words: documents do not keep the vectors of these tokens.
+        expansion: the token that pads queries, such as [MASK].
 
     Raises:
         ValueError: the tokeniser lacks a padding token, an end token or a named token.
@@ -119,7 +121,7 @@ def read_template(
             "special tokens around it and without them"
         )
     before, after = tuple(framed[:start]), tuple(framed[start + len(text) :])
-    suffix = after or (stop,)  # a tokeniser that was made here adds nothing by itself
+    suffix = after or (stop,)  # a tokeniser made by this library adds nothing
     rest = both[start + len(text) :] if _find(both, text) == start else []
     between = _find(rest, text)
     sides = [(side, token) for side, token in (markers or {}).items() if token]
@@ -140,13 +142,13 @@ def read_template(
 
 
 def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:
-    """The place of a text's tokens in a sequence; None if absent."""
+    """Returns the place of a text's tokens in a sequence; None if absent."""
     starts = range(len(framed) - len(text) + 1)
     return next((n for n in starts if list(framed[n : n + len(text)]) == list(text)), None)
 
 
 def _find_token(tokenizer: Any, key: str, text: str) -> int:
-    """The id of a token by its text; `key` is what the user typed it under.
+    """Returns the id of a token by its text; `key` is the option that the user typed.
 
     Raises:
         ValueError: the tokeniser has no such token.
@@ -158,7 +160,7 @@ def _find_token(tokenizer: Any, key: str, text: str) -> int:
 
 
 def _find_words(tokenizer: Any, words: str | Sequence[str]) -> Ids:
-    """The ids of tokens that are these words, within a text and at its start, ascending."""
+    """Returns the ids of tokens that equal one of these words, at a text's start or inside it."""
     vocabulary, ids = tokenizer.get_vocab(), set()
     for word in string.punctuation if words == "punctuation" else words:
         alone = tokenizer(word, add_special_tokens=False)["input_ids"]

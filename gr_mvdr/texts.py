@@ -10,26 +10,28 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = " | "  # between the fields of a document
-# Texts as a person has them: one, a list, id → text, or rows with id (or _id), title and text.
+# Documents as a user passes them: one text, a list of texts, id → text, or rows with id (or _id),
+# title and text.
 Document = str | Mapping[str, str]
 Documents = Document | Sequence[Document] | Mapping[str, str]
-BODY = "body"  # the view of a document that is its text
+BODY = "body"  # the view that holds a document's text
 ID_RULE = "a word without white space, as TREC runs need"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_SIMPLE = re.compile(r"[\n\t -%'-~]*")  # of ASCII: no control characters, no entities
-# Elements whose content is not text. Without an end tag they are a mention ("the <style> tag").
+_SIMPLE = re.compile(r"[\n\t -%'-~]*")  # ASCII without control characters and entities
+# Elements whose content is not text. Without an end tag, a text only mentions them ("the <style>
+# tag").
 _SILENT = re.compile(r"(?is)<(script|style)(?=[\s>])[^>]*>.*?</\1\s*>")
 
 
 class _Text(HTMLParser):
-    """The text between tags, entities replaced by their characters."""
+    """Collects the text between tags; entities become their characters."""
 
     def __init__(self):
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
 
     def set_cdata_mode(self, *_, **__) -> None:
-        """Treats every tag as an ordinary one: text after a lone <script> or <style> is kept."""
+        """Treats all tags the same, so that text after a lone <script> or <style> is kept."""
 
     def handle_data(self, data: str) -> None:
         self.parts.append(data)
@@ -46,7 +48,7 @@ def _without_tags(text: str) -> str:
 
 def _repaired(text: str) -> str:
     if text.isascii() and _SIMPLE.fullmatch(text):
-        return text  # ftfy does not change it either
+        return text  # ftfy would not change it
     import ftfy
 
     return ftfy.fix_text(text, normalization="NFC")
@@ -60,12 +62,12 @@ STEPS: dict[str, Callable[[str], str]] = {
 
 
 def clean_text(text: str, steps: Sequence[str]) -> str:
-    """Applies cleaning steps of Wu's T5-SEAL in the given order; white space becomes single blanks.
+    """Applies the cleaning steps of Wu's T5-SEAL in order; white space becomes single blanks.
 
     Args:
         steps: "html" removes tags and replaces entities, "unicode" repairs wrongly decoded text
             (ftfy) and normalises to NFC, "punctuation" deletes ASCII punctuation ("don't" →
-            "dont"). Wu's texts went through unicode, html, punctuation.
+            "dont"). Wu's order is unicode, html, punctuation.
 
     Raises:
         ValueError: an unknown step.
@@ -78,21 +80,23 @@ def clean_text(text: str, steps: Sequence[str]) -> str:
 
 
 def join_texts(parts: Iterable[str]) -> str:
-    """The fields of a document joined into one text, without empty fields."""
+    """Joins the fields of a document into one text; empty fields are left out."""
     return SEPARATOR.join(filter(None, parts))
 
 
 def text_without_title(row: Mapping[str, Any]) -> str:
-    """The `text` of a document's row without its title."""
+    """Returns the `text` of a document's row without its title."""
     title = row.get("title")
     return row["text"].removeprefix(title + SEPARATOR) if title else row["text"]
 
 
 def check_id(where: str, kind: str, name: Any) -> None:
-    """Raises ValueError unless an id of a query or document is valid in a TREC run.
+    """Raises ValueError unless the id of a query or document is valid in a TREC run.
 
     Args:
-        where: begins the message, ``file:line``; kind: "query" or "document".
+        where: the beginning of the message, ``file:line``.
+        kind: "query" or "document".
+        name: the id.
     """
     if not isinstance(name, str) or name.split() != [name]:
         raise ValueError(f"{where}: the {kind}'s id is {name!r:.80}: must be {ID_RULE}")
@@ -102,10 +106,11 @@ def check_id(where: str, kind: str, name: Any) -> None:
 def check_characters(where: str, what: str, *texts: str) -> None:
     """Raises ValueError if a text holds half a surrogate pair.
 
-    JSON can write it (``"\\ud800"``) and UTF-8 cannot.
+    JSON can write one (``"\\ud800"``), but UTF-8 cannot.
 
     Args:
-        where: begins the message, ``file:line``; what: names the texts.
+        where: the beginning of the message, ``file:line``.
+        what: how the message names the texts.
     """
     try:
         for text in texts:
@@ -140,12 +145,12 @@ class TextTable:
         return {name: [column[row] for row in key] for name, column in self.columns.items()}
 
     def select(self, rows: Iterable[int]) -> "TextTable":
-        """The table of some rows."""
+        """Returns a table of these rows."""
         return TextTable(self[[int(row) for row in rows]])
 
 
 class TextReader:
-    """Makes tables of plain texts as a run does for its collection."""
+    """Turns plain texts into tables, in the same way as a run does for its collection."""
 
     def __init__(
         self,
@@ -156,8 +161,8 @@ class TextReader:
     ):
         """
         Args:
-            tokenizer: the run's.
-            text_fields: "title" and "text", or one of them: the fields of a document's text.
+            tokenizer: the run's tokeniser.
+            text_fields: the fields that make up a document's text: "title", "text" or both.
             cleaning: steps of `clean_text`.
             views: names of the run's document views; new documents have no texts for them.
         """
@@ -165,10 +170,10 @@ class TextReader:
         self.views = views
 
     def queries(self, texts: Sequence[str]) -> TextTable:
-        """`id` (their numbers), `text` and `tokens` of queries.
+        """Returns a table of queries: `id` (their numbers), `text` and `tokens`.
 
         Raises:
-            ValueError: a text is empty, or holds half a surrogate pair.
+            ValueError: a text is empty or holds half a surrogate pair.
         """
         for text in texts:
             if not isinstance(text, str) or not text.strip():
@@ -179,10 +184,13 @@ class TextReader:
         return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
 
     def documents(self, rows: Sequence[Mapping[str, str]]) -> TextTable:
-        """`id`, `title`, `text` (the joined fields), `tokens` and `title_tokens` of documents.
+        """Returns a table of documents.
+
+        Its columns are `id`, `title`, `text` (the joined fields), `tokens`, `title_tokens`, and
+        `VIEW_tokens` for each view.
 
         Args:
-            rows: with `id`, `title` and `text`.
+            rows: rows with `id`, `title` and `text`.
 
         Raises:
             ValueError: a text holds half a surrogate pair.
@@ -199,18 +207,18 @@ class TextReader:
         return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens, **views})
 
     def _clean(self, texts: Sequence[str]) -> list[str]:
-        """The texts after all cleaning steps; without a step their white space stays, too."""
+        """Applies all cleaning steps; without any step, white space stays as it is."""
         return [clean_text(text, self.cleaning) for text in texts]
 
     def tokenise(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of whole texts, without end tokens."""
+        """Returns the token ids of complete texts, without special tokens."""
         if not texts:
             return []
         return self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
 
 def list_documents(documents: Documents) -> list[Document]:
-    """A list of texts and rows."""
+    """Converts documents of any allowed form into a list of texts and rows."""
     if isinstance(documents, str):
         return [documents]
     if not isinstance(documents, Mapping):
@@ -221,10 +229,14 @@ def list_documents(documents: Documents) -> list[Document]:
 
 
 def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
-    """Rows with `id`, `title` and `text`; texts without an id get numbers from `first`.
+    """Converts documents into rows with `id`, `title` and `text`.
+
+    Args:
+        first: the number of the first document; a document without an id gets its number as id.
 
     Raises:
-        ValueError: no document, one without text, two of one id, or an id with white space.
+        ValueError: there is no document, a document has no text, two have the same id, or an id
+            has white space.
     """
     rows = [_read_row(item, first + n) for n, item in enumerate(list_documents(documents))]
     if not rows:
@@ -254,10 +266,10 @@ def _read_row(document: Document, number: int) -> dict[str, str]:
 
 
 def find_views(special_tokens: Iterable[str]) -> list[str]:
-    """The views besides the body: every NAME of a special token NAME_end.
+    """Returns the views besides the body: the NAME of every special token NAME_end.
 
     Raises:
-        ValueError: a name is not a plain word; files are called by it.
+        ValueError: a name is not a plain word, which file names need.
     """
     views = [name.removesuffix("_end") for name in special_tokens if name.endswith("_end")]
     for view in views:
@@ -269,6 +281,6 @@ def find_views(special_tokens: Iterable[str]) -> list[str]:
 
 
 def read_view(cell: Sequence) -> list[list[int]]:
-    """A document's texts in one view, from `NAME_tokens`: one token list, or several."""
+    """Returns a document's texts in one view; a cell of `NAME_tokens` has one text or several."""
     texts = [cell] if cell and isinstance(cell[0], int) else cell
     return [list(text) for text in texts if text]

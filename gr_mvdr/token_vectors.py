@@ -20,16 +20,15 @@ SIDES = get_args(Side)
 class TokenVectors:
     """Texts as token vectors, padded on the right.
 
-    Any leading axes; here (B, L) for B texts of at most L vectors.
+    Any leading axes are allowed. Shapes below are for B texts of at most L vectors.
 
     Attributes:
-        vectors: (B, L, d) fp32 (fp64 from a model in fp64), what the similarity S is made of; zero
-            at padding.
-        mask: (B, L) bool, True = a real vector.
+        vectors: (B, L, d) fp32 (fp64 from a model in fp64), zero at padding. S is their product.
+        mask: (B, L) bool, True = real vector.
         ids: (B, L) int64, the token of each vector.
         salience: (B, L) fp32 u ≥ 0, zero at padding (aligner Eq. 2); None = all one.
         keys: (B, L, h) fp32, from which the alignment A is computed (mva §2.1; query keys are
-            already divided by √(h/H)); None = from S.
+            already divided by √(h/H)). None = A is computed from S.
     """
 
     vectors: Tensor
@@ -42,29 +41,29 @@ class TokenVectors:
         return len(self.vectors)
 
     def __getitem__(self, key) -> "TokenVectors":
-        """Indexes the leading axes of every part, such as `[2:5]`, `[:, None]`, `[None]`."""
+        """Indexes the leading axes of every tensor, such as `[2:5]`, `[:, None]`, `[None]`."""
         return self._each(lambda part: part[key])
 
     def to(self, device: torch.device | str) -> "TokenVectors":
         return self._each(lambda part: part.to(device))
 
     def float(self) -> "TokenVectors":
-        """Its numbers in fp32, as an index holds them."""
+        """The same texts in fp32, as an index holds them."""
         return self._each(lambda part: part.float() if part.is_floating_point() else part)
 
     def unpad(self, number: int) -> "TokenVectors":
-        """One text (L', …) without padding."""
+        """Returns one text (L', …) without padding."""
         return self[number][self.mask[number]]
 
     def pack(self) -> "PackedTokens":
-        """The texts of a batch (B, L), concatenated without padding."""
+        """Concatenates the texts of a batch (B, L) without padding."""
         real = self._each(lambda part: part[self.mask])
         return PackedTokens(
             real.vectors, self.mask.sum(1), real.ids, salience=real.salience, keys=real.keys
         )
 
     def by_head(self, heads: int) -> "TokenVectors":
-        """(B, H, L, …): vectors and keys split into H equal parts; the rest is shared by heads."""
+        """(B, H, L, …): vectors and keys are split into H equal parts; the heads share the rest."""
 
         def cut(part: Tensor | None) -> Tensor | None:
             return None if part is None else part.unflatten(-1, (heads, -1)).transpose(-2, -3)
@@ -73,13 +72,13 @@ class TokenVectors:
         return replace(alike, vectors=cut(self.vectors), keys=cut(self.keys))
 
     def mean(self) -> Tensor:
-        """(B, d) the mean of each text's vectors, weighted by salience where there is one."""
+        """(B, d) the mean of each text's vectors, weighted by salience if there is one."""
         weights = self.mask if self.salience is None else self.salience * self.mask
         total = (self.vectors * weights.unsqueeze(-1)).sum(-2)
         return total / weights.sum(-1, keepdim=True).to(total).clamp(min=1e-9)
 
     def gather(self) -> "TokenVectors":
-        """The texts of all ranks in the order of ranks, with gradients."""
+        """Gathers the texts of all ranks in the order of the ranks, with gradients."""
         return self._each(gather_rows)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "TokenVectors":
@@ -91,8 +90,9 @@ class PackedTokens(NamedTuple):
     """The tokens of several documents, concatenated without padding.
 
     Attributes:
-        vectors: (t, d) float; counts: (b,) int64 tokens of each document, summing to t.
-        ids: (t,) int64; salience: (t,) or None; keys: (t, h) or None; see `TokenVectors`.
+        vectors: (t, d) float.
+        counts: (b,) int64, the number of tokens of each document; they sum to t.
+        ids, salience, keys: (t,) int64, (t,) or None, (t, h) or None; see `TokenVectors`.
     """
 
     vectors: Tensor
@@ -105,7 +105,7 @@ class PackedTokens(NamedTuple):
         return PackedTokens(*(None if part is None else part.to(device) for part in self))
 
     def pad(self) -> TokenVectors:
-        """(b, M, …), zero at padding."""
+        """Pads the documents to (b, M, …), zero at padding."""
         mask = length_mask(self.counts)  # (b, M)
 
         def spread(part: Tensor | None) -> Tensor | None:
@@ -120,12 +120,12 @@ class PackedTokens(NamedTuple):
 
 
 def stack(texts: Sequence[TokenVectors]) -> TokenVectors:
-    """Texts (L_b, …) without padding as one batch (B, L, …), zero and False at padding."""
+    """Pads texts (L_b, …) to one batch (B, L, …), zero and False at padding."""
     return _joined(texts, lambda parts: pad_sequence(parts, batch_first=True))
 
 
 def concatenate(batches: Sequence[TokenVectors]) -> TokenVectors:
-    """Batches of texts (B_p, L_p, …) as one (Σ B_p, max L_p, …), zero and False at padding."""
+    """Joins batches (B_p, L_p, …) into one (Σ B_p, max L_p, …), zero and False at padding."""
     length = max(batch.mask.shape[1] for batch in batches)
 
     def padded(part: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Tokenisers: a pretrained one by name, a vocabulary file, or the words of a collection.
 
-A text is text: the characters "</s>" within it become ordinary pieces, never the end token. What a
-model puts around texts (end tokens, markers, docids) it adds as ids (`gr_mvdr.template`).
+A text never produces special tokens: the characters "</s>" in it become ordinary pieces, not the
+end token. What a model puts around texts (end tokens, markers, docids) is added as token ids
+(`gr_mvdr.template`).
 """
 
 import re
@@ -15,28 +16,28 @@ from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, Pre
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files import check_file, check_files, hub_options, reading
 
-# T5's own order of special ids, which a tokeniser that is made here has too.
+# T5's order of special ids, which this library's own tokenisers share.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
-# Python's \w, written out: that of `tokenizers` takes combining marks in as well.
+# Python's \w, written out: the \w of `tokenizers` also matches combining marks.
 _LETTERS = tokenizers.Regex(r"[\p{L}\p{N}_]+")
 WORD_SPLIT = tokenizers.pre_tokenizers.Split(_LETTERS, behavior="removed", invert=True)
 
 
 def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreTrainedTokenizerBase:
-    """A tokeniser from a `tokenizer.json`, a folder or a hub name.
+    """Loads a tokeniser from a `tokenizer.json`, a folder or a hub name.
 
     Special tokens that occur in a text are read as text.
 
     Args:
-        source: a Path is on this machine; a text may be a name on the hub.
-        prefix_space: of a byte-level tokeniser (BART, RoBERTa), whether a text's first word is
-            read as one within a text (SEAL); None = as the tokeniser was saved.
+        source: a Path is a local file or folder; a string may also be a hub name.
+        prefix_space: whether a byte-level tokeniser (BART, RoBERTa) reads the first word of a text
+            like a word inside the text (SEAL); None = as the tokeniser was saved.
 
     Raises:
         FileNotFoundError: the tokeniser does not exist.
-        ValueError: it is broken; in a `tokenizer.json` the ids of <pad>, </s> and <unk> are not
-            T5's 0, 1, 2.
+        ValueError: the tokeniser is broken; or the ids of <pad>, </s> and <unk> in a
+            `tokenizer.json` are not T5's 0, 1, 2.
     """
     file = str(source).endswith(".json")
     local = isinstance(source, Path) or file
@@ -54,7 +55,7 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
             options = {"split_special_tokens": True, "trust_remote_code": False}
             options |= {"local_files_only": local} | hub_options(source)  # a folder is no hub name
             tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
-            if isinstance(tokenizer, PreTrainedTokenizerFast):  # one in Python has no pieces
+            if isinstance(tokenizer, PreTrainedTokenizerFast):  # others have no pieces
                 _split_special_pieces(tokenizer)
         if not isinstance(tokenizer.model_max_length, int | float):  # compared at each call
             raise ValueError("model_max_length must be a number")
@@ -64,10 +65,10 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
 
 
 def _set_prefix_space(tokenizer: PreTrainedTokenizerBase, value: bool) -> None:
-    """Sets the option on the steps themselves: only some classes of transformers pass it on.
+    """Sets `add_prefix_space` on the tokeniser and on its pre-tokenisation steps.
 
-    The tokeniser's own attribute is what it saves: RoBERTa's and BART's class makes the steps from
-    it when it is loaded.
+    Only some classes of transformers pass the option on to the steps. The attribute of the
+    tokeniser is what is saved: the classes of RoBERTa and BART make the steps from it when loaded.
     """
     model = getattr(tokenizer, "backend_tokenizer", None)  # ByT5's bytes have none
     step = None if model is None else model.pre_tokenizer
@@ -78,7 +79,7 @@ def _set_prefix_space(tokenizer: PreTrainedTokenizerBase, value: bool) -> None:
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> None:
-    """Gives a tokeniser these tokens where it lacks them; within a text they stay text."""
+    """Adds the tokens that a tokeniser lacks; inside a text, they are still read as text."""
     known = tokenizer.get_vocab()
     new = [AddedToken(text, special=True, normalized=False) for text in texts if text not in known]
     if new:
@@ -87,16 +88,16 @@ def add_special_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str])
 
 
 def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Tokens as they are drawn; a docid token as its number among these, "#17"."""
+    """Returns tokens as strings for display; a docid token becomes its number, such as "#17"."""
     size = len(tokenizer)
     return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
 def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Cuts special tokens that occur in texts behind their first character.
+    """Splits special tokens that occur in texts after their first character.
 
     `split_special_tokens` alone is not enough: T5's vocabulary holds "</s>" and "<extra_id_0>" as
-    pieces like any other, which Unigram would choose.
+    ordinary pieces, which Unigram would choose.
     """
     model = tokenizer.backend_tokenizer
     added = model.get_added_tokens_decoder().values()
@@ -111,16 +112,17 @@ def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
     before = model.pre_tokenizer
     if before is None:
         model.pre_tokenizer = cut
-    elif cut.__getstate__() not in before.__getstate__():  # a saved tokeniser has it already
+    elif cut.__getstate__() not in before.__getstate__():  # a saved tokeniser already has it
         model.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([before, cut])
 
 
 def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokeniser of whole words, those of `gr_mvdr.evaluation.bm25.words`: the terms of lexical
-    systems.
+    """Builds a tokeniser of whole words, the terms of lexical systems.
+
+    Words are those of `gr_mvdr.evaluation.bm25.split_words`.
 
     Args:
-        texts: each of their words gets an id; other words become the unknown token.
+        texts: every word of these texts gets an id; other words become the unknown token.
     """
     words = dict.fromkeys(word for text in texts for word in split_words(text))
     ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *words])}
@@ -133,7 +135,7 @@ def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def wrap_tokenizer(model: tokenizers.Tokenizer) -> PreTrainedTokenizerFast:
-    """A tokeniser made here, with T5's special tokens; within a text these are text."""
+    """Wraps a tokeniser and gives it T5's special tokens; inside a text, these are read as text."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=model,
         pad_token="<pad>",

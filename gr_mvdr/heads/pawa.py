@@ -16,16 +16,16 @@ from gr_mvdr.options import Rate, Size, part
 class PawaHead(TableHead):
     """The logit of token v at position i is h_iᵀ e_{i,v} with e_{i,v} = E_v d′_i (Eq. 17).
 
-    The latent vectors d′ come from a small causal transformer decoder that reads the prefix without
-    the query: its memory is one learned vector.
+    The latent vectors d′ come from a small causal transformer decoder that reads the prefix, but
+    not the query: its memory is one learned vector.
 
-    The paper's E_{i,v} has an axis for the position i, E_v has none. Where a token occurs at one
-    position only (semantic docids) E_v is E_{i,v}; for other tokens the position enters through
-    d′_i alone.
+    The paper's E_{i,v} has an axis for the position i; E_v has none. If a token occurs at only one
+    position (semantic docids), E_v is E_{i,v}. For other tokens, the position enters only through
+    d′_i.
 
     - `form="paper"`: e_{i,v} = E_v d′_i, where E = d^−1 · `projection`.
-    - `form="nci"`: e_{i,v} = d^−½ (E_v d′_i + b_v + s_v): a linear map d → d·R with bias, and the
-      static rows s of the backbone's output table.
+    - `form="nci"`: e_{i,v} = d^−½ (E_v d′_i + b_v + s_v). This is a linear map d → d·R with bias,
+      plus the static rows s of the backbone's output table.
 
     Memory: R·d² parameters, as many gradients and twice as many moments of Adam; n·d·min(d, R)
     numbers for the logits of n positions. The table of all rows at all positions, (n, R, d), is
@@ -43,8 +43,9 @@ class PawaHead(TableHead):
     ):
         """
         Args:
-            vocabulary: the tokens that can be generated, one row each. With a width, the docid
-                tokens of other positions get −inf; the end token is allowed everywhere.
+            vocabulary: the tokens that can be generated, one row each. If it has a width, the
+                docid tokens of other positions get −inf; the end token is allowed everywhere.
+            form: see above.
             layers, heads, dropout: of the decoder that reads the prefix.
 
         Raises:
@@ -59,11 +60,11 @@ class PawaHead(TableHead):
         layer = nn.TransformerDecoderLayer(size, heads, 4 * size, dropout, batch_first=True)
         self.decoder = nn.TransformerDecoder(layer, layers)
         for weight in self.decoder.parameters():
-            if weight.dim() > 1:  # torch's layers start as copies of one
+            if weight.dim() > 1:  # torch's layers start as equal copies
                 nn.init.xavier_uniform_(weight)
         self.memory = nn.Parameter(torch.randn(size))
-        # E / `scale`. Logits have unit variance if h and d′ have. Adam moves every weight by one
-        # learning rate, and a logit sums d² weights: the factor bounds its change.
+        # E / `scale`. Logits have unit variance if h and d′ have unit variance. Adam moves every
+        # weight by one learning rate, and a logit sums d² weights: the scale bounds its change.
         rows, deviation = len(vocabulary.tokens), 1.0 if form == "paper" else size**-0.5
         self.projection = nn.Parameter(torch.randn(rows, size, size) * deviation)
         self.bias = nn.Parameter(torch.zeros(rows, size)) if form == "nci" else None
@@ -80,15 +81,15 @@ class PawaHead(TableHead):
 
     @property
     def scale(self) -> float:
-        """Factor of the weights: d^−1, and d^−½ in NCI's form."""
+        """The factor of the weights: d^−1, or d^−½ in NCI's form."""
         return len(self.memory) ** (-1.0 if self.form == "paper" else -0.5)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Adds rows for tokens that arrived after training: the mean of the trained E_v and b_v."""
+        """Adds rows for tokens that are new after training: the mean of the trained E_v and b_v."""
         self.set_rows(torch.cat([self.row_tokens, self.without_row(tokens)]))
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
-        """The rows of target tokens; row 0 for tokens outside the vocabulary (padding)."""
+        """Returns the rows of target tokens; row 0 for tokens outside the vocabulary (padding)."""
         return self.first_row(tokens)
 
     def context(self, inputs: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ class PawaHead(TableHead):
         return scores
 
     def _products(self, hidden: Tensor, context: Tensor) -> Tensor:
-        """(n, R) hᵀ E_v d′, in the order that needs less memory."""
+        """(n, R) hᵀ E_v d′, multiplied in the order that needs less memory."""
         if len(self.projection) < hidden.shape[1]:
             table = F.linear(context, self.projection.flatten(0, 1))  # (n, R·d)
             return (table.unflatten(1, (-1, hidden.shape[1])) @ hidden.unsqueeze(2)).squeeze(2)
@@ -124,7 +125,7 @@ class PawaHead(TableHead):
         return F.linear(pairs.flatten(1), self.projection.flatten(1))
 
     def vectors(self, rows: Tensor, context: Tensor) -> Tensor:
-        """e_{i,v} of given rows: (B, M) and d′ (B, M, d) → (B, M, d)."""
+        """Returns e_{i,v} of given rows: (B, M) rows and (B, M, d) d′ → (B, M, d)."""
         trained = (rows < len(self.projection)).unsqueeze(-1)
         chosen = rows.clamp(max=len(self.projection) - 1)
         vectors = torch.einsum("...ij,...j->...i", self.projection[chosen], context)
@@ -140,7 +141,7 @@ class PawaHead(TableHead):
         """(R, d) the backbone's own output rows."""
         return self.output_table[self.row_tokens]
 
-    # Vocabularies of the same size would otherwise load into each other unnoticed.
+    # Otherwise a checkpoint would load unnoticed into a different vocabulary of the same size.
     def get_extra_state(self) -> dict[str, Tensor]:
         return {"row_tokens": self.row_tokens[: len(self.projection)]}
 
