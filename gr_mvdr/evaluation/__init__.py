@@ -1,1 +1,1 @@
-"""Rankings, TREC files, metrics, BM25."""
+"""Rankings, TREC files, metrics and BM25."""

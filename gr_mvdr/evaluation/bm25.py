@@ -18,13 +18,13 @@ from gr_mvdr.token_index.costs import SearchCosts
 _ARRAYS = ("data", "indices", "indptr")
 _FILE = "lists.safetensors"
 _WORD = re.compile(r"\w+")
-# The terms of a query: each with a weight, or each as often as it occurs.
+# The terms of a query: term → weight, or a list in which terms may repeat.
 Query = Mapping[Any, float] | Sequence[Hashable]
 
 
 def split_words(text: str) -> list[str]:
-    """BM25's terms: lower-cased runs of letters, digits and underscores; no stemming."""
-    # One small sigma: whether lower() gives the final one depends on what follows the letter.
+    """Splits a text into BM25's terms: lower-cased runs of letters, digits and underscores."""
+    # All small sigmas become σ: lower() gives ς or σ depending on what follows the letter.
     return _WORD.findall(text.lower().replace("ς", "σ"))
 
 
@@ -36,7 +36,8 @@ class InvertedLists:
         vocabulary: term → its column.
         matrix: (D, terms) fp32, scipy's csc_matrix of w_d(t); a column is the term's inverted list.
         settings: saved with the lists: the collection or the model they were made from.
-        costs, query_terms: the costs of all searches, and the number of their query terms.
+        costs: running totals of all searches.
+        query_terms: number of query terms of all searches.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class InvertedLists:
         return {name: number for number, name in enumerate(self.ids)}
 
     def lists(self, query: Query) -> Iterator[tuple[Hashable, np.ndarray, np.ndarray]]:
-        """Each term of a query, the rows of its documents, and its weights there.
+        """Yields each term of a query, the rows of the documents that have it, and their weights.
 
-        An unknown term has no documents; the weights are not yet multiplied by the query's.
+        An unknown term has no documents. The weights are w_d(t), without the factor w_q(t).
         """
         for term in query:
             column = self.vocabulary.get(term)
@@ -66,14 +67,14 @@ class InvertedLists:
             yield term, self.matrix.indices[begin:end], self.matrix.data[begin:end]
 
     def scores(self, query: Query) -> np.ndarray:
-        """(D,) fp32 scores of one query."""
+        """(D,) fp32 the scores of all documents for one query."""
         scores = np.zeros(len(self.ids), np.float32)
         for term, rows, weights in self.lists(query):
             scores[rows] += _weight(query, term) * weights
         return scores
 
     def best(self, query: Query, k: int, among: Collection[str] | None = None) -> dict[str, float]:
-        """The k best documents of one query: document id → score > 0; ties as in `Ranking`.
+        """Returns the k best documents of one query: document id → score > 0; ties as in `Ranking`.
 
         Args:
             among: ids of the documents that may be returned; None = all.
@@ -94,14 +95,14 @@ class InvertedLists:
     def search(
         self, queries: Mapping[str, Query], k: int, among: Collection[str] | None = None
     ) -> Ranking:
-        """`best` for many queries, query id → its terms."""
+        """Applies `best` to many queries: query id → terms."""
         bar = track(queries.items(), "searching", total=len(queries))
         return Ranking({name: self.best(query, k, among) for name, query in bar})
 
     def shares(
         self, query: Query, documents: Iterable[str]
     ) -> dict[str, list[tuple[Hashable, float]]]:
-        """Document id → what each term of the query adds to the document's score."""
+        """Returns document id → each term of the query, and what it adds to the score."""
         parts: dict[str, list[tuple[Hashable, float]]] = {name: [] for name in documents}
         for term, rows, weights in self.lists(query):
             added = np.zeros(len(self.ids))
@@ -111,10 +112,10 @@ class InvertedLists:
         return parts
 
     def save(self, directory: str | Path, **made_of: Any) -> None:
-        """Writes the lists into a folder, over older ones.
+        """Writes the lists into a folder; older lists there are replaced.
 
         Args:
-            made_of: what the lists were made from, compared by `open`.
+            made_of: what the lists were made from; `open` compares it.
         """
         arrays = {name: torch.from_numpy(getattr(self.matrix, name)) for name in _ARRAYS}
         terms = {"ids": self.ids, "terms": list(self.vocabulary)}
@@ -122,11 +123,14 @@ class InvertedLists:
 
     @classmethod
     def open(cls, directory: str | Path, **made_of: Any) -> "InvertedLists":
-        """Opens what `save` wrote, the lists by memory map.
+        """Opens lists that `save` wrote, by memory map.
+
+        Args:
+            made_of: what the lists must have been made from.
 
         Raises:
-            FileNotFoundError: there are none.
-            ValueError: it is damaged, or was made from something else.
+            FileNotFoundError: the folder has no lists.
+            ValueError: the lists are damaged, or were made from something else.
         """
         from scipy.sparse import csc_matrix
 
@@ -150,24 +154,24 @@ def _weight(query: Query, term: Hashable) -> np.float32:
 def index_bm25(
     ids: Sequence[str], documents: Iterable[Sequence[Hashable]], k1: float = 1.5, b: float = 0.75
 ) -> InvertedLists:
-    """The term scores of all documents, computed once: Lucene's BM25.
+    """Computes the BM25 scores of all terms in all documents, in Lucene's form.
 
     score(q, d) = Σ_j idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)),
     idf(t) = ln(1 + (N − df + ½) / (df + ½)). `settings` has mean |d| as `mean_length`, k1 and b.
 
     Args:
         ids: the ids of the D documents.
-        documents: the terms of each (words, or token ids).
+        documents: the terms of each document (words, or token ids).
         k1: saturation of the term frequency.
         b: strength of the length normalisation.
 
     Warns:
-        UserWarning: no document has a term, so that no query retrieves anything.
+        UserWarning: no document has a term, so no query retrieves anything.
     """
     import bm25s
     from scipy.sparse import csc_matrix
 
-    # A term's number is the order of its first occurrence; the texts are read once.
+    # Terms are numbered in the order of their first occurrence; the texts are read only once.
     vocabulary: dict[Hashable, int] = {}
     numbers = [
         np.array([vocabulary.setdefault(t, len(vocabulary)) for t in document], "i4")

@@ -1,12 +1,13 @@
-"""Retrieval metrics, named "kind@rank" (gr_as_mvdr §5.1; torchmetrics' values)."""
+"""Retrieval metrics, named "kind@rank", computed by torchmetrics (gr_as_mvdr §5.1)."""
 
 from functools import lru_cache
 
 METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
-# Our kinds and torchmetrics' names of them. recall: the share of relevant documents retrieved;
-# success: 1 if one is retrieved; mrr: 1 / the rank of the first; ndcg: gain = grade, discount =
-# log2(rank + 1); precision: the relevant share of the first k; map: the mean over relevant
-# documents of the precision at their ranks. All but ndcg are binary.
+# Our kinds → torchmetrics' names. recall: the share of relevant documents that are retrieved;
+# success: 1 if any relevant document is retrieved; mrr: 1 / the rank of the first relevant
+# document; ndcg: gain = grade, discount = log2(rank + 1); precision: the share of the first k
+# documents that are relevant; map: the mean over relevant documents of the precision at their
+# ranks. All but ndcg use binary relevance.
 _TORCHMETRICS = {
     "recall": "recall",
     "success": "hit_rate",
@@ -17,7 +18,7 @@ _TORCHMETRICS = {
 }
 KINDS = tuple(_TORCHMETRICS)
 MACRO = "macro_"  # before a metric's name: the mean over groups of queries of each group's mean
-# What ir_measures and ranx call them; the case of letters is ignored.
+# Names of ir_measures and ranx → our kinds; letter case is ignored.
 _OTHERS = {"r": "recall", "hit_rate": "success", "rr": "mrr", "p": "precision", "ap": "map"}
 KNOWN = (
     "recall (R), success (hit_rate), mrr (RR), ndcg, precision (P), map (AP) @ a rank, such as "
@@ -26,7 +27,7 @@ KNOWN = (
 
 
 def find_metric(name: str) -> str | None:
-    """Our name of a metric, such as "mrr@10" for ir_measures' "RR@10"; None for an unknown one."""
+    """Returns our name of a metric: "mrr@10" for ir_measures' "RR@10"; None if it is unknown."""
     kind, _, rank = name.lower().partition("@")
     kind = _OTHERS.get(kind, kind)
     known = kind in KINDS and rank.isdecimal() and int(rank) > 0
@@ -34,7 +35,7 @@ def find_metric(name: str) -> str | None:
 
 
 def name_metric(name: str) -> str:
-    """Our name of a metric, under which its values are stored.
+    """Returns our name of a metric, under which its values are stored.
 
     Raises:
         ValueError: no such metric.
@@ -45,7 +46,7 @@ def name_metric(name: str) -> str:
 
 
 def rank_of(metric: str) -> int:
-    """The deepest rank that a metric reads: 10 for "mrr@10".
+    """Returns the deepest rank that a metric reads: 10 for "mrr@10".
 
     Raises:
         ValueError: no such metric.
@@ -54,28 +55,29 @@ def rank_of(metric: str) -> int:
 
 
 def is_metric(name: str) -> bool:
-    """Whether a name is one of our metrics: "mrr@10", not "mrr@10_low"."""
+    """Whether a name is one of our names of metrics: "mrr@10" is, "mrr@10_low" is not."""
     return find_metric(name) == name
 
 
 @lru_cache(maxsize=2**18)  # many queries have the same pattern: one relevant document at rank r
 def measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> float:
-    """The value of one query, by torchmetrics.
+    """Computes a metric of one query, by torchmetrics.
 
     Args:
-        by_rank: relevant grades by rank; missed: those of documents that were not retrieved.
+        by_rank: the grade at each rank, 0 = not relevant.
+        missed: the grades of relevant documents that were not retrieved.
     """
     import torch
     from torchmetrics.functional import retrieval
 
     kind, rank = metric.partition("@")[0], rank_of(metric)
-    # Ranks are padded with irrelevant documents, so that a missed one never enters the top k.
-    # Scores are the reversed ranks (no ties); torchmetrics counts a score of 0 as not retrieved.
+    # Irrelevant documents fill the ranks, so that a missed document never enters the top k.
+    # Scores are reversed ranks (no ties); torchmetrics counts a score of 0 as not retrieved.
     depth = max(rank, len(by_rank))
     grade = torch.tensor(by_rank + (0,) * (depth - len(by_rank)) + missed)
     score = torch.cat([torch.arange(depth, 0, -1.0), torch.zeros(len(missed))])
     function = getattr(retrieval, f"retrieval_{_TORCHMETRICS[kind]}")
     value = function(score, grade if kind == "ndcg" else grade > 0, top_k=rank)
-    if kind == "map":  # torchmetrics averages over the retrieved relevant documents only
+    if kind == "map":  # torchmetrics averages only over the relevant documents retrieved
         value = value * retrieval.retrieval_recall(score, grade > 0, top_k=rank)
     return float(value)

@@ -16,18 +16,18 @@ Qrels = dict[str, dict[str, int]]  # query id → {document id: grade}
 
 
 class Ranking:
-    """Scored documents for each query, the one result of every search and every reranking.
+    """Scored documents for each query: the result of every search and every reranking.
 
-    Documents are ordered by score, highest first, and equal scores by document id, last first:
-    the rule of trec_eval, so that a written run is judged there as it is here.
+    Documents are ordered by score, highest first. Ties are ordered by document id, descending, as
+    in trec_eval, so that trec_eval gives a written run the same metrics.
 
     Args:
         results: query id → {document id: score}; scores may be numpy or torch scalars.
-        shares: query id → {document id: the parts of its score}, from a search that was asked for
-            them (`models.base.Share`).
+        shares: query id → {document id: the parts of its score} (`models.base.Share`), if the
+            search was asked for them.
 
     Raises:
-        ValueError: a score is nan or inf; −inf is the score of an excluded document.
+        ValueError: a score is nan or inf. −inf is allowed: it marks an excluded document.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Ranking:
         return f"Ranking of {sum(map(len, self._results.values()))} documents, {len(self)} queries"
 
     def _answered(self) -> dict[str, dict[str, float]]:
-        # a run file has no line for a query without results
+        # Without queries that have no results: a run file has no lines for them.
         return {query: scores for query, scores in self._results.items() if scores}
 
     def write(self, path: str | Path, tag: str) -> None:
-        """Write a TREC run: ``query Q0 document rank score tag``, ranks from 1, scores in full.
+        """Writes a TREC run, ``query Q0 document rank score tag``, with ranks from 1, full scores.
 
         Raises:
             ValueError: an id or the tag is empty or holds white space.
@@ -83,10 +83,10 @@ class Ranking:
 
     @staticmethod
     def read(path: str | Path, folder: Path | None = None) -> "Ranking":
-        """Read a TREC run; the scores decide the order, as in trec_eval, not the rank column.
+        """Reads a TREC run; scores decide the order, not the rank column, as in trec_eval.
 
         Args:
-            folder: a run's, in which the file must lie; None = the user named the file.
+            folder: a run's folder, in which the file must lie; None = the user named the file.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -108,16 +108,18 @@ def evaluate(
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, float]:
-    """Mean metrics over the queries of ``qrels``; a query without results counts as 0.
+    """Computes the mean of each metric over the queries of ``qrels``.
+
+    A query without results counts as 0.
 
     Args:
-        ranking: queries without judgements are ignored. A metric deeper than the ranking reads
-            all of it, as in trec_eval.
-        qrels: query id → {document id: grade}; a document is relevant from grade 1.
+        ranking: queries without judgements are ignored. A metric whose rank is deeper than the
+            ranking reads all of it, as in trec_eval.
+        qrels: query id → {document id: grade}; a document is relevant if its grade is ≥ 1.
         metrics: names, see `KINDS` and `find_metric`.
 
     Returns:
-        Metric, by our name → its mean, in [0, 1], equal to trec_eval's.
+        Our name of each metric → its mean, in [0, 1], equal to trec_eval's.
 
     Raises:
         ValueError: ``qrels`` has no query, or a metric is unknown.
@@ -131,7 +133,7 @@ def evaluate_queries(
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, dict[str, float]]:
-    """The metrics of :func:`evaluate` for each query of ``qrels``, which must hold one."""
+    """Computes the metrics of :func:`evaluate` for each query of ``qrels``, at least one."""
     if not qrels:
         raise ValueError("qrels: there is no query to evaluate")
     metrics = list(map(name_metric, metrics))
@@ -145,7 +147,7 @@ def evaluate_queries(
 def _grades(
     documents: Sequence[str], grades: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The relevant grades by rank, and those of documents that were not retrieved."""
+    """Returns the grade at each rank, and the grades of relevant documents not retrieved."""
     by_rank = [max(grades.get(document, 0), 0) for document in documents]
     while by_rank and by_rank[-1] == 0:  # so that equal patterns are measured once
         by_rank.pop()
@@ -156,7 +158,7 @@ def _grades(
 def best_documents(
     ids: Sequence[str], scores: np.ndarray, k: int, above: float = -math.inf
 ) -> dict[str, float]:
-    """The k best of D scored documents, best first: document id → score; see `best_places`."""
+    """Returns the k best of D scored documents, best first, as id → score; see `best_places`."""
     places = best_places(scores, k, ids.__getitem__, above)
     names = [ids[place] for place in places.tolist()]
     return dict(zip(names, scores[places].tolist(), strict=True))
@@ -165,46 +167,46 @@ def best_documents(
 def best_places(
     scores: np.ndarray, k: int, id_of: Callable[[int], str], above: float = -math.inf
 ) -> np.ndarray:
-    """The places of the k best of D scored documents, best first; ties as in `Ranking`.
+    """Returns the places of the k best of D scored documents, best first; ties as in `Ranking`.
 
     Args:
         scores: (D,) float, −inf for excluded documents.
         id_of: place → document id; called only for documents that may be among the best.
-        above: only documents with a higher score are returned; at −inf excluded ones are, too.
+        above: only documents with a higher score are returned, so never an excluded document.
 
     Returns:
         (≤ k,) int64.
 
     Raises:
-        ValueError: a score is not a number.
+        ValueError: a score is NaN.
     """
     k = min(k, len(scores))
     if k < 1:
         return np.empty(0, np.int64)
     best = np.partition(scores, len(scores) - k)[len(scores) - k :]
-    if np.isnan(best).any():  # they are put last
+    if np.isnan(best).any():  # numpy sorts NaN last
         document = id_of(int(np.isnan(scores).argmax()))
         raise ValueError(f"document {document!r}: the score is nan")
-    # All documents that tie with the last of the best.
+    # Includes all documents that tie with the k-th best.
     chosen = np.flatnonzero(scores >= best[0] if best[0] > above else scores > above)
     chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
     return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
 
 
 def tie_order(ids: Sequence[str]) -> np.ndarray:
-    """(D,) int64 places of documents with equal scores in the order of `Ranking`: last id first."""
+    """(D,) int64 the places of tied documents in `Ranking`'s order: by id, descending."""
     return np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), np.int64)
 
 
 def recall_of_exact(exact: Ranking, approximate: Ranking, first: int = 10) -> float:
-    """The recall of an approximate search against an exact one, in [0, 1].
+    """Computes the recall of an approximate search against an exact search, in [0, 1].
 
     Args:
         exact, approximate: rankings of the same queries.
-        first: depth at which both rankings are cut.
+        first: the depth to which both rankings are cut.
 
     Returns:
-        The mean over the queries of ``exact``; 0 without queries.
+        The mean over the queries of ``exact``; 0 if there are none.
     """
     pairs = [
         [{*ranking.documents(query)[:first]} for ranking in (exact, approximate)]
@@ -215,15 +217,15 @@ def recall_of_exact(exact: Ranking, approximate: Ranking, first: int = 10) -> fl
 
 
 def read_qrels(path: str | Path, folder: Path | None = None) -> Qrels:
-    """Read TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
+    """Reads TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
 
-    Arguments and errors are those of `Ranking.read`.
+    Arguments and errors are as in `Ranking.read`.
     """
     return _read_pairs(path, folder, "query iteration document grade", 3, int)
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> None:
-    """Write TREC judgements: ``query 0 document grade``."""
+    """Writes TREC judgements: ``query 0 document grade``."""
     rows = ((q, "0", d, str(int(grade))) for q, own in qrels.items() for d, grade in own.items())
     _write_rows(path, rows)
 
@@ -231,7 +233,7 @@ def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> Non
 def _read_pairs(
     path: str | Path, folder: Path | None, columns: str, place: int, convert: Callable[[str], Value]
 ) -> dict[str, dict[str, Value]]:
-    """Query id → document id → the value in the column at `place`."""
+    """Reads lines as query id → {document id: the value in the column at `place`}."""
     pairs: dict[str, dict[str, Value]] = {}
     for number, line in enumerate(read_lines(path, folder), start=1):
         fields, kind = line.split(), "an integer" if convert is int else "a number"

@@ -1,7 +1,7 @@
 """Non-parametric decoding: contextual token vectors as the output table (gr_as_mvdr Eq. 20).
 
-D in rel(d, q) = sum(Dᵀ Q ⊙ A) are hidden states of an encoder that reads the documents, a few rows
-for each surface token. They are both the decoder's inputs and its output table.
+The rows D in rel(d, q) = sum(Dᵀ Q ⊙ A) are hidden states of an encoder that reads the documents; a
+surface token has a few rows. They are both the decoder's inputs and its output table.
 """
 
 import warnings
@@ -24,20 +24,21 @@ from gr_mvdr.options import Seed, Size, part
 from gr_mvdr.ranks import broadcast, gather_rows, slice_for_rank, world_size
 from gr_mvdr.template import TextTemplate
 
-# The tensors of a table: its rows (R, d), their tokens (R,), and where documents have them: the
-# documents' numbers (D,) ascending, the bounds of their tokens (D + 1,), the tokens (n,) document
-# by document, and the row (n,) of each.
+# The tensors of a table: its rows (R, d), their tokens (R,), and their occurrences in documents:
+# the documents' numbers (D,) ascending, the bounds of their tokens (D + 1,), the tokens (n,) of one
+# document after the other, and the row (n,) of each token.
 _TENSORS = ("table", "row_tokens", "documents", "starts", "tokens", "rows")
 
 
 def locate(
     sequences: Sequence[Sequence[int]], rows: Tensor, documents: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Where documents have the rows of a table: its tensors from `documents` on, see `_TENSORS`.
+    """Returns the occurrences of rows in documents: the tensors of `_TENSORS` from `documents` on.
 
     Args:
-        sequences: the documents' tokens; rows: (n,) int64, the row of each token.
-        documents: (D,) int64, distinct and ascending; None = 0, 1, 2, ….
+        sequences: the tokens of each document.
+        rows: (n,) int64, the row of each token.
+        documents: (D,) int64, the documents' numbers, distinct and ascending; None = 0, 1, 2, ….
     """
     lengths = torch.tensor([0, *map(len, sequences)], device=rows.device)
     tokens = torch.tensor([*chain.from_iterable(sequences)], dtype=torch.int64, device=rows.device)
@@ -51,7 +52,7 @@ def locate(
 class NonParametricHead(TableHead):
     """A table of contextual token vectors, at most `clusters` for each surface token (Eq. 20).
 
-    Its rows are not parameters: they get a gradient in `batch_table` alone. The table has to be
+    Its rows are not parameters: they get a gradient only inside `batch_table`. The table has to be
     made (`make_table`) or restored (`renew_table`) before use.
     """
 
@@ -69,19 +70,20 @@ class NonParametricHead(TableHead):
         Args:
             backbone: an encoder-decoder of transformers.
             vocabulary: its tokens get a row even if they occur in no document.
-            clusters: largest number of rows of a token; seed: random seed of their k-means.
-            form: "base": the table is built once, before training; "async": again every
-                `rebuild_every` epochs; "contrastive": again after `contrastive_epochs` epochs in
-                which the encoder is trained through the table (`live`).
+            clusters: largest number of rows of a token.
+            seed: random seed of the k-means.
+            form: "base": the table is built once, before training. "async": it is rebuilt every
+                `rebuild_every` epochs. "contrastive": the encoder is trained through the table
+                (`live`) for `contrastive_epochs` epochs; then the table is rebuilt.
         """
         super().__init__(backbone)
         self.clusters, self.seed, self.form = clusters, seed, form
         self.rebuild_every, self.contrastive_epochs = rebuild_every, contrastive_epochs
         self.template = getattr(backbone, "template", TextTemplate())
         self.needed = [self.template.stop] + (vocabulary.tokens.tolist() if vocabulary else [])
-        # (n,) int64 within `live`: the documents of the first n rows.
+        # (n,) int64 inside `live`: the documents of the first n rows.
         self.row_documents: Tensor | None = None
-        # A hash of the documents that the table was made of.
+        # A hash of the documents from which the table was made.
         self.collection: str | None = None
         self._source: tuple[Sequence[Sequence[int]], Any, int] | None = None
 
@@ -90,21 +92,21 @@ class NonParametricHead(TableHead):
         return [self.table]
 
     def make_table(self, sequences: Sequence[Sequence[int]], documents: Any, length: int) -> None:
-        """The encoder's vectors of the sequences, read in their documents (Eq. 20)."""
+        """Makes the table from the encoder's vectors of sequences in their documents (Eq. 20)."""
         self._source = sequences, documents, length
         self.renew_table()
 
     def begin_epoch(self, epoch: int) -> None:
         rebuilds = self.form == "async" and epoch % self.rebuild_every == 0
         rebuilds |= self.form == "contrastive" and epoch == self.contrastive_epochs
-        # A resumed run has its checkpoint's table until the next one is due.
+        # A resumed run uses the table of its checkpoint until a new one is due.
         if epoch and rebuilds:
             self.renew_table()
-        if world_size() > 1:  # each rank has made the table, and rounding may differ
+        if world_size() > 1:  # every rank made the table, and rounding may differ
             self.set_table(**{name: broadcast(x) for name, x in self._tensors().items()})
 
     def is_contrastive(self, epoch: int) -> bool:
-        """Whether the encoder learns its own vectors in this epoch, with a table a batch."""
+        """Whether the encoder is trained in this epoch, with a separate table for each batch."""
         return self.form == "contrastive" and epoch < self.contrastive_epochs
 
     def renew_table(self, state: dict[str, Any] | None = None) -> None:
@@ -128,15 +130,15 @@ class NonParametricHead(TableHead):
     def build(
         self, sequences: Sequence[Sequence[int]], vectors: Tensor, collection: str | None = None
     ) -> None:
-        """Clusters the occurrences of every surface token and takes the means as the table.
+        """Builds the table: clusters the occurrences of each surface token and takes the means.
 
         Args:
-            sequences: document d's own tokens (its title, its text), without the end token.
+            sequences: the tokens of each document (its title, its text), without the end token.
             vectors: (n, d), the contextual vectors of all these tokens, in order.
             collection: a hash of the documents, for `renew_table`.
         """
         tokens = torch.tensor([*chain.from_iterable(sequences)], dtype=torch.int64)
-        # On the vectors' device: the order of a GPU's sums varies.
+        # On the device of the vectors: a GPU sums in varying order.
         tokens = tokens.to(vectors.device)
         *table, rows = cluster_rows(vectors.float(), tokens, self.clusters, self.seed)
         self.set_table(*table, **locate(sequences, rows))
@@ -144,9 +146,9 @@ class NonParametricHead(TableHead):
         self.extend(self.needed)
 
     def set_table(self, table: Tensor, row_tokens: Tensor, **occurrences: Tensor) -> None:
-        """Sets the rows (R, d), their tokens (R,) and where documents have them (`locate`)."""
+        """Sets the rows (R, d), their tokens (R,) and their occurrences in documents (`locate`)."""
         weight = self.backbone.get_input_embeddings().weight
-        # Not in the state dict: the number of rows is not known before a checkpoint is read.
+        # Not in the state dict: the number of rows is unknown until a checkpoint is read.
         self.register_buffer("table", table.to(weight), persistent=False)
         self.set_rows(row_tokens.to(weight.device))
         for name, values in occurrences.items():
@@ -165,16 +167,16 @@ class NonParametricHead(TableHead):
         if len(new):
             vectors = self.backbone.get_input_embeddings()(new)
             table = torch.cat([self.table, vectors.to(self.table)])
-            # Only in `live` does the table have a gradient.
+            # The table has a gradient only inside `live`.
             table = table if self.table.requires_grad else table.detach()
             rows = torch.cat([self.row_tokens, new])
             self.set_table(**self._tensors() | {"table": table, "row_tokens": rows})
 
     @contextmanager
     def batch_table(self, batch: PairBatch, epoch: int) -> Iterator[None]:
-        """The batch's own table, with gradients into the encoder, in contrastive epochs.
+        """In contrastive epochs, makes a table of the batch, with gradients into the encoder.
 
-        The documents are those of all ranks' batches: each rank encodes its part of them.
+        It holds the documents of all ranks' batches; each rank encodes a share of them.
         """
         if not self.is_contrastive(epoch):
             yield
@@ -185,7 +187,7 @@ class NonParametricHead(TableHead):
         chosen = [sequences[row] for row in rows], documents[rows]["tokens"]
         named, texts, first = read_in_context(*chosen, length, self.template)
         own = slice_for_rank(len(texts))
-        # A rank without documents encodes one text for nothing: all ranks wait for its gradient.
+        # A rank without documents encodes one text and ignores it: all ranks wait for its gradient.
         mine, read = named[own] or [[]], texts[own] or texts[:1]
         ids, mask = pad([self.template.read_document(text, length) for text in read])
         vectors = encode(self.backbone, ids.to(device), mask.to(device))
@@ -193,7 +195,7 @@ class NonParametricHead(TableHead):
         place = torch.arange(ids.shape[1]) - first
         is_named = (place >= 0) & (place < lengths[:, None])
         with self.live(named, gather_rows(vectors[is_named.to(device)].float()), index):
-            # Targets from beyond `length` have no contextual row.
+            # Targets beyond `length` have no contextual row.
             targets = gather_rows(batch.document_ids[batch.document_mask])
             self.extend(targets.unique().tolist())
             yield
@@ -202,15 +204,15 @@ class NonParametricHead(TableHead):
     def live(
         self, sequences: Sequence[Sequence[int]], vectors: Tensor, documents: Tensor
     ) -> Iterator[None]:
-        """For one loss, makes the given vectors the table, with gradients.
+        """Inside the block, the given vectors are the table, with gradients; used for one loss.
 
-        Each occurrence is a row: the tokens of the batch's other documents are the negatives of a
-        document's own tokens. The documents must be distinct, or a copy would be a negative;
+        Each occurrence is a row: the negatives of a document's tokens are the tokens of the other
+        documents of the batch. The documents must be distinct, or a copy would be a negative.
         `relevant_rows` excludes rows from the negatives of a query.
 
         Args:
             sequences, vectors: as for `build`, of the batch's distinct documents.
-            documents: (D,) int64, ascending (as from `unique`), the numbers of these documents.
+            documents: (D,) int64, the numbers of these documents, ascending (as from `unique`).
         """
         before, rows = self._tensors(), torch.arange(len(vectors), device=vectors.device)
         try:
@@ -230,14 +232,14 @@ class NonParametricHead(TableHead):
         return F.pad(known, (0, self.n_rows - known.shape[1]))  # later rows have no document
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
-        """The rows of targets: those of the same tokens in the document itself.
+        """Returns the rows of targets: the rows of the same tokens in the target's document.
 
         A target is located in its document at the first place with the longest common prefix.
         Tokens after that prefix (the end token, a special token, a target of another text) and
         before it (BART's <s>) get the first row of their surface token.
         """
         before = tokens.new_tensor(self.template.target)
-        # An n-gram has no special tokens before it.
+        # An n-gram does not begin with special tokens.
         start = len(before) if bool((tokens[:, : len(before)] == before).all()) else 0
         targets = tokens[:, start:]
         size = targets.shape[1]
@@ -250,10 +252,10 @@ class NonParametricHead(TableHead):
         return torch.cat([first[:, :start], rows.where(agrees, first[:, start:])], 1)
 
     def _read_documents(self, document_index: Tensor, more: int) -> tuple[Tensor, Tensor]:
-        """(B, L + more) tokens of documents, −1 after their end, and rows; L ≥ 1.
+        """(B, L + more) the documents' tokens, −1 after their end, and their rows; L ≥ 1.
 
         Args:
-            document_index: (B,) int64, also numbers of documents that the table lacks.
+            document_index: (B,) int64; a document that the table lacks has no tokens.
         """
         at = torch.searchsorted(self.documents, document_index).clamp(max=len(self.documents) - 1)
         length = self.starts.diff()[at] * (self.documents[at] == document_index)
@@ -276,16 +278,18 @@ class NonParametricHead(TableHead):
 def cluster_rows(
     vectors: Tensor, tokens: Tensor, k: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """At most k rows for each surface token: its occurrences, or their k-means if there are more.
+    """Makes at most k rows for each surface token: its occurrences, or k means if it has more.
 
     Args:
-        vectors: (n, d) float, one for each occurrence; tokens: (n,) int64, their surface tokens.
+        vectors: (n, d) float, one for each occurrence.
+        tokens: (n,) int64, the surface token of each occurrence.
         k: largest number of rows of a token.
         seed: random seed of the k-means (k-means++, one start).
 
     Returns:
-        rows (R, d), each the mean of its occurrences, in the order of their tokens; row_tokens
-        (R,) int64, ascending; row_of_occurrence (n,) int64.
+        rows: (R, d), each the mean of its occurrences, in the order of the tokens.
+        row_tokens: (R,) int64, ascending.
+        row_of_occurrence: (n,) int64.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -295,9 +299,9 @@ def cluster_rows(
     distinct, counts = tokens[order].unique_consecutive(return_counts=True)
     samples = np.split(vectors[order].cpu().numpy(), counts.cumsum(0).cpu()[:-1])
     k_means = KMeans(k, n_init=1, random_state=seed)
-    # One thread: the order of a sum over several threads varies.
+    # One thread: several threads would sum in varying order.
     with threadpool_limits(1), warnings.catch_warnings():
-        # Fewer distinct vectors than k give fewer rows.
+        # Fewer than k distinct vectors give fewer rows.
         warnings.simplefilter("ignore", ConvergenceWarning)
         parts = [k_means.fit_predict(x) if len(x) > k else np.arange(len(x)) for x in samples]
     cluster = torch.empty_like(order)
@@ -315,15 +319,16 @@ def read_in_context(
     length: int,
     template: TextTemplate,
 ) -> tuple[list[list[int]], list[list[int]], int]:
-    """Texts to encode so that identifiers are read in context: `title + ' ' + text`.
+    """Makes the texts to encode so that identifiers are read in context: `title + ' ' + text`.
 
     Args:
-        sequences: of each document, the source of its targets; [] = not in the table.
-        texts: the documents' tokens; length: tokens kept of a text, special tokens included.
+        sequences: for each document, the source of its targets; [] = not in the table.
+        texts: the tokens of each document.
+        length: number of tokens kept of a text, special tokens included.
 
     Returns:
-        Each sequence without special tokens (BART's <s>, the end token), which have no context;
-        texts that begin with it; and the place of its first token among the encoded tokens.
+        The sequences without special tokens (BART's <s>, the end token), which have no context; for
+        each, a text that begins with it; and the place of its first token in the encoded text.
     """
     before, room = len(template.target), length - len(template.read_document((), 0))
     named, read = [], []

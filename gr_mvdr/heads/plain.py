@@ -1,9 +1,10 @@
 """The output table of a generative decoder, D in rel(d, q) = sum(Dᵀ Q ⊙ A), and its softmax.
 
-A head is a table of rows over which the decoder's softmax runs; every row belongs to one token. The
-plain head has one row for each token, PAWA makes its rows from the prefix (`gr_mvdr.heads.pawa`),
-non-parametric decoding has several contextual rows for a token (`gr_mvdr.heads.non_parametric`):
-gr_as_mvdr Table 3. Loss, alignment and search use rows and tokens only through the methods below.
+A head is a table of rows over which the decoder's softmax runs; every row belongs to one token
+(gr_as_mvdr Table 3). The plain head has one row for each token. PAWA computes its rows from the
+prefix (`gr_mvdr.heads.pawa`). Non-parametric decoding has several contextual rows for a token
+(`gr_mvdr.heads.non_parametric`). Loss, alignment and search access rows and tokens only through the
+methods below.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,13 +29,14 @@ from gr_mvdr.template import TextTemplate
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of the targets.
+    """The tokens that targets consist of.
 
     Attributes:
         tokens: (n,) int64, ascending.
         first_token: the first docid token; smaller ids are the backbone's own tokens.
-        width: number of docid tokens of a position, where position i of an identifier uses
-            first_token + i·width and the following width − 1; None if positions share tokens.
+        width: number of docid tokens for each position: position i of an identifier uses the tokens
+            from first_token + i·width up to first_token + (i + 1)·width − 1. None if positions
+            share tokens.
     """
 
     tokens: Tensor
@@ -53,17 +55,17 @@ class Head(nn.Module):
             vocabulary: unused, as the plain head has rows for all tokens.
         """
         super().__init__()
-        # Not as nn.Module would: the backbone's parameters are the system's.
+        # Hidden from nn.Module: the backbone's parameters belong to the system, not to the head.
         object.__setattr__(self, "backbone", backbone)
-        # (R,) int64, the token of each row; None: row v is token v. Not in the state dict: the
-        # number of rows is not known before a checkpoint is read.
+        # (R,) int64, the token of each row; None = row v is token v. Not in the state dict: the
+        # number of rows is unknown until a checkpoint is read.
         self.register_buffer("row_tokens", None, persistent=False)
 
     @property
     def scale(self) -> float:
-        """d^−½ where the output table is the input's in a T5, else 1 (T5 v1.1, mT5, BART)."""
+        """d^−½ for a T5 that shares its input and output tables, else 1 (T5 v1.1, mT5, BART)."""
         config = self.backbone.config
-        tied = config.model_type == "umt5" and config.tie_word_embeddings  # goes by the tie
+        tied = config.model_type == "umt5" and config.tie_word_embeddings  # umT5: if tied
         scaled = getattr(config, "scale_decoder_outputs", tied)  # only T5's config has this key
         return config.hidden_size**-0.5 if scaled else 1.0
 
@@ -74,7 +76,7 @@ class Head(nn.Module):
 
     @property
     def output_bias(self) -> Tensor | None:
-        """(R,) bias of the logits (BART's `final_logits_bias`)."""
+        """(R,) the bias of the logits (BART's `final_logits_bias`), or None."""
         bias = getattr(self.backbone, "final_logits_bias", None)
         return None if bias is None else bias[0]
 
@@ -86,34 +88,40 @@ class Head(nn.Module):
     # The life of a table that is made from documents (NP decoding) --------------------------------
 
     def make_table(self, sequences: Sequence[Sequence[int]], documents: Any, length: int) -> None:
-        """Makes the rows that are read from documents, before training.
+        """Makes the rows that are computed from documents, before training.
 
         Args:
-            sequences: of each document, the text that its targets are cut from: its identifier,
-                or for n-grams the document itself.
-            documents: a column table with `id` and `tokens`; length: tokens kept of a document.
+            sequences: for each document, the tokens that its targets are cut from: its identifier,
+                or the document itself if targets are n-grams.
+            documents: a column table with `id` and `tokens`.
+            length: number of tokens kept of a document.
         """
 
     def begin_epoch(self, epoch: int) -> None:
-        """Makes the table again where the epoch, counted from 0, asks for it."""
+        """Rebuilds the table if it is due in this epoch, counted from 0."""
 
     def batch_table(self, batch: PairBatch, epoch: int) -> AbstractContextManager[None]:
-        """For one loss, a table of the batch's own documents where the encoder learns to make it.
+        """Replaces the table inside the block by one of the batch's documents, if it is trained.
+
+        Used for one loss, in epochs in which the encoder learns to make the table.
 
         Args:
-            batch: with its targets on the document side, the same number for each query.
+            batch: has the targets on the document side, equally many for each query.
         """
         return nullcontext()
 
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
-        """(B, rows) bool, the rows of documents that are relevant to each query: not its negatives.
+        """(B, rows) bool, True where the row's document is relevant to the query: no negative.
 
-        None where rows are not of documents; `relevant` is `PairBatch.relevant`.
+        None if rows do not belong to documents.
+
+        Args:
+            relevant: (B, R) int64, 1 + the numbers of each query's relevant documents; 0 = none.
         """
         return None
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Adds rows for tokens without one, of identifiers that arrived after training."""
+        """Adds rows for tokens that have none: those of identifiers added after training."""
 
     @property
     def table_parameters(self) -> list[Tensor]:
@@ -122,47 +130,47 @@ class Head(nn.Module):
 
     @property
     def numbers_per_position(self) -> int:
-        """Numbers that `logits` makes for one position, an upper bound."""
+        """Upper bound of the numbers that `logits` computes for one position."""
         return self.n_rows
 
     def memory_bytes(self, positions: int) -> int:
-        """Upper bound of the bytes of the head and of its logits at this many positions, in fp32.
+        """Upper bound of the bytes of the head and its logits at this many positions, in fp32.
 
-        Training adds gradients of the same size and the optimizer's moments.
+        Training adds gradients of the same size, and the moments of the optimizer.
         """
         own = list(self.parameters()) or self.table_parameters
         return 4 * (sum(x.numel() for x in own) + positions * self.numbers_per_position)
 
     def table_state(self) -> dict[str, Any] | None:
-        """State of the table for a checkpoint, besides parameters."""
+        """The table's state for a checkpoint, besides parameters; None if there is none."""
         return None
 
     def renew_table(self, state: dict[str, Any] | None = None) -> None:
-        """Restores the table of a checkpoint; None = makes it with the current weights."""
+        """Restores the table from a checkpoint's state; None = rebuilds it with current weights."""
 
     # Rows and their vectors ----------------------------------------------------------------------
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
-        """(B, M) int64 rows of target tokens (B, M); any valid row at padding.
+        """(B, M) int64 the rows of target tokens (B, M); any valid row at padding.
 
         Args:
-            document_index: (B,) int64, the targets' documents.
+            document_index: (B,) int64, the number of each target's document.
         """
         return tokens
 
     def embed(self, rows: Tensor) -> Tensor:
         """Row numbers (…) → decoder inputs (…, d)."""
-        # The module, not its weight: mBART's multiplies by √d.
+        # Calls the module, not its weight: mBART's module multiplies by √d.
         return self.backbone.get_input_embeddings()(rows)
 
     @property
     def start_token(self) -> int:
-        """The id that the decoder reads first: the configured one, else that of its pretraining."""
+        """The id that the decoder reads first, as configured, or else as in pretraining."""
         start = getattr(self.backbone.config, "decoder_start_token_id", None)
         if start is not None:
             return start
         template = getattr(self.backbone, "template", TextTemplate())
-        # mBART's is the language code that ends what the encoder reads, T5's the padding token.
+        # mBART starts with the language code that ends the encoder's input, T5 with padding.
         last = template.suffix[-1]
         return template.pad if last == template.stop else last
 
@@ -178,7 +186,7 @@ class Head(nn.Module):
         return torch.cat([start, self.embed(rows[:, :-1])], dim=1)
 
     def context(self, inputs: Tensor) -> Tensor | None:
-        """(B, M, d) latent vectors d′ of the prefixes (Eq. 17), where rows depend on them.
+        """(B, M, d) the prefixes' latent vectors d′ (Eq. 17); None if rows do not depend on them.
 
         Args:
             inputs: (B, M, d) as from `inputs`; position i reads positions ≤ i.
@@ -188,12 +196,12 @@ class Head(nn.Module):
     def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
         """(n, R) the logits e_v · h_i of all rows (Eq. 10), `output_bias` included.
 
-        Rows of other positions have −inf.
+        Rows that cannot occur at a position have −inf there.
 
         Args:
             hidden: (n, d) decoder states h after the final norm, not scaled.
             context: (n, d) or None, from `context`.
-            position: (n,) int64, the predicted target positions, from 0.
+            position: (n,) int64, the target positions to predict, from 0.
         """
         return F.linear(hidden * self.scale, self.output_table, self.output_bias)
 
@@ -201,7 +209,8 @@ class Head(nn.Module):
         """(B, M, d) e, `scale` included: e · `hidden` is the logit without its bias.
 
         Args:
-            rows: (B, M) int64; context: (B, M, d) or None, the latent vectors of their positions.
+            rows: (B, M) int64.
+            context: (B, M, d) or None, the latent vectors at the rows' positions.
         """
         return self.output_table[rows] * self.scale
 
@@ -213,11 +222,13 @@ class Head(nn.Module):
         """The states h that predict each target position from the ones before it (Eq. 8).
 
         Args:
-            queries: (B, N, d) the encoder's; query_mask: (B, N) bool.
+            queries: (B, N, d) the encoder's output.
+            query_mask: (B, N) bool.
             rows: (B, M) int64 rows of the targets.
 
         Returns:
-            The decoder's output, `last_hidden_state` (B, M, d), and the context (B, M, d) or None.
+            The decoder's output with `last_hidden_state` (B, M, d), and the context (B, M, d) or
+            None.
         """
         inputs = self.inputs(rows)
         output = self.backbone.get_decoder()(
@@ -232,11 +243,12 @@ class Head(nn.Module):
     def states_at(
         places: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The arguments of `logits` for n positions.
+        """Selects the arguments of `logits` for n positions.
 
         Args:
-            places: (n,) int64, as from `real_places`; hidden, context: (B, M, d) from `decode`;
-                position: (B, M) int64.
+            places: (n,) int64, as from `real_places`.
+            hidden, context: (B, M, d) from `decode`.
+            position: (B, M) int64.
         """
         chosen = (None if x is None else x.flatten(0, 1)[places] for x in (hidden, context))
         return *chosen, position.flatten()[places]
@@ -244,24 +256,25 @@ class Head(nn.Module):
     # The search sees tokens; the rows of a token are alternatives --------------------------------
 
     def by_token(self, logits: Tensor) -> Tensor:
-        """Logits or log-probabilities of rows (n, R) → of tokens (n, V).
+        """Converts logits or log-probabilities of rows (n, R) into those of tokens (n, V).
 
-        log Σ exp over the rows of a token; −inf for tokens without a row.
+        A token's value is log Σ exp over its rows; −inf if it has no row.
         """
         return logits
 
     def token_scores(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        """(m,) `by_token(logits)[parents, tokens]` without the other entries; both (m,) int64."""
+        """(m,) `by_token(logits)[parents, tokens]`, computed alone; indices are (m,) int64."""
         return logits.flatten().index_select(0, parents * logits.shape[1] + tokens)
 
     def expected_inputs(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
         """(m, d) decoder inputs for tokens that a search has chosen.
 
-        The mean of a token's rows, weighted by their probabilities given the token.
+        An input is the mean of the token's rows, weighted by their probabilities given the token.
 
         Args:
-            logits: (n, R), from which tokens were chosen; parents: (m,) int64 rows of `logits`;
-                tokens: (m,) int64.
+            logits: (n, R), from which the tokens were chosen.
+            parents: (m,) int64, the row of `logits` for each token.
+            tokens: (m,) int64.
         """
         return self.embed(tokens)
 
@@ -269,8 +282,8 @@ class Head(nn.Module):
 class TableHead(Head):
     """A head with its own rows: a token has none, one or several (PAWA, NP)."""
 
-    output_bias = None  # the backbone's belongs to its own output rows
-    _token_rows: tuple[Tensor | None, Tensor | None] = (None, None)  # made for which row tokens
+    output_bias = None  # the backbone's bias belongs to its own output rows
+    _token_rows: tuple[Tensor | None, Tensor | None] = (None, None)  # row tokens, `token_rows`
 
     def set_rows(self, row_tokens: Tensor) -> None:
         """Sets the token of each row, (R,) int64."""
@@ -281,18 +294,18 @@ class TableHead(Head):
         self.register_buffer("_first_row", first, persistent=False)
 
     def first_row(self, tokens: Tensor) -> Tensor:
-        """Tokens (…) → the first row of each (…); row 0 for tokens without a row."""
+        """Returns the first row of each token (…); row 0 for tokens without a row."""
         return self._first_row[tokens]
 
     def without_row(self, tokens: Iterable[int]) -> Tensor:
-        """The distinct tokens that have no row yet, (n,) int64, in their order."""
+        """(n,) int64 the distinct tokens that have no row yet, in the order given."""
         known = set(self.row_tokens.tolist())
         new = [token for token in dict.fromkeys(tokens) if token not in known]
         return torch.tensor(new, dtype=torch.int64, device=self.row_tokens.device)
 
     @property
     def token_rows(self) -> Tensor:
-        """(V, most rows of a token) int64, −1 where a token has fewer."""
+        """(V, most rows of a token) int64, the rows of every token, filled up with −1."""
         if self._token_rows[0] is not self.row_tokens:  # rows or device have changed
             order = self.row_tokens.argsort(stable=True)
             counts = torch.bincount(self.row_tokens, minlength=len(self.output_table))
@@ -316,25 +329,26 @@ class TableHead(Head):
         return (weights.unsqueeze(2) * self.embed(rows)).sum(1)
 
     def _rows_of(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """(m, most rows of a token) each: rows of tokens, and their logits, −inf for no row."""
+        """(m, most rows of a token) each: the tokens' rows, and their logits, −inf if no row."""
         rows = self.token_rows[tokens]
         scores = logits[parents[:, None], rows.clamp(min=0)].masked_fill(rows < 0, -torch.inf)
         return rows.clamp(min=0), scores
 
 
 class SubsetHead(TableHead):
-    """The plain head's rows of some tokens: its softmax runs over these alone.
+    """A plain head restricted to some tokens: the softmax runs only over their rows.
 
-    It is made for one search and does not follow later changes of the table. A search of seven
-    docid tokens multiplies with eight rows instead of all. log p of an identifier grows by the
-    probability of all other tokens, which differs from prefix to prefix, so that rankings may
-    differ (docs/models.md has the numbers).
+    It is made for one search and does not follow later changes of the table. For seven docid
+    tokens, a search multiplies with eight rows instead of all. log p of an identifier rises, since
+    other tokens no longer get any probability. The rise differs from prefix to prefix, so that
+    rankings may change (docs/models.md has the numbers).
     """
 
     def __init__(self, head: Head, tokens: Sequence[int]):
         """
         Args:
-            head: plain; tokens: distinct.
+            head: a plain head.
+            tokens: distinct tokens.
         """
         super().__init__(head.backbone)
         table, bias = head.output_table.detach(), head.output_bias
@@ -349,7 +363,7 @@ class SubsetHead(TableHead):
 def real_places(mask: Tensor) -> Tensor:
     """(n,) int64, the places of real tokens in a flattened mask (B, M); synchronises a GPU once.
 
-    Only real positions reach the output table, the most expensive product of a small model.
+    Only real positions are multiplied by the output table, the costliest product of a small model.
     """
     return mask.flatten().nonzero().squeeze(1)
 
@@ -357,13 +371,13 @@ def real_places(mask: Tensor) -> Tensor:
 # The softmax over a head's rows -------------------------------------------------------------------
 #
 # The logits of n positions × R rows are the largest tensor of a generative system; their softmax
-# and their gradient would be two more. Here they exist for one block of positions at a time. The
-# gradient of a cross-entropy follows from its softmax, so the forward pass computes it and the
-# backward pass only scales it. Recomputing the logits instead (`torch.utils.checkpoint`) takes a
-# third more time of a training step or more.
+# and their gradient would be two more tensors of this size. Here all three exist for only one block
+# of positions at a time. The gradient of a cross-entropy follows from its softmax, so the forward
+# pass computes it and the backward pass only scales it. Recomputing the logits instead
+# (`torch.utils.checkpoint`) lengthens a training step by a third or more.
 
-# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger one again each
-# time, page by page, which takes as long as a third of the product.
+# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger tensor anew
+# each time, page by page, which takes a third of the product's time.
 _CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
 
 # The arguments of `Head.logits`: hidden (n, d), context (n, d) or None, position (n,).
@@ -375,11 +389,12 @@ def table_cross_entropy(
 ) -> Tensor:
     """() sum of the cross-entropies of n predictions (Eq. 10), at least fp32; differentiable once.
 
-    `gr_mvdr.losses.target_cross_entropy` of `head.logits`, in the memory of a block.
+    It equals `gr_mvdr.losses.target_cross_entropy` of `head.logits`, but holds only one block of
+    logits at a time.
 
     Args:
         labels: (n,) int64, rows of the head.
-        masked: (n, R) bool, rows excluded from a position's softmax; never its label's.
+        masked: (n, R) bool, rows excluded from a position's softmax; never the label's row.
         smoothing: share of the target's probability that is spread evenly.
     """
     hidden, context, position = states
@@ -388,12 +403,13 @@ def table_cross_entropy(
 
 
 def table_log_probs(head: Head, states: States, labels: Tensor, normalised: bool = True) -> Tensor:
-    """(n,) log p(row | position), at least fp32, of rows (n,) int64.
+    """(n,) log p(row | position), at least fp32.
 
-    Holds one block of logits at a time; gradients recompute the logits of several blocks.
+    Holds one block of logits at a time; if there are several, the backward pass recomputes them.
 
     Args:
-        normalised: False = the rows' logits.
+        labels: (n,) int64, rows of the head.
+        normalised: False = return the rows' logits instead.
     """
 
     def of_block(labels: Tensor, *states: Tensor | None) -> Tensor:
@@ -408,7 +424,7 @@ def table_log_probs(head: Head, states: States, labels: Tensor, normalised: bool
 
 
 class _Loss(torch.autograd.Function):
-    """The sum over all blocks; computes the gradients of hidden, context and table with it."""
+    """Sums the loss over all blocks, and computes the gradients of hidden, context and table."""
 
     @staticmethod
     def forward(
@@ -452,7 +468,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """() sum of the cross-entropies of logits (n, R); overwrites the logits by their gradient.
+    """() sum of the cross-entropies of logits (n, R); overwrites the logits with the gradient.
 
     Args:
         labels: (n, 1) int64.
@@ -474,7 +490,7 @@ def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tenso
 
 
 def _blocks(head: Head, labels: Tensor) -> list[slice]:
-    """Equal slices of n positions that fit into a block; one slice if n is 0."""
+    """Divides n positions into nearly equal slices that fit into a block; one slice if n is 0."""
     n = len(labels)
     size = _CPU_BLOCK if labels.device.type == "cpu" else _BLOCK
     most = max(1, size // (4 * head.numbers_per_position))

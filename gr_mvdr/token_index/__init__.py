@@ -1,5 +1,5 @@
-"""Search over token vectors on disk: a proposer of documents × a scorer (search.py's table).
+"""Search over token vectors on disk: a proposer of documents × a scorer (see search.py's table).
 
-`TokenIndex` holds the store and searches it as `SearchOptions` say. scorers.py scores documents
-with all their tokens, or with the retrieved ones alone; costs.py counts.
+`TokenIndex` holds the store and searches it according to `SearchOptions`. scorers.py scores
+documents by all their tokens or only by the retrieved tokens; costs.py counts operations and time.
 """

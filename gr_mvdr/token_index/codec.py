@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-_ROWS = 256  # of a codebook, which one byte numbers
-# Training vectors a row of a codebook, as faiss asks for, and a centroid: faiss's default of 256
-# takes longer and finds no better centroids.
+_ROWS = 256  # rows of a codebook, numbered by one byte
+# Training vectors for each row of a codebook, as faiss recommends, and for each centroid: faiss's
+# default of 256 takes longer and finds no better centroids.
 _PER_ROW, PER_CENTROID = 256, 64
 ITERATIONS = 10  # of a k-means
-_CELLS = 8  # searched for a vector's nearest centroid; √K cells hold the K centroids
-_BLOCK = 1024  # vectors decoded at once, which stay in a CPU's cache
-_UNIT = 1e-3  # how far from 1 the length of a unit vector may be
-# Tokens a centroid at least, on average: faiss's rule for a sample.
+_CELLS = 8  # cells searched for a vector's nearest centroid; √K cells hold the K centroids
+_BLOCK = 1024  # vectors decoded at once: they stay in a CPU's cache
+_UNIT = 1e-3  # largest difference of a unit vector's length from 1
+# Least tokens for each centroid, on average: faiss's rule for a sample.
 TOKENS_PER_CENTROID, _MOST_CENTROIDS = 39, 65_536
 
 
@@ -26,10 +26,10 @@ class Storage(NamedTuple):
 
     Attributes:
         dtype: "float32", "float16", "pq" or "residual"; the last two are codes, see `Codec`.
-        pq_bytes: of a code, without the centroid's number; None = one for 8 dimensions, for 4 of a
-            residual.
-        seed: of the k-means.
-        lists: centroids of residual codes; None = a power of two near 4 √T of T tokens.
+        pq_bytes: bytes of a code, without the centroid's number; None = one byte for every 8
+            dimensions, or for every 4 dimensions of a residual.
+        seed: random seed of the k-means.
+        lists: number of centroids of residual codes; None = a power of two up to 4 √T for T tokens.
     """
 
     dtype: str = "float32"
@@ -42,31 +42,32 @@ class Storage(NamedTuple):
         return self.dtype in ("pq", "residual")
 
     def centroids(self, tokens: int) -> int:
-        """Centroids of the codes of this many tokens; 0 = whole vectors are coded."""
+        """The number of centroids for this many tokens; 0 = codes are of whole vectors."""
         if self.dtype != "residual":
             return 0
         count = self.lists or 1 << int(np.log2(4 * tokens**0.5))
         return max(1, min(count, tokens // TOKENS_PER_CENTROID, _MOST_CENTROIDS))
 
     def sample_size(self, tokens: int) -> int:
-        """Vectors that the codec of a store of this many tokens learns from."""
+        """The number of vectors from which a store of this many tokens learns its codec."""
         most = max(_ROWS * _PER_ROW, PER_CENTROID * self.centroids(tokens))
         return min(tokens, most) if self.is_coded else tokens
 
     def sample_first(self, lengths: Sequence[int]) -> list[int]:
-        """The places of documents with these numbers of tokens, shortest first (nothing to pad).
+        """Orders documents with these numbers of tokens for encoding, and returns their places.
 
-        Before them come documents of all lengths, from which a store learns its codec.
+        A sample of all lengths comes first: the store learns its codec from it. The other documents
+        follow. Both parts are sorted by length, so that batches need little padding.
         """
         total, order = sum(lengths), sorted(range(len(lengths)), key=lengths.__getitem__)
         step = max(1, total // max(1, self.sample_size(total)))
         return [n for first in range(2) for i, n in enumerate(order) if (i % step > 0) == first]
 
     def code_bytes(self, size: int) -> int:
-        """Bytes of a code of a vector (size,).
+        """The bytes of the code of a vector (size,).
 
         Raises:
-            ValueError: the bytes that were asked for do not divide the vector.
+            ValueError: `pq_bytes` does not divide the size.
         """
         if self.pq_bytes is None:
             most = size // (4 if self.dtype == "residual" else 8)
@@ -78,18 +79,22 @@ class Storage(NamedTuple):
 
 
 class Codec:
-    """A vector as a code of faiss: one byte a part (product quantisation, Jégou et al. 2011), or
-    the number of the nearest of K centroids and such bytes of the residual (ColBERTv2 §3.3).
+    """Encodes vectors as codes of faiss.
 
-    Residuals are held in their principal axes, dealt to the parts of a code so that each has about
-    the same variance. Inner products are the same in any basis: a search turns its queries and not
-    the decoded vectors.
+    A code has one byte for each part of the vector (product quantisation, Jégou et al. 2011). A
+    residual code has the number of the nearest of K centroids, and such bytes for the residual
+    (ColBERTv2 §3.3).
+
+    Residuals are stored in the basis of their principal axes. The axes are distributed over the
+    parts of a code so that the parts have the same Σ log σ². Inner products are the same in every
+    orthogonal basis, so a search turns its queries rather than the decoded vectors.
 
     Attributes:
-        tensors: codebooks (parts, 256, d / parts) fp32; of residuals also centroids (K, d) fp16 and
-            basis (d, d) fp32, orthogonal: a vector x is held as x @ basis.
-        size: d; code_size: bytes of a code.
-        is_unit: the vectors have length 1, and decoded ones are brought to it.
+        tensors: codebooks (parts, 256, d / parts) fp32. For residuals, also centroids (K, d) fp16
+            and an orthogonal basis (d, d) fp32: a vector x is stored as x @ basis.
+        size: d.
+        code_size: bytes of a code.
+        is_unit: whether the vectors have length 1; decoded vectors are then normalised.
     """
 
     def __init__(self, tensors: dict[str, Tensor], is_unit: bool):
@@ -117,7 +122,7 @@ class Codec:
 
     @classmethod
     def train(cls, sample: Tensor, storage: Storage, tokens: int) -> "Codec":
-        """Learns the codec of a store of this many tokens from a sample (n, d) fp32, n ≥ 1."""
+        """Learns the codec for a store of this many tokens from a sample (n, d) fp32, n ≥ 1."""
         n_bytes, seed = storage.code_bytes(sample.shape[1]), storage.seed
         if not (centroids := storage.centroids(tokens)):
             return cls({"codebooks": _codebooks(sample, n_bytes, seed)}, is_unit=False)
@@ -142,7 +147,8 @@ class Codec:
         """Codes (t, code_size) → (t, d) fp32.
 
         Args:
-            turned: in the codec's basis, that of `turn`; out: (t, d) memory for the vectors.
+            turned: whether to return the vectors in the codec's basis, as from `turn`.
+            out: (t, d) memory for the vectors.
         """
         vectors = torch.empty(len(codes), self.size) if out is None else out
         codes = self._checked(codes)
@@ -153,13 +159,13 @@ class Codec:
         return vectors if turned or self._basis is None else vectors @ self._basis.T
 
     def turn(self, vectors: Tensor) -> Tensor:
-        """Vectors (…, d) in the codec's basis."""
+        """Turns vectors (…, d) into the codec's basis."""
         return vectors if self._basis is None else vectors @ self._basis.to(vectors.device)
 
     def inverted_file(self, codes: Tensor, rows: Tensor) -> Any:
-        """faiss's inverted file of these residual codes (t, code_size) under the ids `rows` (t,).
+        """Returns faiss's inverted file of residual codes (t, code_size) with the ids `rows` (t,).
 
-        Nothing is computed: a code names its list.
+        Nothing is computed, since a code names its list.
         """
         import faiss
 
@@ -168,7 +174,7 @@ class Codec:
         return index
 
     def _checked(self, codes: Tensor) -> Tensor:
-        """The codes, if every centroid's number exists: faiss writes wherever a number points."""
+        """Returns the codes if all their centroids exist: faiss writes wherever a number points."""
         if width := self.code_size - len(self.tensors["codebooks"]):
             numbers = np.ascontiguousarray(codes[:, :width].numpy()).view(f"<u{width}")
             if numbers.max(initial=0) >= self._index.nlist:
@@ -177,7 +183,7 @@ class Codec:
 
     @cached_property
     def _encoder(self) -> Any:
-        """The index with a faster way to the nearest centroid, in Euclidean distance."""
+        """The index for encoding: it finds the nearest centroid faster, by Euclidean distance."""
         if self._basis is None:
             return self._index
         return self._inverted_file(_cells_of(self.tensors["centroids"].float()))
@@ -200,10 +206,11 @@ class Codec:
 
 
 def k_means(vectors: np.ndarray, count: int, seed: int, spherical: bool = False) -> np.ndarray:
-    """(K, d) fp32 centroids of vectors (n, d) fp32, by faiss; all vectors where K ≥ n.
+    """(K, d) fp32 centroids of vectors (n, d) fp32, by faiss; the vectors themselves if K ≥ n.
 
     Args:
-        spherical: the nearest centroid has the largest inner product, and centroids have length 1.
+        spherical: the nearest centroid is the one with the largest inner product, and centroids
+            have length 1.
     """
     import faiss
 
@@ -215,7 +222,7 @@ def k_means(vectors: np.ndarray, count: int, seed: int, spherical: bool = False)
         niter=ITERATIONS,
         seed=seed,
         spherical=spherical,
-        min_points_per_centroid=1,  # small collections need no warning
+        min_points_per_centroid=1,  # no warning for small collections
         max_points_per_centroid=PER_CENTROID,
     )
     means.train(np.ascontiguousarray(vectors))
@@ -223,7 +230,7 @@ def k_means(vectors: np.ndarray, count: int, seed: int, spherical: bool = False)
 
 
 def _cells_of(centroids: Tensor) -> Any:
-    """A faiss index of centroids (K, d) in √K cells, which looks for the nearest in a few."""
+    """A faiss index of centroids (K, d) in √K cells; a search for the nearest visits a few."""
     import faiss
 
     index: Any = faiss.index_factory(centroids.shape[1], f"IVF{round(len(centroids) ** 0.5)},Flat")
@@ -235,10 +242,10 @@ def _cells_of(centroids: Tensor) -> Any:
 
 
 def _codebooks(sample: Tensor, parts: int, seed: int) -> Tensor:
-    """(parts, 256, d / parts) rows of product quantisation, by faiss, of vectors (n, d)."""
+    """(parts, 256, d / parts) the rows of product quantisation of vectors (n, d), by faiss."""
     import faiss
 
-    if len(sample) < _ROWS:  # then every vector becomes a row
+    if len(sample) < _ROWS:  # every vector becomes a row
         sample = sample.repeat(-(-_ROWS // len(sample)), 1)[:_ROWS]
     quantiser = faiss.ProductQuantizer(sample.shape[1], parts, 8)
     quantiser.cp.seed, quantiser.cp.min_points_per_centroid = seed, 1
@@ -249,9 +256,11 @@ def _codebooks(sample: Tensor, parts: int, seed: int) -> Tensor:
 
 
 def _dealt_axes(residuals: Tensor, parts: int) -> Tensor:
-    """(d, d) principal axes of residuals (n, d), dealt to the parts of a code so that each has the
-    same Σ log σ² of its axes, which is what its 8 bits must describe. (faiss balances Σ σ², which
-    leaves 3 % more error.)"""
+    """(d, d) principal axes of residuals (n, d), distributed over the parts of a code.
+
+    Every part gets about the same Σ log σ² of its axes, which is what its 8 bits must describe.
+    (faiss balances Σ σ², which leaves 3 % more error.)
+    """
     variances, axes = torch.linalg.eigh(residuals.T.double() @ residuals.double())
     logs = variances.clamp(min=1e-12 * float(variances[-1]) + 1e-30).log().flip(0)
     logs = (logs - logs[-1]).tolist()  # largest first, none below 0

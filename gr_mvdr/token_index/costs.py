@@ -1,7 +1,8 @@
 """The costs of a search: floating-point operations as the papers count them, and running totals.
 
-A FLOP is one addition, multiplication, comparison, exponential or division; a multiply-add is two,
-as in XTR's Appendix B. MVA's Tables 5 and 6 count a multiply-add as one: halve to compare.
+A FLOP is one addition, multiplication, comparison, exponential or division; a multiply-add is two
+FLOPs, as in XTR's Appendix B. MVA's Tables 5 and 6 count a multiply-add as one: halve the values
+here to compare.
 """
 
 import time
@@ -32,13 +33,13 @@ class SearchCosts:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Adds the time of the block."""
+        """Adds the time of the block to `seconds`."""
         start = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - start
 
     def metrics(self) -> dict[str, float]:
-        """Means over the queries, flat; empty before the first query."""
+        """Returns the means over the queries as flat metrics; empty before the first query."""
         if not self.queries:
             return {}
         means = {
@@ -51,9 +52,9 @@ class SearchCosts:
 
 
 def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> tuple[int, float]:
-    """Tokens and operations of scoring documents (C,) with all their tokens (xtr App. B).
+    """Counts tokens and operations for scoring documents (C,) by all their tokens (xtr App. B).
 
-    Where keys make an alignment of their own, the operations of mva §2.1.
+    If the store has keys, operations are counted as in mva §2.1.
     """
     tokens = int(store.counts[documents].sum())
     pair_flops = mva_joint_flops if "keys" in store.sizes else multi_vector_joint_flops
@@ -64,13 +65,16 @@ def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> 
 def multi_vector_joint_flops(
     query_tokens: float, document_tokens: float, dimension: float
 ) -> float:
-    """One pair under sum-of-max, n (2 m d + m + 1) (xtr App. B).
+    """Operations for one pair under sum-of-max: n (2 m d + m + 1) (xtr App. B).
 
-    2 n m d for S, n m for the maxima, n for their sum. A single-vector system is n = m = 1.
-    Gathering scores C candidates so, at worst n k': Table 1's n² k' (2 m̄ d + m̄ + 1).
+    These are 2 n m d for S, n m for the maxima, and n for their sum. A single-vector system has
+    n = m = 1. Mode "gather" scores C candidates this way, at worst C = n k', which gives
+    n² k' (2 m̄ d + m̄ + 1) of xtr Table 1.
 
     Args:
-        query_tokens: n; document_tokens: m; dimension: d of a vector.
+        query_tokens: n.
+        document_tokens: m.
+        dimension: d, the size of a vector.
     """
     n, m, d = query_tokens, document_tokens, dimension
     return n * (2 * m * d + m + 1)
@@ -79,17 +83,20 @@ def multi_vector_joint_flops(
 def mva_joint_flops(
     query_tokens: float, document_tokens: float, dimension: float, heads: int = 1
 ) -> float:
-    """One pair under attention of H heads, n (m (4 h + 7 H) + 1) (mva §2.1).
+    """Operations for one pair under attention with H heads: n (m (4 h + 7 H) + 1) (mva §2.1).
 
-    2 n m h for the keys' products and 2 n m h for S of the values; of each head n m for the
-    softmax's maximum, difference, exponential, sum and quotient each, 2 n m for Σ S A; n for the
-    mean. The projections belong to the encoders and are not counted.
+    These are 2 n m h for the products of the keys and 2 n m h for S of the values; in each head,
+    n m for each of the softmax's maximum, difference, exponential, sum and quotient, and 2 n m for
+    Σ S A; and n for the mean. The projections belong to the encoders and are not counted.
 
-    Halved, for 1,000 documents and the 7 query vectors of MVA's data (a [CLS] and 6 tokens), this
-    is 127, 22 and 7.6 MFLOPs where its Table 5 says 130, 25 and 8.
+    Half of this, for 1,000 documents and the 7 query vectors of MVA's data (a [CLS] and 6 tokens),
+    is 127, 22 and 7.6 MFLOPs; MVA's Table 5 says 130, 25 and 8.
 
     Args:
-        query_tokens: n; document_tokens: m, after pooling; dimension: h, of all heads together.
+        query_tokens: n.
+        document_tokens: m, after pooling.
+        dimension: h, the size of a vector, all heads together.
+        heads: H.
     """
     n, m, h = query_tokens, document_tokens, dimension
     return n * (m * (4 * h + 7 * heads) + 1)
@@ -98,19 +105,21 @@ def mva_joint_flops(
 def transformer_flops(
     tokens: float, layers: int, d_model: int, d_ff: int, d_attention: int, gated: bool = False
 ) -> float:
-    """One pass of a transformer encoder over a text of L tokens.
+    """Operations for one pass of a transformer encoder over a text of L tokens.
 
-    Counted, a layer: four projections of attention 8 L d_model d_attention, QKᵀ and AV
-    4 L² d_attention, the feed-forward's two matrices 4 L d_model d_ff (three if gated: 6).
-    Not counted: embeddings, norms, biases, softmax, activations, sums of residuals; below 1 % in
-    T5-base.
+    A layer counts 8 L d_model d_attention for the four projections of attention, 4 L² d_attention
+    for QKᵀ and AV, and 4 L d_model d_ff for the feed-forward's two matrices (6 instead of 4 for the
+    three matrices of a gated one). Not counted are embeddings, norms, biases, softmax, activations
+    and residual sums: below 1 % in T5-base.
 
-    Halved, BERT-base over 128 tokens and 1,000 documents is 11,170,000 MFLOPs where MVA's Table 5
+    Half of this, for BERT-base, 128 tokens and 1,000 documents, is 11,170,000 MFLOPs; MVA's Table 5
     says 11,000,000.
 
     Args:
-        tokens: L; d_ff: inner size of the feed-forward; d_attention: heads times their size.
-        gated: T5 v1.1's feed-forward, with a third matrix.
+        tokens: L.
+        d_ff: inner size of the feed-forward.
+        d_attention: number of heads times the size of a head.
+        gated: whether the feed-forward is T5 v1.1's, with a third matrix.
     """
     attention = 8 * tokens * d_model * d_attention + 4 * tokens**2 * d_attention
     feed_forward = (6 if gated else 4) * tokens * d_model * d_ff
@@ -118,13 +127,14 @@ def transformer_flops(
 
 
 def xtr_scoring_flops(query_tokens: float, candidates: float, retrieved_tokens: float) -> float:
-    """The scoring stage of impute, for one query: n C (r̄ + 1) (xtr App. B).
+    """Operations for scoring in mode "impute", for one query: n C (r̄ + 1) (xtr App. B).
 
-    n r̄ for the maxima and n for their mean, a candidate; C = n k' at worst, Table 1's
-    n² k' (r̄ + 1).
+    For each candidate, these are n r̄ for the maxima and n for their mean. At worst C = n k', which
+    gives n² k' (r̄ + 1) of xtr Table 1.
 
     Args:
-        query_tokens: n; candidates: C, the documents that are scored.
+        query_tokens: n.
+        candidates: C, the number of documents that are scored.
         retrieved_tokens: r̄, the mean number of retrieved tokens of a candidate.
     """
     return query_tokens * candidates * (retrieved_tokens + 1)

@@ -33,65 +33,65 @@ from gr_mvdr.token_index.search import OPEN_KEYS, Proposer, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
 PLANS, SAMPLE = "plans.json", "sample.safetensors"
-# The exact search reads a token, and a document, in so much less time than a search that retrieves
-# it, or scores it by itself.
+# How many times faster the exact search reads a token than a search retrieves it, and reads a
+# document than a search scores it separately.
 _TOKEN, _DOCUMENT = 64, 4
 
 
 class ScoredDocuments(NamedTuple):
-    """Scored documents of one query, in no order: (C,) int64 numbers of an index, (C,) fp32."""
+    """Scored documents of one query, unordered: (C,) int64 numbers in the index, (C,) fp32."""
 
     documents: Tensor
     scores: Tensor
 
 
 class TokenIndex:
-    """Token vectors of documents on disk. A document's number is its place in `document_ids`.
+    """Token vectors of documents on disk, and their searches.
 
-    A deleted document keeps its number and is never retrieved. If its id is added again, it gets a
-    new number.
+    A document's number is its place in `store.document_ids`. A deleted document keeps its number
+    and is never retrieved. If its id is added again, the id gets a new number.
 
     Attributes:
         store: the tokens.
-        costs: running totals of all searches; a new `SearchCosts()` begins at zero.
+        costs: running totals of all searches; assign a new `SearchCosts()` to start at zero.
     """
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
-        """Opens an index by memory map; arguments and errors as of `TokenStore`."""
+        """Opens an index by memory map; arguments and errors as in `TokenStore`."""
         self.directory, self.costs = Path(directory), SearchCosts()
         self._open(fingerprint)
 
     def _open(self, fingerprint: dict[str, str] | None = None) -> None:
         self.store = store.TokenStore(self.directory, fingerprint)
         self._nearest: NearestTokens | None = None
-        self._one_vector: tuple[Any, Proposer] | None = None  # of mode fde, after its options
+        self._one_vector: tuple[Any, Proposer] | None = None  # mode fde: its options, its proposer
         self._others: dict[Any, TokenIndex] = {}  # of `stored_as`, by their options
 
     @classmethod
     def build(cls, directory: str | Path, *content: Any, **options: Any) -> "TokenIndex":
-        """Writes an index; further arguments and errors are those of `store.create`."""
+        """Writes an index and opens it; further arguments and errors as in `store.create`."""
         store.create(Path(directory), *content, **options)
         return cls(directory)
 
     def add(self, document_ids: Sequence[str], encode: store.Encode) -> None:
-        """Appends documents; an error leaves the index unchanged. See `build`."""
+        """Appends documents; an error leaves the index unchanged. See `store.append`."""
         store.append(self.store, document_ids, encode)
         self._open()
 
     def delete(self, document_ids: Sequence[str]) -> None:
-        """Deletes documents: searches skip them, their bytes remain.
+        """Deletes documents: searches skip them, but their bytes remain.
 
         Raises:
-            ValueError: an id that is not in the index.
+            ValueError: an id is not in the index.
         """
         store.delete(self.store, document_ids)
         self._open()
 
     def updated(self, document_ids: Sequence[str], encode: store.Encode) -> "TokenIndex":
-        """A copy of the index in a temporary folder that holds exactly these documents.
+        """Makes a copy of the index, in a temporary folder, with exactly these documents.
 
         Args:
-            encode: gives the tokens of documents that are missing here, by id.
+            encode: encodes the documents that are missing here, by id.
         """
         place = temporary_folder("token-index")
         shutil.copytree(self.directory, place, dirs_exist_ok=True)
@@ -104,9 +104,9 @@ class TokenIndex:
         return index
 
     def stored_as(self, options: SearchOptions) -> "TokenIndex":
-        """The index of the same documents with this pooling and this `dtype`.
+        """Returns an index of the same documents with the pooling and storage of these options.
 
-        It is made once from this index's vectors, in a temporary folder; both count costs together.
+        It is made once from this index's vectors, in a temporary folder. Both share their costs.
         """
 
         def pooled(names: Sequence[str]) -> Iterator[PackedTokens]:
@@ -126,19 +126,19 @@ class TokenIndex:
         return self._others[options.stored]
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
-        """(C,) int64 numbers of live documents; ValueError for an id that is not in the index."""
+        """(C,) int64 the numbers of live documents; ValueError if an id is not in the index."""
         return self.store.numbers(document_ids)
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes a stored token: columns, codebooks, the inverted file and fde's vectors."""
+        """Bytes for each stored token: columns, codebooks, the inverted file and fde's vectors."""
         held = self.store.size_in_bytes
         held += self._nearest.size_in_bytes if self._nearest else 0
         held += self._one_vector[1].size_in_bytes if self._one_vector else 0
         return held / self.store.n_tokens
 
     def storage_costs(self, options: SearchOptions) -> dict[str, float]:
-        """Metrics: bytes a token, and those that a search may read, the proposer's included."""
+        """Metrics: bytes for each token, and bytes a search may read, the proposer's included."""
         proposer, read = self.proposer(options), self.store.size_in_bytes
         if options.mode == "impute":
             read = read * len(self.nearest(options.keep_document).rows) // self.store.n_tokens
@@ -149,15 +149,15 @@ class TokenIndex:
         return {"cost/searched_bytes": read, "cost/bytes_per_token": self.bytes_per_token}
 
     def nearest(self, keep: float = 1.0) -> NearestTokens:
-        """The token retrieval among the share β_d = `keep` of each document's tokens."""
+        """Returns the token retrieval over a share β_d = `keep` of each document's tokens."""
         if self._nearest is None or self._nearest.keep != keep:
             self._nearest = NearestTokens(self.store, keep)
         return self._nearest
 
     def proposer(self, options: SearchOptions) -> Proposer | None:
-        """The proposer of a mode, ready to search; None if all documents are scored.
+        """Returns the proposer of a mode, ready to search; None if all documents are scored.
 
-        A saved inverted file with the same settings is opened; otherwise one is built.
+        Opens a saved inverted file with the same settings, or builds one.
 
         Raises:
             ValueError: `keep_document` < 1 without stored saliences.
@@ -175,17 +175,17 @@ class TokenIndex:
         return nearest
 
     def keep_sample(self, queries: Sequence[TokenVectors]) -> None:
-        """Keeps queries (N, …) without padding, on which `planned` chooses values."""
+        """Saves a sample of queries (N, …) without padding, on which `planned` chooses values."""
         packed = stack(queries).pack().to("cpu")._asdict()
         parts = {name: part for name, part in packed.items() if part is not None}
         write_tensors(self.directory / SAMPLE, parts, {})
 
     def planned(self, options: SearchOptions, scoring: Scoring, depth: int) -> SearchOptions:
-        """The options with a value for each that is "auto".
+        """Returns the options with a value in place of each "auto".
 
-        Values are chosen on the sample of queries, so that the search retrieves the share
-        `options.recall` of the exact search's best `depth` documents. They are kept with the index
-        until it changes.
+        The values are chosen on the sample of queries, so that the search retrieves a share
+        `options.recall` of the exact search's best `depth` documents. They are saved with the index
+        and hold until it changes.
         """
         if not options.open_keys:
             return options
@@ -196,15 +196,16 @@ class TokenIndex:
             plans = read_json(path) if path.is_file() else {}
             if key not in plans:
                 plans[key] = self._choose(options, scoring, depth)
-                with suppress(OSError):  # a folder that cannot be written
+                with suppress(OSError):  # the folder is not writable
                     write_json(path, plans)
             return replace(options, **plans[key])
 
     def _choose(self, options: SearchOptions, scoring: Scoring, depth: int) -> dict[str, Any]:
-        """Doubles the open values until the recall, less its standard error, is reached.
+        """Doubles the open values until the recall minus its standard error is high enough.
 
-        It stops where the exact search is cheaper than the next values. That is chosen then, unless
-        it would ignore a value of the user; else the values with the highest recall are.
+        Stops if the next values would cost more than the exact search. Then the exact search is
+        chosen, unless it would ignore a value that the user set; in this case, the values with the
+        highest recall are chosen.
         """
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
@@ -216,7 +217,7 @@ class TokenIndex:
         tried = [*cheap, {"mode": "exact"}] if may_be_exact else cheap or ladder[:1]
         sample = PackedTokens(**open_tensors(self.directory / SAMPLE)[0]).pad()
         queries = [sample.unpad(number) for number in range(len(sample))]
-        costs, self.costs = self.costs, SearchCosts()  # those of the user's searches are kept
+        costs, self.costs = self.costs, SearchCosts()  # the trials do not count
         exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
         wanted = self._best(queries, scoring, exact, depth)
         recalls: list[float] = []
@@ -241,7 +242,7 @@ class TokenIndex:
         )
 
     def _ladder(self, options: SearchOptions, depth: int) -> list[dict[str, Any]]:
-        """The open options at 1, 2, 4, … times their least values, up to the largest useful one."""
+        """The open options at 1, 2, 4, … times their least values, up to the largest useful."""
         self.proposer(options)  # counts the lists
         nearest = self.nearest(options.keep_document)
         refine = max(depth, len(self.store.live_numbers) // _DOCUMENT)
@@ -258,7 +259,7 @@ class TokenIndex:
     def _best(
         self, queries: list[TokenVectors], scoring: Scoring, options: SearchOptions, depth: int
     ) -> list[set[int]]:
-        """The numbers of the `depth` best documents of each query."""
+        """Returns the numbers of the `depth` best documents of each query."""
         results = []
         for scored in self.search(queries, scoring, options):
             best = scored.scores.topk(min(depth, len(scored.scores))).indices
@@ -268,13 +269,13 @@ class TokenIndex:
     def search(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
     ) -> list[ScoredDocuments]:
-        """The scored documents of each query.
+        """Searches the index, and returns the scored documents of each query.
 
         Args:
             queries: token vectors (N, …) without padding, on the device that compares them with
-                the stored ones; results are on the CPU.
-            scoring: the system's form of Eq. 1; "impute" has its own.
-            options: without an "auto" value, see `planned`.
+                the stored vectors; results are on the CPU.
+            scoring: the system's form of Eq. 1; mode "impute" has its own.
+            options: must have no "auto" value, see `planned`.
 
         Raises:
             ValueError: an option does not suit the scoring.
@@ -295,7 +296,7 @@ class TokenIndex:
         return results
 
     def exact(self, queries: TokenVectors, scoring: Scoring) -> Tensor:
-        """Relevance of all documents from all their tokens (Eq. 1).
+        """Computes the relevance of all documents from all their tokens (Eq. 1).
 
         Args:
             queries: (Q, N, …) padded.
@@ -312,11 +313,11 @@ class TokenIndex:
         return scores
 
     def vectors(self, documents: Tensor) -> TokenVectors:
-        """The stored vectors (C, M, …) of documents (C,), padded."""
+        """Returns the stored vectors of documents (C,), padded to (C, M, …)."""
         return self.store.read(documents).pad()
 
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
-        """Relevance of some documents, from all their tokens (Eq. 1).
+        """Computes the relevance of some documents from all their tokens (Eq. 1).
 
         Args:
             query: (N, …) token vectors without padding.
@@ -332,7 +333,7 @@ class TokenIndex:
     def _scored(
         self, query: TokenVectors, documents: Tensor, scoring: Scoring
     ) -> tuple[Tensor, int, float]:
-        """The scores of `score`, and the tokens and operations that they cost."""
+        """Returns the scores of `score`, and the tokens and operations that they cost."""
         with self.costs.timed():
             scores = scorers.score(self.store, query[None], scoring, documents)[:, 0]
         return scores, *all_tokens_cost(self.store, len(query), documents)

@@ -1,4 +1,4 @@
-"""The nearest document tokens of query tokens: among all, or in the lists of an inverted file."""
+"""Finds the document tokens nearest to query tokens, among all or by an inverted file."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,31 +21,31 @@ from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
 
 FOLDER, LISTS = "neighbours", "lists.safetensors"
-_BITS = 4  # of a code of a sub-vector in the inverted file
-_SAMPLE = 65_536  # tokens that its codes are learned from
-_BLOCK = 65_536  # tokens that are compared or added to it at once
+_BITS = 4  # bits of a sub-vector's code in the inverted file
+_SAMPLE = 65_536  # tokens from which its codes are learned
+_BLOCK = 65_536  # tokens compared, or added to it, at once
 
 
 class NearestTokens:
-    """Token retrieval over a store, among the live documents' tokens that pruning keeps.
+    """Token retrieval over a store, among the tokens of live documents that pruning keeps.
 
-    As a `Proposer` it proposes the documents that own one of the k' tokens nearest to a query
-    token. Its estimates are imputed from these tokens: xtr Eq. 4 in mode "impute", else
+    As a `Proposer`, it proposes the documents that own one of the k' tokens nearest to a query
+    token. Its estimates are computed from these tokens: by xtr Eq. 4 in mode "impute", else by
     `expected_relevance`.
 
     Attributes:
-        keep: β_d, the share of each document's most salient tokens that can be retrieved (aligner
-            §3.2).
+        keep: β_d, the share of each document's tokens, the most salient ones, that can be retrieved
+            (aligner §3.2).
         rows: (K,) int64 ascending, the token rows that can be retrieved.
     """
 
     def __init__(self, store: TokenStore, keep: float = 1.0):
         """
         Raises:
-            ValueError: a share of tokens is asked of a store without saliences.
+            ValueError: `keep` < 1 for a store without saliences.
         """
         self.store, self.keep, self.rows = store, keep, _kept_rows(store, keep)
-        # That of residual codes, whose lists are its centroids.
+        # The codec of residual codes: the inverted file's lists are its centroids.
         self._codec: Codec | None = None
         if store.dtype == "residual":
             self._codec = store.codecs[store.searched]
@@ -54,7 +54,7 @@ class NearestTokens:
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of the inverted file; 0 where none is open."""
+        """Bytes of the inverted file; 0 if none is open."""
         if self._lists is None:
             return 0
         if self._codec is not None:  # the store's own codes, and 8 bytes a row
@@ -63,19 +63,20 @@ class NearestTokens:
 
     @property
     def n_lists(self) -> int:
-        """Clusters of the inverted file; 1 where none is open."""
+        """Number of clusters of the inverted file; 1 if none is open."""
         return 1 if self._lists is None else self._lists.nlist
 
     def build_lists(self, lists: int | None, seed: int) -> None:
-        """Builds, saves and opens the inverted file, or opens the one that was saved.
+        """Builds, saves and opens the inverted file, or opens a saved one.
 
-        Residual codes name their lists, the centroids: their inverted file is made in memory. For
-        other vectors it is a product-quantised one with 4 bits for every two dimensions (faiss's
-        "fast scan"): it holds a sixteenth of their bytes, and a visit of a list costs a tenth of
-        reading them.
+        Residual codes name their centroids, which are the lists, so their inverted file is made in
+        memory. Other vectors get an inverted file with product quantisation, 4 bits for every two
+        dimensions (faiss's "fast scan"). It takes a sixteenth of the vectors' bytes, and visiting a
+        list costs a tenth of reading its vectors.
 
         Args:
-            lists: number of clusters; None = √K; seed: of the k-means.
+            lists: number of clusters; None = √K.
+            seed: random seed of the k-means.
         """
         made_from = [self.store.revision, lists, seed, self.keep]
         if made_from == self._made_from:
@@ -108,14 +109,14 @@ class NearestTokens:
             how = options.imputation, self.store.counts, query.salience
             terms, z = imputed_terms(retrieved, *how)
             return Proposal(documents, divide(terms.sum(1), z), count, flops)
-        refine: Any = options.refine  # a number, once it is planned
+        refine: Any = options.refine  # not "auto", since the options are planned
         if refine is None or refine >= count:
             return Proposal(documents, None, count)
         expected = expected_relevance(retrieved, query, scoring)
         return Proposal(documents, expected, count, flops).best(refine, self.store.document_ids)
 
     def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Proposer.terms`: of the query tokens that pruning keeps."""
+        """See `Proposer.terms`; only the query tokens that pruning keeps have terms."""
         query, retrieved = self._retrieve(query, options)
         how = options.imputation, self.store.counts, query.salience
         return retrieved.documents, *imputed_terms(retrieved, *how)
@@ -123,7 +124,7 @@ class NearestTokens:
     def _retrieve(
         self, query: TokenVectors, options: SearchOptions
     ) -> tuple[TokenVectors, Retrieved]:
-        """The query's most salient tokens, on the CPU, and the tokens that they retrieve."""
+        """Returns the query's most salient tokens, on the CPU, and the tokens they retrieve."""
         query = keep_salient(query, options.keep_query)
         vectors = query.vectors if query.keys is None else query.keys
         k: Any = options.neighbours
@@ -138,22 +139,23 @@ class NearestTokens:
     def search(
         self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """The k' nearest tokens of each query token.
+        """Finds the k' nearest tokens of each query token.
 
         Args:
-            queries: (T, d) fp32, of the side of the store's `searched` column.
-            neighbours: k'; probes: lists visited, None = every token is looked at.
-            rescore: compute the similarities from the store's vectors; without it they are those
-                of the inverted file's codes.
+            queries: (T, d) fp32, vectors or keys like the store's `searched` column.
+            neighbours: k'.
+            probes: number of lists visited; None = all tokens are compared.
+            rescore: with `probes`, whether to compute the similarities from the store's vectors;
+                otherwise they come from the codes of the inverted file.
 
         Returns:
-            similarities (T, k') fp32 and token rows (T, k') int64; −inf and −1 where the visited
-            lists have fewer tokens. Without `probes` the best come first, and ties for the k'-th
-            place go to the documents that `Ranking` puts first; with them the inverted file
-            decides, and the order is any.
+            similarities (T, k') fp32 and token rows (T, k') int64; −inf and −1 if the visited lists
+            have fewer tokens. Without `probes`, the best come first, and ties for the k'-th place
+            go to the documents that `Ranking` puts first. With `probes`, the inverted file breaks
+            ties, and the order is arbitrary.
 
         Raises:
-            ValueError: k' is out of range, or a query is not finite.
+            ValueError: k' is out of range, or a query vector is not finite.
         """
         if not 1 <= neighbours <= len(self.rows):
             rule = f"must be ≥ 1 and ≤ the {len(self.rows)} tokens that can be retrieved"
@@ -162,21 +164,22 @@ class NearestTokens:
             raise ValueError("a query's vectors are not finite: the model's weights are broken")
         if probes is None:
             return self._every_token(queries, neighbours)
-        queries = queries.cpu()  # where faiss and the store are
+        queries = queries.cpu()  # like faiss and the store
         turned = queries if self._codec is None else self._codec.turn(queries)
         self._lists.nprobe = probes
         similarities, rows = self._lists.search(turned.contiguous().numpy(), neighbours)
         if rescore:
-            rows.sort(axis=1)  # as they lie on disk
+            rows.sort(axis=1)  # in the order on disk
         tokens = torch.from_numpy(rows)
         if rescore:
             similarities = self.store.similarities(queries, tokens)
         return torch.as_tensor(similarities).masked_fill(tokens < 0, -torch.inf), tokens
 
     def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
-        """`search` by one integer a token, of its similarity's bits and its place in a tie.
+        """`search` over all tokens, which are compared by one integer each.
 
-        The integer is similarity · 2³² − place.
+        The integer is b · 2³² − p: b are the bits of the similarity as an ordered integer, and p is
+        the token's place in a tie.
         """
         best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         for rows in self.rows.split(_BLOCK):
@@ -192,19 +195,19 @@ class NearestTokens:
 
     @cached_property
     def _places(self) -> Tensor:
-        """(T,) int64 the place of every token when all are tied: by document as in `Ranking`."""
+        """(T,) int64 the place of every token if all tie: in `Ranking`'s order of documents."""
         ranks = torch.from_numpy(tie_order(self.store.document_ids)).argsort()
         by_document = ranks.repeat_interleave(self.store.counts)
         return by_document.argsort(stable=True).argsort()
 
     def _vectors(self, rows: Tensor) -> Tensor:
-        """(t, d) fp32 of ascending rows; adjacent rows are read as a slice, which copies less."""
+        """(t, d) fp32 the vectors of ascending rows; adjacent rows are a slice, to copy less."""
         first, last = int(rows[0]), int(rows[-1])
         adjacent = last - first + 1 == len(rows)
         return self.store.vectors(self.store.searched, slice(first, last + 1) if adjacent else rows)
 
     def _train_lists(self, lists: int | None, seed: int) -> Any:
-        """An inverted file of the rows, trained on a sample of them."""
+        """Builds an inverted file of the rows, trained on a sample of them."""
         import faiss
 
         count = lists or int(len(self.rows) ** 0.5)
@@ -212,9 +215,9 @@ class NearestTokens:
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.rows), generator=generator)
         sample = self.rows[order[: max(_SAMPLE, PER_CENTROID * count)].sort().values]
-        sample = self._vectors(sample.repeat(-(-(2**_BITS) // len(sample))))  # at least a codebook
+        sample = self._vectors(sample.repeat(-(-(2**_BITS) // len(sample))))  # for a codebook
         size = sample.shape[1]
-        parts = size // 2 if size % 2 == 0 else size  # of two dimensions where that is possible
+        parts = size // 2 if size % 2 == 0 else size  # of two dimensions if d is even
         key = f"IVF{count},PQ{parts}x{_BITS}fs"
         index: Any = faiss.index_factory(size, key, faiss.METRIC_INNER_PRODUCT)
         for clustering in (index.cp, index.pq.cp):
@@ -227,12 +230,12 @@ class NearestTokens:
 
 
 def _ordered_bits(bits: Tensor) -> Tensor:
-    """The bits of fp32 numbers as int32 in the numbers' order; its own inverse."""
+    """Maps the bits of fp32 numbers to int32 in the order of the numbers; its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def _kept_rows(store: TokenStore, keep: float) -> Tensor:
-    """(K,) int64 token rows of live documents that are among their most salient."""
+    """(K,) int64 the rows of the most salient tokens of each live document, a share `keep`."""
     if keep == 1.0 and store.live.all():
         return torch.arange(store.n_tokens)
     kept = store.live.repeat_interleave(store.counts)

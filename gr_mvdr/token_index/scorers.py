@@ -1,10 +1,10 @@
-"""The scorers of a search: full relevance, from all tokens of a document, or imputed relevance,
-from its retrieved tokens alone (xtr Eq. 4).
+"""The scorers of a search: full relevance and imputed relevance.
 
-Full relevance is that of any form of Eq. 1. An alignment that selects at most one document token
-for a query token needs no padding and no A (Eq. 21): one matrix product over the tokens of some
-documents, then a maximum over each document's segment of it. For any other alignment documents are
-padded. Full scores are computed on the queries' device and returned on the CPU.
+Full relevance is computed from all tokens of a document, by any form of Eq. 1. An alignment that
+selects at most one document token for a query token needs neither padding nor A (Eq. 21): one
+matrix product over the tokens of some documents, then a maximum over the segment of each document.
+For any other alignment, documents are padded. Full scores are computed on the queries' device and
+returned on the CPU. Imputed relevance uses only a document's retrieved tokens (xtr Eq. 4).
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,21 +21,21 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
-# Similarities computed at once: as many as fit into a CPU's cache, or keep an accelerator busy.
+# Similarities computed at once: they fit into a CPU's cache, or keep an accelerator busy.
 _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1_000_000, 16_000_000
-# Tokens of the longest document of a padded block, in multiples of the shortest.
+# Largest ratio of the lengths of the longest and the shortest document of a padded block.
 _MOST_PADDING = 1.25
-_HOST = "cpu"  # numpy reduces segments there; elsewhere torch scatters
+_HOST = "cpu"  # here numpy reduces segments; on other devices torch scatters
 
 
 def score(
     store: TokenStore, queries: TokenVectors, scoring: Scoring, documents: Tensor | None = None
 ) -> Tensor:
-    """Relevance of stored documents to queries.
+    """Computes the relevance of stored documents to queries.
 
     Args:
         queries: (Q, N, …) padded.
-        documents: (C,) int64 their numbers; None = all in the store, C = D.
+        documents: (C,) int64 document numbers; None = all documents of the store, C = D.
 
     Returns:
         (C, Q) fp32, in the order given.
@@ -65,11 +65,14 @@ def score(
 def _of_similar_length(
     counts: Tensor, documents: Tensor, rows: int, packed: bool
 ) -> Iterator[Tensor]:
-    """Places (c,) int64 of documents (C,) with these counts, in blocks of about `rows` tokens.
+    """Yields the places (c,) int64 of documents (C,) in blocks of at most `rows` tokens.
 
-    The shortest come first; the documents of a block are in the order of their numbers, as on disk.
-    Unless they are packed, the longest of a block has at most `_MOST_PADDING` times the tokens of
-    the shortest.
+    Each block has at least one document. Short documents come first. Within a block, documents are
+    in the order of their numbers, as on disk. Unless documents are packed, the longest of a block
+    has at most `_MOST_PADDING` times the tokens of the shortest.
+
+    Args:
+        counts: (C,) the number of tokens of each document.
     """
     by_number = documents.argsort()
     lengths, order = counts[by_number].sort(stable=True)
@@ -84,7 +87,7 @@ def _of_similar_length(
 
 
 def selects_one(alignment: Alignment, length: int) -> bool:
-    """Whether `packed_relevance` computes the alignment; `length`: of the longest document."""
+    """Whether `packed_relevance` can compute the alignment for documents of up to this length."""
     return (
         isinstance(alignment, Selection)
         and type(alignment).choose is Selection.choose
@@ -93,12 +96,12 @@ def selects_one(alignment: Alignment, length: int) -> bool:
 
 
 def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Scoring) -> Tensor:
-    """Relevance of packed documents to padded queries, under a selection of one token.
+    """Computes the relevance of packed documents to padded queries, if one token is selected.
 
     Args:
         documents: D documents in fp32, each with at least one token.
         queries: (Q, N, …) in fp32, zero at padding.
-        scoring: of an alignment that `selects_one`.
+        scoring: has an alignment that `selects_one`.
 
     Returns:
         (D, Q) fp32.
@@ -134,27 +137,28 @@ def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selectio
 
 
 def segment_max(values: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Tensor | None]:
-    """The maximum of each segment of adjacent columns, row by row.
+    """Finds the maximum of each segment of adjacent columns, in each row.
 
     Args:
-        values: (C, t); counts: (D,) int64 columns of each segment, ≥ 1, summing to t.
-        choice: whether to return the columns, too, in several times the time.
+        values: (C, t).
+        counts: (D,) int64 number of columns of each segment, ≥ 1; they sum to t.
+        choice: whether to return the columns, too, which takes several times as long.
 
     Returns:
-        (C, D) maxima, and (C, D) int64 the first columns that hold them, or None.
+        (C, D) the maxima, and (C, D) int64 the first columns that hold them, or None.
     """
     best = _reduce_segments(values, counts, "amax")
     if not choice:
         return best, None
     t, device = values.shape[1], values.device
     is_best = values == best.repeat_interleave(counts, 1, output_size=t)
-    # A maximum that no value equals is NaN: any column will do.
+    # If no value equals the maximum, it is NaN, and any column will do.
     places = torch.arange(t, device=device).where(is_best, t - 1)
     return best, _reduce_segments(places, counts, "amin")
 
 
 def _reduce_segments(values: Tensor, counts: Tensor, by: Literal["amax", "amin"]) -> Tensor:
-    """(C, t) → (C, D), without a loop over the documents."""
+    """Reduces the segments, (C, t) → (C, D), without a loop over the documents."""
     if values.device.type == _HOST:
         starts = (counts.cumsum(0) - counts).numpy()
         reduce = np.maximum if by == "amax" else np.minimum
@@ -170,16 +174,18 @@ def _reduce_segments(values: Tensor, counts: Tensor, by: Literal["amax", "amin"]
 
 @dataclass
 class Retrieved:
-    """The document tokens that the N tokens of one query retrieved, and the C documents of these.
+    """The document tokens that the N tokens of one query retrieved, and their C documents.
 
     Attributes:
         similarities: (N, k') fp32.
-        owners: (N, k') int64 the tokens' documents; −1 = none, where an IVF search returns fewer.
+        owners: (N, k') int64 the tokens' documents; −1 = no token, as a search of an inverted file
+            may return fewer than k'.
         salience: (N, k') fp32 u of the tokens; None = all one.
         n_tokens: the number of retrieved tokens.
-        documents: (C,) int64 numbers of the documents that own one, ascending.
-        best: (C, N) fp32, each query token's best similarity in each document; −inf = none.
-        best_salience: (C, N) fp32 of the document token with the best one; 0 = none.
+        documents: (C,) int64 the numbers of the documents with a retrieved token, ascending.
+        best: (C, N) fp32, the best similarity of each query token in each document; −inf = none.
+        best_salience: (C, N) fp32, the salience of the document token with the best similarity; 0
+            = none. None without saliences.
     """
 
     similarities: Tensor
@@ -207,8 +213,8 @@ class Retrieved:
 
 
 def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct numbers ≥ 0, ascending, and the place of each number among them."""
-    # In a tenth of torch.unique's time.
+    """Returns the distinct numbers ≥ 0, ascending, and the place of each number among them."""
+    # This takes a tenth of torch.unique's time.
     ordered = np.sort(numbers.numpy().astype(np.int32))
     is_new = np.diff(ordered, prepend=np.int32(-1)) > 0
     distinct = torch.from_numpy(ordered[is_new].astype(np.int64))
@@ -224,8 +230,8 @@ def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor 
 
     Args:
         imputation: "last": the query token's lowest retrieved similarity, an upper bound of the
-            missing ones. "mean": of its retrieved ones. "zero"; a number. "none": nothing is
-            imputed.
+            missing ones. "mean": the mean of its retrieved similarities. "zero": 0. A number: the
+            number itself. "none": nothing is imputed.
 
     Returns:
         (N,) fp32; None for "none".
@@ -248,18 +254,19 @@ def imputed_terms(
     counts: Tensor,
     salience: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """u_j max_i [Â_ij S_ij + (1 − Â_ij) m_j] of each query token j, and Z (xtr Eq. 4).
+    """Returns u_j max_i [Â_ij S_ij + (1 − Â_ij) m_j] for each query token j, and Z (xtr Eq. 4).
 
-    A document's imputed relevance is the sum over j, divided by Z. m_j enters the maximum if one
-    token of the document was not retrieved, and wins over a smaller retrieved similarity. u_j is
-    the query token's salience, and Z = Σ_j u_j over all query tokens, n without saliences. Document
-    tokens' saliences play no part, since m_j belongs to no particular token.
+    A document's imputed relevance is the sum over j, divided by Z. m_j enters the maximum if a
+    token of the document was not retrieved; it then replaces a smaller retrieved similarity. u_j is
+    the query token's salience, and Z = Σ_j u_j over all query tokens (n without saliences). The
+    saliences of document tokens are not used, since m_j belongs to no particular token.
 
-    Without imputation, missing query tokens add nothing and Z counts the others (xtr Eq. 2).
+    Without imputation, a query token that retrieved nothing in a document contributes nothing, and
+    Z counts only the other query tokens (xtr Eq. 2).
 
     Args:
-        imputation: what m is, see `missing_similarity`.
-        counts: (D,) int64 tokens of all documents, those that pruning left out included.
+        imputation: the choice of m, see `missing_similarity`.
+        counts: (D,) int64 the number of tokens of each document, pruned tokens included.
         salience: (N,) u of the query tokens; None = all one.
 
     Returns:
@@ -282,13 +289,14 @@ def imputed_terms(
 
 
 def expected_relevance(retrieved: Retrieved, query: TokenVectors, scoring: Scoring) -> Tensor:
-    """Estimates Eq. 1, which ranks candidates before they are scored in full.
+    """Estimates Eq. 1, to rank candidates before they are scored in full.
 
-    Every query token chooses one document token, with its salience. A missing one is given the
-    lowest retrieved similarity and the mean salience of the retrieved tokens.
+    Every query token chooses one document token and its salience. If it retrieved none in a
+    document, it gets its lowest retrieved similarity and the mean salience of its retrieved tokens.
 
     Args:
-        query: (N, …) that retrieved; scoring: the system's.
+        query: (N, …) the query that retrieved the tokens.
+        scoring: the system's form of Eq. 1.
 
     Returns:
         (C,) fp32; only their order matters.
@@ -307,5 +315,5 @@ def expected_relevance(retrieved: Retrieved, query: TokenVectors, scoring: Scori
 
 
 def _mean(values: Tensor, real: Tensor) -> Tensor:
-    """(N,) means over the real entries of each row; 0 for a row without one."""
+    """(N,) the mean of the real entries of each row; 0 for a row without real entries."""
     return values.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""What a search of an index is: a proposer of documents, a scorer, and their options."""
+"""Defines a search of an index: a proposer of documents, a scorer, and their options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +23,8 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_vectors import SIDES, TokenVectors
 
-AUTO: Any = "auto"  # in the place of a number
-# The options of each mode that may be left to `TokenIndex.planned`.
+AUTO: Any = "auto"  # instead of a number
+# The options of each mode that `TokenIndex.planned` may choose.
 OPEN_KEYS: dict[str, tuple[str, ...]] = {
     "exact": (),
     "gather": ("neighbours", "probes", "refine"),
@@ -36,7 +36,7 @@ OPEN_KEYS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How documents are searched: the options of `model.search`.
+    """The options of `model.search`: how documents are searched.
 
     | mode | proposer | scorer | source |
     |---|---|---|---|
@@ -47,20 +47,22 @@ class SearchOptions:
     | rerank | BM25 (mva §5) | full | the encoder |
 
     Attributes:
-        neighbours: k' tokens that a query token retrieves; "rerank": documents that BM25 proposes.
-            "auto" = chosen by `TokenIndex.planned`, as probes and refine may be.
-        probes: clusters that the token retrieval visits; None = it compares all tokens.
-        lists: clusters of the inverted file; None = √ of the number of tokens.
-        refine: only this many proposed documents, the best by the proposer's estimates, are scored
+        neighbours: k', the number of tokens that a query token retrieves; under "rerank", the
+            number of documents that BM25 proposes. "auto" = chosen by `TokenIndex.planned`, like
+            probes and refine.
+        probes: number of clusters that the token retrieval visits; None = it compares all tokens.
+        lists: number of clusters of the inverted file; None = √ of the number of tokens. With
+            residual codes, the clusters are the centroids, see `Storage`.
+        refine: number of proposed documents, the best by the proposer's estimates, that are scored
             in full; None = all. 0 under "fde": the estimates are the scores.
         recall: the share of the exact search's best documents that "auto" values must find.
-        imputation: of similarities that were not retrieved, see `missing_similarity`.
-        keep_query, keep_document: β_q and β_d: the share of most salient tokens that the token
-            retrieval reads; full relevance reads all (aligner §3.2, "Pruning").
+        imputation: how similarities that were not retrieved are imputed, see `missing_similarity`.
+        keep_query, keep_document: β_q and β_d, the shares of most salient tokens that the token
+            retrieval reads; full relevance reads all tokens (aligner §3.2, "Pruning").
         dtype: stored type of vectors; "pq" and "residual" store codes of `pq_bytes` bytes.
-        pool, pool_by: stored vectors are merged; see `gr_mvdr.pooling.group_tokens`.
-        proposer: the part that proposes documents under "fde", with its `fde_…` options.
-        seed: of the k-means, and of the one vector's projections.
+        pool, pool_by: how stored vectors are merged, see `gr_mvdr.pooling.group_tokens`.
+        proposer: the part that proposes documents under "fde"; the `fde_…` options are its options.
+        seed: random seed of the k-means, and of the one vector's projections.
     """
 
     mode: Literal["exact", "gather", "impute", "fde", "rerank"] = "exact"
@@ -100,7 +102,7 @@ class SearchOptions:
 
     @property
     def open_keys(self) -> tuple[str, ...]:
-        """The options of this mode that are still "auto"."""
+        """The names of this mode's options that are still "auto"."""
         return tuple(key for key in OPEN_KEYS[self.mode] if getattr(self, key) == AUTO)
 
     @property
@@ -111,25 +113,25 @@ class SearchOptions:
 
     @property
     def stored(self) -> tuple[Any, ...]:
-        """The options that the stored vectors depend on."""
+        """The options on which the stored vectors depend."""
         return self.pool, self.pool > 1 and self.pool_by, self.storage
 
     @property
     def fde(self) -> dict[str, Any]:
-        """The options that the documents' vectors under "fde" depend on, without their prefix."""
+        """The options on which the documents' vectors under "fde" depend, without their prefix."""
         own = {key: value for key, value in vars(self).items() if key.startswith("fde_")}
         return {key.removeprefix("fde_"): own[key] for key in own} | {"seed": self.seed}
 
     @property
     def scores_are_estimates(self) -> bool:
-        """Whether the proposer's estimates rank, and no document is scored in full."""
+        """Whether the proposer's estimates are the scores, so no document is scored in full."""
         return self.mode == "impute" or (self.mode == "fde" and self.refine == 0)
 
     def changed(self, **options: Any) -> "SearchOptions":
-        """The same search with other options.
+        """Returns the same search with some options replaced.
 
         Raises:
-            ValueError: an unknown option, or there is no index to search.
+            ValueError: an option is unknown or invalid, or there is no index to search.
         """
         if self.mode == "rerank":
             rule = "must have an index to be searched in other ways, as exact has"
@@ -141,7 +143,7 @@ class SearchOptions:
         """Raises ValueError if the search does not suit a system's form of Eq. 1.
 
         Args:
-            salience: description of each side's salience, "query" and "document"; None = unknown.
+            salience: side, "query" or "document" → the settings of its salience; None = unknown.
         """
         if salience is not None:
             if self.pool > 1 and self.pool_by == "salience" and not salience.get("document"):
@@ -164,11 +166,11 @@ class SearchOptions:
 class ProposerPart(dict):
     """The settings of a proposer, and the class that they name.
 
-    The class is looked up while the user's own classes are admitted (`gr_mvdr.options`), and called
-    when a search needs it, which may be long after.
+    The class is looked up while the user's own classes are admitted (`gr_mvdr.options`). It is
+    called when a search needs it, which may be much later.
 
     Raises:
-        ValueError: the class is no proposer that may be built.
+        ValueError: the class is not a proposer, or may not be built.
     """
 
     def __init__(self, settings: Mapping[str, Any]):
@@ -180,12 +182,13 @@ class ProposerPart(dict):
 
 
 class Proposal(NamedTuple):
-    """Documents that are proposed for one query, at most `refine` of them.
+    """The documents proposed for one query; at most `refine` if they are scored in full.
 
     Attributes:
-        documents: (C,) int64 ascending numbers of an index.
-        estimates: (C,) fp32 of their relevance; None = not needed, as all are scored in full.
-        candidates, flops: documents and operations that the proposer is charged with.
+        documents: (C,) int64 document numbers of an index, ascending.
+        estimates: (C,) fp32 the estimated relevance; None = not needed, since all are scored in
+            full.
+        candidates, flops: the documents and operations that count as the proposer's costs.
     """
 
     documents: Tensor
@@ -194,7 +197,7 @@ class Proposal(NamedTuple):
     flops: float = 0.0
 
     def best(self, count: int, ids: Sequence[str]) -> "Proposal":
-        """The `count` best by their estimates; ties as in `Ranking`, by the index's `ids`."""
+        """Keeps the `count` best by estimate; ties as in `Ranking`, by the index's `ids`."""
         documents = self.documents
         places = best_places(self.estimates.numpy(), count, lambda n: ids[int(documents[n])])
         kept = torch.from_numpy(places).sort().values
@@ -202,9 +205,9 @@ class Proposal(NamedTuple):
 
 
 class Proposer(Protocol):
-    """Proposes documents of an index for token vectors; a part of the kind "proposer".
+    """Proposes documents of an index for queries; a part of the kind "proposer".
 
-    It is made with the `TokenStore` and the `SearchOptions`.
+    It is built from a `TokenStore` and `SearchOptions`.
     """
 
     @property
@@ -213,12 +216,12 @@ class Proposer(Protocol):
     def propose(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
     ) -> list[Proposal]:
-        """The proposals for queries (N, …) without padding."""
+        """Returns a proposal for each query (N, …) without padding."""
 
     def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """The estimates of one query (N, …) before their sum over its tokens.
+        """Returns the terms of which one query's (N, …) estimates are the sum.
 
         Returns:
-            (C,) int64 ascending document numbers, (C, N) fp32 terms, and (C,) fp32 Z: an estimate
-            is the sum of a row, divided by Z.
+            (C,) int64 ascending document numbers, (C, N) fp32 terms, and (C,) fp32 Z. An estimate
+            is the sum of a row divided by Z.
         """

@@ -1,8 +1,8 @@
 """Every document token's vector on disk: shards of documents, and one header that lists them.
 
 A shard is one file, written whole and never changed. `create`, `append` and `delete` write new
-shards first and then replace the header, so that the store is the old one or the new one at every
-moment. A file that the header does not list does not count.
+shards first and then replace the header, so that at every moment the store is either the old or the
+new one. A file that the header does not list is not part of the store.
 """
 
 import hashlib
@@ -29,28 +29,32 @@ from gr_mvdr.ranks import broadcast, rank, wait, world_size
 from gr_mvdr.token_index.codec import Codec, Storage
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
-# The encoded documents with these ids, in batches, in this order.
+# Encodes the documents with these ids, in this order, and yields them in batches.
 Encode = Callable[[Sequence[str]], Iterable[PackedTokens]]
 
 HEADER = "index.json"
 _SHARD = 2048  # documents
-_SMALL_ID = 2**15  # token ids below it take two bytes
+_SMALL_ID = 2**15  # token ids below this take two bytes
 
 
 class TokenStore:
-    """Packed tokens (T) of D documents, numbered in the order in which they were added.
+    """The T packed tokens of D documents, numbered in the order in which they were added.
 
-    A deleted document keeps its number and its place on disk, and `live` is False there; an id that
-    is added again gets a new number. A store that `append` or `delete` has changed is opened again.
+    A deleted document keeps its number and its place on disk, but `live` is False for it. If its id
+    is added again, the id gets a new number. Reopen the store after `append` or `delete`.
 
     Attributes:
-        document_ids: D ids; live: (D,) bool; counts: (D,) int64 tokens of each document.
-        offsets: (D + 1,) int64, document n's tokens are the rows offsets[n] … offsets[n + 1].
-        sizes: {"vectors": d}, and "keys": h where keys are stored.
-        searched: the column that alignments are made from: "keys" where there are any.
-        dtype: how vectors and keys are stored; codecs: what decodes them, by column.
+        document_ids: D ids.
+        live: (D,) bool, False = deleted.
+        counts: (D,) int64 number of tokens of each document.
+        offsets: (D + 1,) int64; the tokens of document n are the rows offsets[n] to
+            offsets[n + 1] − 1.
+        sizes: {"vectors": d}, and "keys": h if keys are stored.
+        searched: the column from which alignments are made: "keys" if stored, else "vectors".
+        dtype: how vectors and keys are stored.
+        codecs: column → the codec that decodes it; empty if columns are not coded.
         fingerprint: what the store was made from, such as {"model": …, "collection": …}.
-        revision: a hash of the documents and their vectors; it differs after every change.
+        revision: a hash of the header; it differs after every change.
     """
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
@@ -63,7 +67,7 @@ class TokenStore:
         self.directory = Path(directory)
         self.header = read_json(self.directory / HEADER)
         self.revision = _hash(self.header)
-        with reading(f"{self.directory / HEADER}"):  # an earlier version's lacks some keys
+        with reading(f"{self.directory / HEADER}"):  # a header of an earlier version lacks keys
             keys = ("dtype", "fingerprint", "codec", "shards", "deleted")
             self.dtype, self.fingerprint, codec, shards, deleted = (self.header[k] for k in keys)
         for key, expected in (fingerprint or {}).items():
@@ -79,7 +83,7 @@ class TokenStore:
                 columns["ids"] = columns["ids"].astype(np.int32)
         self.counts = torch.cat([torch.from_numpy(part["counts"]) for part in self._shards])
         self.offsets = torch.cat([self.counts.new_zeros(1), self.counts.cumsum(0)])
-        # The first document and the first row of every shard, and the ends of the last.
+        # The first document and the first row of every shard, and the ends of the last shard.
         self._documents = np.cumsum([0, *(len(names) for _, names in opened)])
         self._starts = self.offsets[self._documents].numpy()
         self.live = torch.ones(len(self.document_ids), dtype=torch.bool)
@@ -94,7 +98,7 @@ class TokenStore:
 
     @property
     def n_tokens(self) -> int:
-        """T, the tokens of deleted documents included."""
+        """T, the number of tokens, deleted documents included."""
         return int(self.offsets[-1])
 
     @property
@@ -108,7 +112,7 @@ class TokenStore:
         return sum(part.nbytes for tensors in held for part in tensors.values())
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
-        """(C,) int64 numbers of live documents.
+        """(C,) int64 the numbers of live documents with these ids.
 
         Raises:
             ValueError: an id is not in the index.
@@ -121,33 +125,34 @@ class TokenStore:
 
     @cached_property
     def live_numbers(self) -> dict[str, int]:
-        """The number of every live document by its id."""
+        """Id → number of every live document."""
         return {self.document_ids[n]: n for n in self.live.nonzero()[:, 0].tolist()}
 
     def vectors(self, name: str, rows: slice | Tensor, turned: bool = False) -> Tensor:
-        """(t, size) fp32 of the column "vectors" or "keys", decoded.
+        """(t, size) fp32 rows of the column "vectors" or "keys", decoded.
 
         Args:
-            turned: in the basis of `turn`.
+            turned: whether to return them in the basis of `turn`.
         """
         stored = self.column(name, rows)
         return self.codecs[name].decode(stored, turned) if self.codecs else stored.float()
 
     def turn(self, queries: TokenVectors) -> TokenVectors:
-        """Queries in the basis of the codecs, where decoding is cheapest; S stays the same."""
+        """Turns queries into the basis of the codecs, where decoding is cheapest; S is the same."""
         turned = {n: codec.turn(getattr(queries, n)) for n, codec in self.codecs.items()}
         return replace(queries, **turned)
 
     def similarities(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """(T, k) fp32 of each query token and its own rows, from the `searched` column.
+        """(T, k) fp32 the similarity of each query token to its own rows of the `searched` column.
 
         Args:
-            queries: (T, d) fp32; rows: (T, k) int64, ascending in each line, −1 = any row.
+            queries: (T, d) fp32.
+            rows: (T, k) int64, ascending for each query token; the result at −1 is arbitrary.
         """
         name, places = self.searched, rows.clamp(min=0).numpy()
         if codec := self.codecs.get(name):
             queries = codec.turn(queries)
-        # A query token at a time, into the same memory, so that it stays in the CPU's cache.
+        # One query token at a time, in the same memory, which stays in the CPU's cache.
         taken, products = self._empty(name, rows.shape[1]), queries.new_empty(rows.shape)
         vectors = queries.new_empty(rows.shape[1], self.sizes[name])
         for query, own, product in zip(queries, places, products, strict=True):
@@ -158,7 +163,7 @@ class TokenStore:
         return products
 
     def salience(self, rows: slice | Tensor) -> Tensor | None:
-        """(t,) fp32, or None where none is stored."""
+        """(t,) fp32 the saliences of rows, or None if none are stored."""
         return self.column("salience", rows) if self.has_salience else None
 
     def ids(self, rows: slice | Tensor) -> Tensor:
@@ -166,7 +171,7 @@ class TokenStore:
         return self.column("ids", rows).long()
 
     def read(self, documents: slice | Tensor, turned: bool = False) -> PackedTokens:
-        """The documents with these numbers: a slice of them, or (C,) int64 in any order.
+        """Reads the documents with these numbers: a slice, or (C,) int64 in any order.
 
         Args:
             turned: see `vectors`.
@@ -181,7 +186,7 @@ class TokenStore:
         )
 
     def rows(self, documents: slice | Tensor) -> slice | Tensor:
-        """The rows of these documents' tokens: a slice for a slice, else (t,) int64."""
+        """Returns the rows of these documents' tokens: a slice for a slice, else (t,) int64."""
         if isinstance(documents, slice):
             start, stop, _ = documents.indices(len(self))
             return slice(int(self.offsets[start]), int(self.offsets[stop]))
@@ -189,17 +194,21 @@ class TokenStore:
         return torch.from_numpy(ragged_range(begins.numpy(), ends.numpy())[1])
 
     def owners(self, tokens: Tensor) -> Tensor:
-        """The document numbers of token rows, of the same shape, int64; −1 for row −1, no token."""
+        """Returns the document number of each token row, int64; −1 for row −1 (no token)."""
         owners = self._owners.index_select(0, tokens.flatten().clamp(min=0)).view_as(tokens)
         return owners.long().masked_fill_(tokens < 0, -1)
 
     @cached_property
     def _owners(self) -> Tensor:
-        """(T,) int32 every row's document: a search asks for too many rows to bisect."""
+        """(T,) int32 the document of every row: a search has too many rows for bisection."""
         return torch.arange(len(self), dtype=torch.int32).repeat_interleave(self.counts)
 
     def context(self, row: int, around: int) -> tuple[str, list[int], list[int], list[int]]:
-        """A token row's document, the token ids before it in there, its own, and those after."""
+        """Returns a token row's document id, and the token ids before it, at it and after it.
+
+        Args:
+            around: largest number of tokens on each side; they are of the same document.
+        """
         owner = int(self._owners[row])
         first, end = self.offsets[owner : owner + 2].tolist()
         bounds = max(first, row - around), row, row + 1, min(end, row + 1 + around)
@@ -207,7 +216,7 @@ class TokenStore:
         return self.document_ids[owner], *ids
 
     def blocks(self, tokens: int) -> Iterator[slice]:
-        """Slices of documents with at most this many tokens together, at least one document.
+        """Yields slices of documents with at most this many tokens, but at least one document.
 
         A slice lies in one shard, so that its columns are read without a copy.
         """
@@ -219,7 +228,7 @@ class TokenStore:
                 start = stop
 
     def column(self, name: str, rows: slice | Tensor) -> Tensor:
-        """Rows (t, …) of a column as it is stored, in the order asked for; ascending is fastest."""
+        """(t, …) rows of a column as stored, in the given order; ascending rows are fastest."""
         if isinstance(rows, slice):
             first = bisect_right(self._starts[:-1], rows.start) - 1
             last = max(first + 1, bisect_left(self._starts, rows.stop))
@@ -242,7 +251,7 @@ class TokenStore:
         return np.empty((rows, *column.shape[1:]), column.dtype)
 
     def _take(self, name: str, rows: np.ndarray, out: np.ndarray) -> None:
-        """Copies ascending rows (t,) of a column."""
+        """Copies ascending rows (t,) of a column into `out`."""
         bounds = pairwise(np.searchsorted(rows, self._starts).tolist())
         for shard, start, (low, high) in zip(self._shards, self._starts, bounds, strict=False):
             if low < high:
@@ -257,18 +266,19 @@ def create(
     storage: Storage | None = None,
     fingerprint: dict[str, str] | None = None,
 ) -> None:
-    """Writes a store, in the place of an older one. All ranks call it, each writes its own shards.
+    """Writes a store, replacing an older one. All ranks call it, and each writes its own shards.
 
-    A build that was killed goes on with the shards that it lacks, if it has a fingerprint. Codes
-    are learned from the first `Storage.sample_size` vectors, a fair sample of all at best.
+    If a build with a fingerprint is killed, the next call writes only the missing shards. Codes are
+    learned from the first `Storage.sample_size` vectors, which should be a fair sample of all
+    vectors (`Storage.sample_first`).
 
     Args:
-        storage: of the vectors; None = as they are, in fp32.
+        storage: how vectors are stored; None = in fp32.
         fingerprint: what the store is made from, such as {"model": …, "collection": …}.
 
     Raises:
         ValueError: an id occurs twice, a document has no token or a vector that is not finite, or
-            the bytes do not divide the vectors.
+            `pq_bytes` does not divide the size of a vector.
     """
     _check_new(directory, document_ids)
     storage = storage or Storage()
@@ -290,7 +300,7 @@ def create(
         _write_shard(directory / name, shards[name], tokens, storage.dtype, codecs)
     wait()
     held = None
-    with suppress(OSError, ValueError):  # none there, or a damaged one
+    with suppress(OSError, ValueError):  # there is no header, or it is damaged
         held = read_json(directory / HEADER)
     if rank() == 0 and held != header:
         write_json(directory / HEADER, header)
@@ -299,9 +309,10 @@ def create(
 
 
 def append(store: TokenStore, document_ids: Sequence[str], encode: Encode) -> None:
-    """Adds documents to a store on disk, which stays as it was if anything goes wrong.
+    """Adds documents to a store on disk; after an error, the store is unchanged.
 
-    Raises: as `create`, and ValueError for an id that the store holds already.
+    Raises:
+        ValueError: as in `create`, or the store already holds an id.
     """
     _check_new(store.directory, document_ids, store.live_numbers)
     shards = _split(_hash([store.revision, list(document_ids)]), document_ids)
@@ -317,7 +328,7 @@ def append(store: TokenStore, document_ids: Sequence[str], encode: Encode) -> No
 
 
 def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
-    """Declares documents of a store deleted; their bytes remain.
+    """Marks documents of a store as deleted; their bytes remain.
 
     Raises:
         ValueError: an id is not in the store.
@@ -329,7 +340,7 @@ def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
 def _learn(
     directory: Path, codec: str, shards: dict[str, list[str]], encode: Encode, storage: Storage
 ) -> None:
-    """Learns the codecs of a new store from its first shards, and writes both."""
+    """Learns the codecs of a new store from its first shards, and writes codecs and shards."""
     held: dict[str, PackedTokens] = {}
     tokens = documents = 0
     for name, part in _encoded(directory, shards, encode):
@@ -351,7 +362,7 @@ def _learn(
 
 
 def _split(key: str, document_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The documents of every shard, by its file's name."""
+    """Divides documents into shards: file name → document ids."""
     starts = range(0, len(document_ids), _SHARD)
     return {
         f"{key}-{number:05}.safetensors": list(document_ids[start : start + _SHARD])
@@ -362,7 +373,7 @@ def _split(key: str, document_ids: Sequence[str]) -> dict[str, list[str]]:
 def _encoded(
     directory: Path, shards: dict[str, list[str]], encode: Encode
 ) -> Iterator[tuple[str, PackedTokens]]:
-    """Each shard's name and its documents' tokens, on the CPU, checked."""
+    """Encodes the documents shard by shard; yields each shard's name and checked tokens."""
     total = sum(map(len, shards.values()))
     with track(None, "encoding documents", total=total) as bar:
         for name, ids in shards.items():
@@ -405,7 +416,7 @@ def _read_shard(file: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     columns, settings = open_tensors(file)
     names, counts = settings["document_ids"], columns["counts"]
     rows = {len(part) for name, part in columns.items() if name != "counts"}
-    # Each count by itself: a sum may overflow to the right number.
+    # Checks each count: a sum may overflow to the right number.
     fits = len(counts) == len(names) and bool(((counts > 0) & (counts <= max(rows))).all())
     fits = fits and rows == {int(counts.sum())}
     check(fits, file, "each document must have its tokens, and each token a row of every column")
@@ -424,7 +435,7 @@ def _read_codecs(directory: Path, name: str | None) -> dict[str, Codec]:
 
 
 def _remove_unlisted(paths: Iterable[Path], header: dict[str, Any]) -> None:
-    """Removes what the header does not list: an older store's files, and what was made of it."""
+    """Removes files that the header does not list: an older store's, and those made from it."""
     for path in list(paths):
         if path.name not in (HEADER, header["codec"], *header["shards"]):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
