@@ -207,8 +207,8 @@ class InBatchTopK(Selection):
         Z = |{j : Â_ij = 1 for some i in d}|                    (§3.1) `normaliser("alignment")`
         L = −log (exp(f(q, d⁺)/τ) / Σ_b exp(f(q, d_b)/τ))  (§2.1, Eq. 5) `InBatchCrossEntropy(τ)`
 
-    The paper has no temperature: τ = 1. Similarities equal to the k-th best count, too, but those
-    of copies of a document may differ by rounding.
+    The paper has no temperature: τ = 1. Ties with the k-th best similarity are retrieved, too;
+    copies of a document may miss a tie by rounding.
     If S has axes before (M, N), the first is the batch: S is (D, …, M, N) for all pairs of D
     documents and the queries, or (D, M, N) for D documents and one query. This is the only
     alignment that depends on the other documents of the batch.

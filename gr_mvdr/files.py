@@ -184,7 +184,7 @@ def _hub_failure() -> str | None:
     except URLError as error:
         answered = isinstance(error, HTTPError) or isinstance(error.reason, SSLError)
         return None if answered else str(error.reason)
-    except OSError:  # the hub is connected, but takes longer to answer
+    except OSError:  # the connection works, but the answer takes longer
         pass
     return None
 

@@ -166,7 +166,7 @@ def _teacher(batch: PairBatch, loss: object) -> Tensor:
 def _log_softmax(logits: Tensor, masked: Tensor) -> Tensor:
     """Log-softmax over the unmasked entries of the last axis; 0 at masked entries.
 
-    −inf would be no value for masked entries: −inf − −inf is NaN.
+    Masked entries are not −inf, since −inf − −inf is NaN.
     """
     return logits.masked_fill(masked, -torch.inf).log_softmax(-1).masked_fill(masked, 0.0)
 

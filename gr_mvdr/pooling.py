@@ -1,8 +1,8 @@
 """Pooling: represents a text by fewer vectors than it has tokens (mva §2.2).
 
 A pooling is called three times: `enter` on the encoder's input embeddings, `leave` on its output
-states, and `group` on the token vectors that are projected from these states. `width` is the number
-of encoder states that a pooled state has the size of.
+states, and `group` on the token vectors that are projected from these states. `width` is the size
+of a pooled state in units of one encoder state.
 """
 
 from typing import Literal
@@ -199,7 +199,7 @@ def group_tokens(
         by: "ward": Ward's hierarchical clustering with distance 1 − cosine. "k_means": spherical
             k-means. "salience": no tokens are merged, only the most salient ones are kept
             (aligner's pruning, applied to the index).
-        protected: number of first tokens that are not grouped, such as [CLS].
+        protected: number of leading tokens that are not grouped, such as [CLS].
 
     Returns:
         (B, K, M) weights: 1/|c| for the tokens of group c, else zero. Groups are in the order of

@@ -23,7 +23,10 @@ Query = Mapping[Any, float] | Sequence[Hashable]
 
 
 def split_words(text: str) -> list[str]:
-    """Splits a text into BM25's terms: lower-cased runs of letters, digits and underscores."""
+    """Splits a text into BM25's terms: lower-cased runs of letters, digits and underscores.
+
+    There is no stemming.
+    """
     # All small sigmas become σ: lower() gives ς or σ depending on what follows the letter.
     return _WORD.findall(text.lower().replace("ς", "σ"))
 

@@ -138,7 +138,7 @@ class NonParametricHead(TableHead):
             collection: a hash of the documents, for `renew_table`.
         """
         tokens = torch.tensor([*chain.from_iterable(sequences)], dtype=torch.int64)
-        # On the device of the vectors: a GPU sums in varying order.
+        # Stays on the vectors' device, for `encode_texts` the CPU: a GPU sums in varying order.
         tokens = tokens.to(vectors.device)
         *table, rows = cluster_rows(vectors.float(), tokens, self.clusters, self.seed)
         self.set_table(*table, **locate(sequences, rows))

@@ -65,7 +65,7 @@ class Head(nn.Module):
     def scale(self) -> float:
         """d^−½ for a T5 that shares its input and output tables, else 1 (T5 v1.1, mT5, BART)."""
         config = self.backbone.config
-        tied = config.model_type == "umt5" and config.tie_word_embeddings  # umT5: if tied
+        tied = config.model_type == "umt5" and config.tie_word_embeddings  # umT5 scales if tied
         scaled = getattr(config, "scale_decoder_outputs", tied)  # only T5's config has this key
         return config.hidden_size**-0.5 if scaled else 1.0
 
@@ -101,9 +101,9 @@ class Head(nn.Module):
         """Rebuilds the table if it is due in this epoch, counted from 0."""
 
     def batch_table(self, batch: PairBatch, epoch: int) -> AbstractContextManager[None]:
-        """Replaces the table inside the block by one of the batch's documents, if it is trained.
+        """Inside the block, replaces the table by one of the batch's documents, for one loss.
 
-        Used for one loss, in epochs in which the encoder learns to make the table.
+        A head does so only in epochs in which the encoder learns to make the table.
 
         Args:
             batch: has the targets on the document side, equally many for each query.
@@ -111,7 +111,7 @@ class Head(nn.Module):
         return nullcontext()
 
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
-        """(B, rows) bool, True where the row's document is relevant to the query: no negative.
+        """(B, rows) bool, True where a row's document is relevant to the query, so not a negative.
 
         None if rows do not belong to documents.
 
@@ -283,7 +283,7 @@ class TableHead(Head):
     """A head with its own rows: a token has none, one or several (PAWA, NP)."""
 
     output_bias = None  # the backbone's bias belongs to its own output rows
-    _token_rows: tuple[Tensor | None, Tensor | None] = (None, None)  # row tokens, `token_rows`
+    _token_rows: tuple[Tensor | None, Tensor | None] = (None, None)  # cache of `token_rows`
 
     def set_rows(self, row_tokens: Tensor) -> None:
         """Sets the token of each row, (R,) int64."""

@@ -23,7 +23,7 @@ from gr_mvdr.token_vectors import TokenVectors
 FOLDER, LISTS = "neighbours", "lists.safetensors"
 _BITS = 4  # bits of a sub-vector's code in the inverted file
 _SAMPLE = 65_536  # tokens from which its codes are learned
-_BLOCK = 65_536  # tokens compared, or added to it, at once
+_BLOCK = 65_536  # tokens compared, or added to the inverted file, at once
 
 
 class NearestTokens:
