@@ -1,1 +1,1 @@
-"""Alignments measured, drawn and compared: the same for every system of both paradigms."""
+"""Measures, draws and compares alignments, in the same way for every system of both paradigms."""

@@ -1,8 +1,8 @@
 """Alignments on disk: ragged, compressed shards and a small manifest, written and read as a stream.
 
-A shard holds whole pairs, one flat tensor for each field (`FIELDS`), cut to the real tokens;
-lengths say where a pair ends. Neither writer nor reader holds more than one shard. The manifest
-also says what the token ids read as, so that pages need no tokeniser.
+A shard holds whole pairs: one flat tensor for each field (`FIELDS`), without padding, and the
+lengths that separate the pairs. Writer and reader hold at most one shard in memory. The manifest
+also stores the string of each token id, so that pages need no tokeniser.
 
     alignments/manifest.json                names, the ids of every pair, the shards, token strings
     alignments/shard-00000.safetensors.zst  safetensors under Zstandard (`zstd -d` unpacks it)
@@ -39,8 +39,8 @@ from gr_mvdr.files import (
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
-# What is kept of a pair. Axes: l layers, h heads, p paths of the decoder, m document tokens,
-# n query tokens.
+# The fields stored for each pair. Axes: l layers, h heads, p paths of the decoder, m document
+# tokens, n query tokens.
 MATRICES = {"similarity": "lhmn", "alignment": "lhmn"}
 DECODER = {
     **{"contributions": "pm", "logits": "m", "log_probs": "m"},
@@ -60,13 +60,15 @@ SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
 
 @dataclass(frozen=True)
 class StoreDescription:
-    """What a store holds: the header of its manifest.
+    """The header of a store's manifest.
 
     Attributes:
         system, collection: names that reports show.
-        paradigm: of the system.
-        precision: of the matrices: "float32", or "float16" for half the disk and three digits.
-        made_from: what determines the alignments besides the pairs, such as a hash of the weights.
+        paradigm: the system's paradigm.
+        precision: dtype of the matrices: "float32", or "float16" for half the disk space and three
+            significant digits.
+        made_from: identifies everything besides the pairs that determines the alignments, such as
+            a hash of the weights.
     """
 
     system: str
@@ -76,28 +78,28 @@ class StoreDescription:
     made_from: str = ""
 
     def __post_init__(self):
-        own_direction(self.paradigm)  # raises for an unknown one
+        own_direction(self.paradigm)  # raises for an unknown paradigm
 
     @property
     def title(self) -> str:
-        """The heading of figures of the store."""
+        """The title of the store's figures."""
         return f"{self.system} on {self.collection}"
 
 
 class AlignmentStore:
-    """Reads alignments back, pair by pair or in padded batches.
+    """Reads stored alignments, pair by pair or in padded batches.
 
     Attributes:
         description: system, paradigm, collection, precision.
         pairs: (query id, document id) of every pair, in the order of writing.
         layers, heads: L and H.
-        path_names: P names of the decoder's paths; none unless the system is generative.
-        strings: token id → the tokeniser's own string, with its mark of a word's beginning.
-        special: ids of end, padding, sentinels and the like.
+        path_names: P names of the decoder's paths; empty unless the system is generative.
+        strings: token id → the tokeniser's own string, with its word-initial mark.
+        special: ids of special tokens, such as end, padding and sentinels.
 
     Raises:
-        FileNotFoundError: no manifest, or a shard is missing.
-        ValueError: a broken manifest, another format, or a shard of the wrong size.
+        FileNotFoundError: the manifest or a shard is missing.
+        ValueError: the manifest is broken, the format is unknown, or a shard has the wrong size.
     """
 
     def __init__(self, directory: Path):
@@ -116,29 +118,29 @@ class AlignmentStore:
             self._projection_norms = torch.tensor(manifest["projection_norms"])
             self._shards = manifest["shards"]
             sizes = [shard["pairs"] for shard in self._shards]
-            self._starts = [0, *accumulate(sizes)]  # the number of each shard's first pair
+            self._starts = [0, *accumulate(sizes)]  # index of each shard's first pair
         self._loaded: tuple[int, list[Fields]] | None = None
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, number: int) -> PairAlignment:
-        """The last layer's alignment of the pair of this number, a batch of one, not padded."""
+        """The last layer's alignment of one pair, as a batch of size 1 without padding."""
         return self.explain(number).layers[-1]
 
     def explain(self, number: int) -> Explanation:
-        """All that is kept of the pair of this number, as a batch of one, without padding."""
+        """Everything stored for one pair, as a batch of size 1 without padding."""
         if not 0 <= number < len(self):
             raise IndexError(f"pair {number}: the store holds {len(self)}")
         return self._padded([number])
 
     def explanations(self, size: int) -> Iterator[Explanation]:
-        """All pairs in order, padded to the longest of each batch of at most `size`."""
+        """Yields all pairs in order, in batches of at most `size`, each padded to its longest."""
         for start in range(0, len(self), size):
             yield self._padded(range(start, min(start + size, len(self))))
 
     def batch_size(self, values: int, most: int) -> int:
-        """How many pairs (1 to `most`) a padded batch of `values` similarity values holds."""
+        """How many pairs, 1 to `most`, fit into a padded batch of `values` similarity values."""
         return max(1, min(most, values // self._largest))
 
     def _padded(self, numbers: Iterable[int]) -> Explanation:
@@ -149,7 +151,7 @@ class AlignmentStore:
         shard = bisect_right(self._starts, number) - 1
         with reading(f"{self.directory}: a shard is damaged"):
             if self._loaded is None or self._loaded[0] != shard:
-                self._loaded = None  # one shard at a time, also while the next is read
+                self._loaded = None  # frees the old shard before the next one is read
                 sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
                 path = self.directory / self._shards[shard]["file"]
                 verify(path, self._shards[shard])
@@ -172,7 +174,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
             "python -m analysis.run run=… writes the alignments again"
         )
     for shard in manifest["shards"]:
-        shard["file"] = Path(shard["file"]).name  # in this folder, whatever the manifest says
+        shard["file"] = Path(shard["file"]).name  # drops any folder that the manifest names
         file = check_file(directory / shard["file"], directory.parent)
         if file.stat().st_size != shard["bytes"]:
             raise ValueError(
@@ -182,7 +184,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def _split(tensors: Fields, sizes: dict[str, int]) -> list[Fields]:
-    """A shard's flat tensors as views, one dict for each pair."""
+    """Splits a shard's flat tensors into views, one dict for each pair."""
     lengths = zip(tensors.pop("document_lengths"), tensors.pop("query_lengths"), strict=True)
     every = [sizes | {"m": int(m), "n": int(n)} for m, n in lengths]
     shapes = {name: [[pair[a] for a in FIELDS[name]] for pair in every] for name in tensors}
@@ -199,10 +201,10 @@ def _split(tensors: Fields, sizes: dict[str, int]) -> list[Fields]:
 def _padded(
     pairs: Sequence[Fields], path_names: tuple[str, ...], projection_norms: Tensor
 ) -> Explanation:
-    """Pairs as one batch, padded on the right; matrices are zero at padding.
+    """Joins pairs into one batch, padded on the right; matrices are zero at padding.
 
     Args:
-        path_names, projection_norms: of the decoder's paths, which no pair holds.
+        path_names, projection_norms: the decoder's, which are the same for all pairs.
     """
     names = [name for name in pairs[0] if name not in TOKENS]
     found = {name: _stacked([pair[name].float() for pair in pairs]) for name in names}
@@ -225,7 +227,7 @@ def _padded(
 
 
 def _stacked(values: Sequence[Tensor]) -> Tensor:
-    """Tensors that differ in the length of their axes, as one, zero at padding."""
+    """Stacks tensors of different sizes into one, zero at padding."""
     shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
     batch = torch.zeros(len(values), *shape)
     for row, value in zip(batch, values, strict=True):
@@ -244,22 +246,24 @@ def write_alignments(
 ) -> AlignmentStore:
     """Writes the explanation of every pair to a store (the tensors of Eq. 1, gr_as_mvdr §7.2).
 
-    A finished store of the same description and pairs is kept; another one is replaced once the
-    new one is whole. An interrupted call leaves `<directory>.partial` with its finished shards and
-    their manifest; a call for the same pairs in the same batches continues after them.
+    If the directory already holds a finished store with the same description and pairs, it is
+    kept; any other store is replaced once the new one is complete. An interrupted call leaves
+    `<directory>.partial` with the finished shards and their manifest; a later call for the same
+    pairs in the same batches resumes after them.
 
     Args:
         directory: where the store goes, such as `outputs/…/alignments`.
         description: names, precision, and what the alignments are made from.
         pairs: (query id, document id) of every pair, in the order of the batches.
-        batches, explain: the pairs in parts, and what makes the explanation of a part.
-        strings: token ids to strings, such as `tokenizer.convert_ids_to_tokens`.
+        batches: the pairs, in batches.
+        explain: computes the explanation of one batch.
+        strings: converts token ids to strings, such as `tokenizer.convert_ids_to_tokens`.
         special: ids of special tokens.
 
     Raises:
         ValueError: a value overflows fp16.
     """
-    with suppress(FileNotFoundError, ValueError):  # none, or a broken one
+    with suppress(FileNotFoundError, ValueError):  # no store, or a broken one
         store = AlignmentStore(directory)
         if store.description == description and store.pairs == list(pairs):
             return store
@@ -267,7 +271,7 @@ def write_alignments(
     header = {"format": FORMAT, "version": VERSION, **asdict(description)}
     header |= {"pairs": list(map(list, pairs)), "batches": list(map(len, batches))}
     manifest = header | {"largest": 1, "shards": [], "tokens": {}, "special": []}
-    with suppress(FileNotFoundError, ValueError):  # nothing, or it was cut short
+    with suppress(FileNotFoundError, ValueError):  # no manifest, or a truncated one
         known = read_json(check_file(partial / MANIFEST))
         if {key: known.get(key) for key in header} == header:
             manifest = known
@@ -286,7 +290,7 @@ def write_alignments(
         }
         held += [_cut(explanation, row, description.precision) for row in range(len(explanation))]
         sizes = [pair["similarity"].numel() for pair in held]
-        # Only between batches: a call that continues begins with a whole one.
+        # Shards end between batches, since a resumed call begins with a whole batch.
         if sum(sizes) >= SHARD_VALUES or number + 1 == len(batches):
             tokens = torch.cat([pair[name] for pair in held for name in TOKENS]).unique().tolist()
             names = zip(tokens, strings(tokens), strict=True)
@@ -302,7 +306,7 @@ def write_alignments(
 def _write_shard(
     partial: Path, manifest: dict[str, Any], pairs: Sequence[Fields], batches: int
 ) -> None:
-    """Writes the next shard, and a manifest with it."""
+    """Writes the next shard, then the manifest that lists it."""
     tensors = {name: torch.cat([pair[name].flatten() for pair in pairs]) for name in pairs[0]}
     for side in ("document", "query"):
         lengths = [len(pair[f"{side}_tokens"]) for pair in pairs]
@@ -317,7 +321,7 @@ def _write_shard(
 
 
 def _cut(explanation: Explanation, number: int, precision: str) -> Fields:
-    """One pair of a batch without its padding, on the CPU; the axes are those of `FIELDS`."""
+    """Extracts one pair of a batch, without padding, on the CPU; axes as in `FIELDS`."""
     last = explanation.layers[-1]
     fields = {
         name: torch.stack([getattr(layer, name)[number] for layer in explanation.layers])

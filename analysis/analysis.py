@@ -47,11 +47,12 @@ class Texts:
     """Facts about a run's texts that the alignments do not hold.
 
     Attributes:
-        idf: (V,) fp32 importance of every token id.
+        idf: (V,) fp32 inverse document frequency of every token id.
         kinds: which ids are special, punctuation or stopwords.
         strings: token ids → their strings.
-        gold: (query id, document id) → (2, m) bool over the document's tokens: those that answer
-            the question, and those that state what it gives (`analysis.gold.find_gold_tokens`).
+        gold: (query id, document id) → (2, m) bool over the document's tokens: the tokens that
+            answer the question, and the tokens that state what the question gives
+            (`analysis.gold.find_gold_tokens`).
     """
 
     idf: Tensor
@@ -65,9 +66,12 @@ class Subject:
     """The finished run that an analysis examines.
 
     Attributes:
-        model: its index is built. data: the run's. run: its folder.
-        store: alignments of test pairs; None where the system has none, or none are kept
-            (`analysis.pairs=0`). texts: of these pairs.
+        model: the trained system; its index is built.
+        data: the run's data.
+        run: the run's folder.
+        store: alignments of test pairs; None if the system has no alignment or the run stores none
+            (`analysis.pairs=0`).
+        texts: facts about the texts of these pairs.
     """
 
     model: System | None = None
@@ -83,7 +87,7 @@ class Findings:
 
     Attributes:
         metrics: flat, "analysis/<name>/…", for the run's `metrics.json`.
-        tables: file name without suffix → rows of a CSV in the run's folder.
+        tables: file name without suffix → rows of a CSV file in the run's folder.
         figures: each figure with its title and caption.
         records: file name without suffix → content of a JSON file in the run's folder.
     """
@@ -95,16 +99,18 @@ class Findings:
 
 
 class Analysis:
-    """One question, made as `X(subject, **options)` with the options of its line in the list.
+    """One question, built as `X(subject, **options)` with the options that the config lists.
 
-    An analysis of stored alignments gathers in `update`, which all of these share one pass for;
-    one that asks the model itself does so in `finish`.
+    An analysis of stored alignments collects its numbers in `update`; all such analyses share one
+    pass over the store. An analysis that runs the model does so in `finish`.
 
     Attributes:
-        name: the first part of its metrics' names, and its chapter on pages. Analyses may share
-            one: the first that is listed gives the title.
-        title: the chapter's heading. reading: how to read its numbers, a sentence or two.
-        metrics: what it measures. words: other words of its metrics' names → what they mean.
+        name: the first part of its metrics' names, and its chapter on pages. Several analyses may
+            share a name: the first one in the list sets the title.
+        title: the chapter's heading.
+        reading: how to read its numbers, in a sentence or two.
+        metrics: what it measures.
+        words: other words in its metrics' names → their meanings.
     """
 
     name: ClassVar[str]
@@ -119,18 +125,18 @@ class Analysis:
         return subject.store is not None
 
     def update(self, batch: Explanation, first: int) -> None:
-        """Adds a padded batch, the pairs `store.pairs[first : first + len(batch)]`."""
+        """Adds a padded batch of the pairs `store.pairs[first : first + len(batch)]`."""
 
     def finish(self) -> Findings:
-        """The results; empty if no pair or query qualifies."""
+        """Returns the results; they are empty if no pair or query qualifies."""
         raise NotImplementedError
 
 
 class PairAnalysis(Analysis):
     """An analysis that measures every stored pair and then summarises the measures.
 
-    A subclass yields long tables of a batch (`analysis.statistics.long_frame`) from `measure`, and
-    gets them as one table in `summarise`.
+    A subclass yields long tables of a batch (`analysis.statistics.long_frame`) from `measure`;
+    `summarise` receives them all as one table.
     """
 
     def __init__(self, subject: Subject):
@@ -145,15 +151,15 @@ class PairAnalysis(Analysis):
         return self.summarise(pd.concat(parts, ignore_index=True)) if parts else Findings()
 
     def measure(self, batch: Explanation, first: int) -> Iterable[DataFrame]:
-        """Tables of the pairs first, first + 1, …"""
+        """Returns tables of a batch's pairs, which are numbered first, first + 1, …"""
         raise NotImplementedError
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """The findings from all of these tables, which hold a row at least."""
+        """Returns the findings; `frame` joins all tables of `measure` and has at least one row."""
         raise NotImplementedError
 
 
 def named(name: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Metrics "analysis/<name>/<key>", without those that are not finite."""
+    """Names metrics "analysis/<name>/<key>" and drops values that are not finite."""
     flat = {f"analysis/{name}/{key}": float(value) for key, value in values.items()}
     return {key: value for key, value in flat.items() if isfinite(value)}

@@ -1,14 +1,14 @@
 """Axioms and perturbations: ``python -m analysis.axioms runs='[outputs/a,outputs/b]'``.
 
-Queries and their relevant documents are perturbed, where the gold is known: what does that do to
-the score and the rank of the relevant document, in every run? A perturbation leaves the meaning as
-it was (a typo, another wording), or changes how relevant the document is in a known direction: an
-axiom of retrieval (TFC1, TDC, LNC1: Fang et al. 2004). Typos, orders and added terms need texts
-alone; what is removed, the collection's gold spans; synonyms, paraphrases and negations, the
-almanac's facts.
+The command perturbs queries or their relevant documents and measures, in every run, how the score
+and the rank of the relevant document change. A perturbation either keeps the meaning (a typo,
+another wording) or changes the relevance in a known direction, as an axiom of retrieval states
+(TFC1, TDC, LNC1: Fang et al. 2004). Typos, word orders and added terms need only the texts;
+removals need the collection's gold spans; synonyms, paraphrases and negations need the almanac's
+facts.
 """
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("axioms", "analysis.axioms:main")
@@ -50,11 +50,12 @@ from gr_mvdr.progress import track
 from gr_mvdr.texts import TextTable
 from models.retriever import Retriever
 
-Span = tuple[int, int]  # characters of a document's text, the end not included
+Span = tuple[int, int]  # characters [start, end) of a document's text
 _LETTERS = re.compile(r"[^\W\d_]{4,}")
 _WORDS_A_TYPO = 10
-_QUESTIONS, _ALL_QUESTIONS = 20, 10**6  # of an almanac's entry: in all splits, and that there are
-_ATTEMPTS = 3  # at another wording
+# Questions of an almanac's entry: the number used in all splits, and a limit above all there are.
+_QUESTIONS, _ALL_QUESTIONS = 20, 10**6
+_ATTEMPTS = 3  # rewordings that are tried for a paraphrase
 
 
 @dataclass
@@ -62,13 +63,15 @@ class Pair:
     """A query and a document that is relevant to it.
 
     Attributes:
-        id, query: of the query. document: with id, title and text.
-        answer, given: where the text answers the query, and where it says what the query gives.
-        shared: words of both, the rarest first, and in how many documents each is.
-        further: words of the document alone, likewise.
-        foreign: words of another document's sentence that the query lacks.
-        world: of an almanac's pair. texts: perturbation → what is said in its query's or document's
-            place. others: ids of documents that are not relevant.
+        id, query: the query's id and text.
+        document: `id`, `title` and `text`.
+        answer, given: where the text answers the query, and where it states what the query gives.
+        shared: words of both query and document → document frequency, rarest first.
+        further: words of the document alone → document frequency, rarest first.
+        foreign: words of a sentence of another document that the query does not contain.
+        world: the almanac's world; None for other collections.
+        texts: perturbation → the text that replaces the query or the document's text.
+        others: ids of documents that are not relevant.
     """
 
     id: str
@@ -89,15 +92,15 @@ class Pair:
 
     @property
     def entry(self) -> Entry | None:
-        """The almanac's entry, made once more; None of another collection."""
+        """The almanac's entry, generated afresh; None for other collections."""
         return self.world and self.world.entry(int(self.document["id"][1:]))
 
 
 def make_pairs(collection: Collection, split: str, queries: Dataset) -> list[Pair]:
-    """Pairs of some queries of a split, each with the first document that is judged relevant.
+    """Pairs each query with the first document that is judged relevant to it.
 
-    A document comes once, so that all of them can be changed at the same time. A query whose
-    judgements leave no other document to compare with has no pair.
+    Each document occurs in one pair only, so that all documents can be changed at the same time.
+    A query is skipped if every document is judged for it, since none is left to compare with.
     """
     documents, grades = collection.documents, collection.judgements(split)
     rows = {name: row for row, name in enumerate(documents["id"][:])}
@@ -138,13 +141,13 @@ def _words(document: Mapping[str, str]) -> set[str]:
 
 
 def _find_again(text: str, spans: Sequence[Span]) -> list[Span]:
-    """Every place where a text says what it says in some of them."""
+    """Returns every place where the text repeats the wording of one of the spans."""
     said = {re.escape(text[start:end]) for start, end in spans}
     return [match.span() for words in said for match in re.finditer(rf"(?<!\w){words}(?!\w)", text)]
 
 
 def misspell(text: str, draw: Random) -> str:
-    """Two neighbouring letters within a word exchanged, in one word and one more for every ten."""
+    """Swaps two neighbouring inner letters in one word, and in one more for every ten words."""
     letters, found = list(text), []
     for word in _LETTERS.finditer(text):
         inner = range(word.start() + 1, word.end() - 2)
@@ -158,7 +161,7 @@ def misspell(text: str, draw: Random) -> str:
 
 
 def shuffle(text: str, draw: Random) -> str:
-    """The words in another order."""
+    """Shuffles the words."""
     words = text.split()
     return " ".join(draw.sample(words, len(words)))
 
@@ -168,20 +171,20 @@ def _extend(text: str, words: Sequence[str]) -> str:
 
 
 def _commonest(words: Mapping[str, int]) -> list[str]:
-    """The commonest of some words; none where all are as rare."""
+    """Returns the most frequent of some words, or nothing if all are equally rare."""
     *_, last = words or {"": 0}
     return [last] if words and words[last] > min(words.values()) else []
 
 
 def remove(text: str, spans: Sequence[Span]) -> str:
-    """A text without some of its characters."""
+    """Removes spans of characters from a text."""
     gone = {place for start, end in spans for place in range(start, end)}
     return " ".join("".join(c for n, c in enumerate(text) if n not in gone).split())
 
 
 @cache
 def _wordings() -> tuple[dict[str, Concept], re.Pattern[str]]:
-    """Each wording of the almanac's concepts that have several, and a pattern of all of them."""
+    """Maps each wording to its concept, for concepts with several, and matches them all."""
 
     def find(value: Any) -> list[Concept]:
         if isinstance(value, str):
@@ -196,7 +199,7 @@ def _wordings() -> tuple[dict[str, Concept], re.Pattern[str]]:
 
 
 def _say_otherwise(pair: Pair, text: str) -> str | None:
-    """Every concept by its next wording."""
+    """Replaces every concept's wording with its next wording; None without an almanac."""
     forms, pattern = _wordings()
 
     def change(match: re.Match[str]) -> str:
@@ -208,15 +211,15 @@ def _say_otherwise(pair: Pair, text: str) -> str | None:
 
 
 def _reword(entry: Entry, number: int) -> Entry:
-    """The entry with its facts, whose sentences and questions are worded by other draws."""
-    describe(entry)  # from now on its facts are there, whatever is drawn
-    own, kept = entry.draw, ("plan", "aside")  # they choose what is told
+    """Keeps the entry's facts but draws other wordings for its sentences and questions."""
+    describe(entry)  # fixes the facts before the draws change
+    own, kept = entry.draw, ("plan", "aside")  # these draws choose which facts are told
     entry.__dict__["draw"] = lambda name: own(name if name in kept else f"{name}, {number}")
     return entry
 
 
 def _ask_otherwise(pair: Pair) -> str | None:
-    """A question that gives and asks the same, in another sentence."""
+    """Returns another wording of the question with the same given and asked facts, or None."""
 
     def questions(entry: Entry, wanted: int) -> list[Question]:
         return ask(entry, describe(entry), wanted)
@@ -235,7 +238,7 @@ def _ask_otherwise(pair: Pair) -> str | None:
 
 
 def _negate(pair: Pair) -> str | None:
-    """The question about any other of its kind: "… any poem but the one that …"."""
+    """Asks for any other entry of the kind: "… any poem but the one that …"."""
     if (entry := pair.entry) is None:
         return None
     nouns = "|".join(map(re.escape, entry.noun))
@@ -247,7 +250,7 @@ def _negate(pair: Pair) -> str | None:
     return described if described != text else re.sub(named, lambda _: other, pair.query, count=1)
 
 
-# What is said in the place of a query, or of a document's text; None where there is nothing.
+# Perturbation → the text that replaces a query or a document's text; None if it does not apply.
 PERTURBATIONS: dict[str, Callable[[Pair, Random], str | None]] = {
     "query: typo": lambda pair, draw: misspell(pair.query, draw),
     "query: word order": lambda pair, draw: shuffle(pair.query, draw),
@@ -269,7 +272,7 @@ PERTURBATIONS: dict[str, Callable[[Pair, Random], str | None]] = {
 
 
 def perturb(pair: Pair) -> dict[str, str]:
-    """Name → text of every perturbation of a pair's query or document that changes it."""
+    """Returns name → text for every perturbation that changes the pair's query or document."""
     texts = {}
     for name, change in PERTURBATIONS.items():
         own = pair.query if name.startswith("query") else pair.text
@@ -280,7 +283,7 @@ def perturb(pair: Pair) -> dict[str, str]:
 
 
 ORIGINAL = "original"
-DEPTH = 100  # documents a search finds; one that it does not find has the next rank
+DEPTH = 100  # documents a search returns; a document that it misses gets rank DEPTH + 1
 METRICS = ("mrr@10", "recall@10")
 MEASURES = {
     "holds": "pairs in which an axiom holds, share",
@@ -289,7 +292,7 @@ MEASURES = {
     "mrr@10": "change of MRR@10",
     "recall@10": "change of R@10",
 }
-# Axiom → what should have the higher score, and what the lower one.
+# Axiom → the variant that should score higher, and the variant that should score lower.
 AXIOMS = {
     "TFC1: one more query term": ("document: rare query term", ORIGINAL),
     "TDC: the rarer query term": ("document: rare query term", "document: common query term"),
@@ -302,13 +305,14 @@ AXIOMS = {
 
 
 def draw_pairs(data: RetrievalDataModule, split: str, queries: int, others: int) -> list[Pair]:
-    """Pairs of a split with their perturbations, and other documents of each, drawn at random.
+    """Draws pairs of a split, with their perturbations and random non-relevant documents.
 
-    No system chooses the documents: the scores of its own best ones would lie closer together.
+    The other documents are random rather than a system's best ones, whose scores would lie closer
+    together.
     """
     chosen = sample_rows(data.test_queries(split), queries)
     documents, grades = data.documents["id"][:], data.judgements(split, chosen)
-    # One document stays as it is: while the others are exchanged, the index holds it alone.
+    # One document is never changed, so that the index is not empty while the others are exchanged.
     pairs = make_pairs(data.collection, split, chosen)[: len(documents) - 1]
     for pair in track(pairs, "perturbing"):
         pair.texts = perturb(pair)
@@ -318,10 +322,10 @@ def draw_pairs(data: RetrievalDataModule, split: str, queries: int, others: int)
 
 
 def measure_run(retriever: Retriever, split: str, pairs: Sequence[Pair]) -> list[Row]:
-    """Scores and ranks of every pair under every perturbation.
+    """Measures scores and ranks of every pair under every perturbation.
 
-    Changed documents are scored and searched in an index that holds them in the originals' place.
-    A system that scores identifiers sees no changed text: it is asked with changed queries only.
+    Changed documents replace the originals in the index, where they are scored and searched. A
+    system that scores identifiers does not read texts, so only its queries are changed.
     """
     rows = _ask(retriever, split, ORIGINAL, pairs)
     for name in PERTURBATIONS:
@@ -335,7 +339,7 @@ def measure_run(retriever: Retriever, split: str, pairs: Sequence[Pair]) -> list
 
 
 def _ask(retriever: Retriever, split: str, name: str, pairs: Sequence[Pair]) -> list[Row]:
-    """A row for each pair with the scores of its relevant document and of the others."""
+    """Returns one row per pair, with the scores of its relevant and its other documents."""
     if not pairs:
         return []
     asked = name.startswith("query")
@@ -358,7 +362,7 @@ def _ask(retriever: Retriever, split: str, name: str, pairs: Sequence[Pair]) -> 
 
 @contextmanager
 def _replaced(retriever: Retriever, name: str, pairs: Sequence[Pair]) -> Iterator[None]:
-    """Within it the index holds a perturbation of the pairs' documents."""
+    """Inside the block, the index holds the perturbed documents of the pairs."""
     originals = [dict(pair.document) for pair in pairs]
     changed = [{**pair.document, "text": pair.texts[name]} for pair in pairs]
 
@@ -374,24 +378,25 @@ def _replaced(retriever: Retriever, name: str, pairs: Sequence[Pair]) -> Iterato
 
 
 def find_effects(rows: Iterable[Row]) -> DataFrame:
-    """What each perturbation did to each pair, and whether each axiom holds for it.
+    """Computes the effect of each perturbation on each pair, and whether each axiom holds for it.
 
-    A score is compared with the mean of the other documents, as another query moves all scores,
-    and counted in their standard deviations under the original query, so that systems compare.
+    A score is measured from the mean of the other documents, since another query shifts all
+    scores. Its unit is the standard deviation of the other documents' scores under the original
+    query, which makes systems comparable.
 
     Args:
-        rows: as `measure_run` gives them.
+        rows: as `measure_run` returns them.
 
     Returns:
-        Rows of split, query, perturbation (or axiom), measure and value; of `ORIGINAL` the rank
-        and the metrics themselves, of all others the differences to these.
+        Rows of split, query, perturbation (or axiom), measure and value. For `ORIGINAL`, the values
+        are the rank and the metrics themselves; for perturbations, their differences from these.
     """
     counted = ["rank", *METRICS]
     rows = DataFrame(rows).set_index(["split", "query", "perturbation"])
     rows = rows.reindex(columns=["score", "mean", "deviation", *counted])
     first = rows.xs(ORIGINAL, level="perturbation").reindex(rows.index.droplevel("perturbation"))
     first, names = first.set_axis(rows.index), rows.index.get_level_values("perturbation")
-    # The others may be documents of other pairs, changed as well.
+    # The other documents may belong to other pairs, whose documents are changed as well.
     mean = rows["mean"].where(names.str.startswith("query"), first["mean"])
     margins = rows["score"] - mean - first["score"] + first["mean"]
     shifts = margins / first["deviation"].where(first["deviation"] > 0)
@@ -409,10 +414,10 @@ def find_effects(rows: Iterable[Row]) -> DataFrame:
 
 
 def summarise(runs: Iterable[Iterable[Row]]) -> list[Row]:
-    """Means over pairs with their 95 % intervals (bootstrap), a pair's value averaged over runs.
+    """Averages effects over pairs, with 95 % bootstrap intervals; each pair's is a mean over runs.
 
     Args:
-        runs: as `measure_run` gives them, of one system, one for each seed.
+        runs: rows of `measure_run` for each seed of one system.
     """
     keys = ["split", "perturbation", "measure"]
     effects = pandas.concat(map(find_effects, runs))
@@ -426,7 +431,7 @@ def summarise(runs: Iterable[Iterable[Row]]) -> list[Row]:
 
 
 def tabulate(rows: Sequence[Row], split: str, measure: str) -> Table:
-    """One measure: perturbations or axioms as rows, systems as columns."""
+    """Tabulates one measure: perturbations or axioms as rows, systems as columns."""
     order = [ORIGINAL, *PERTURBATIONS, *AXIOMS]
     chosen = [row for row in rows if (row["split"], row["measure"]) == (split, measure)]
     cells = {}
@@ -437,7 +442,7 @@ def tabulate(rows: Sequence[Row], split: str, measure: str) -> Table:
 
 
 def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
-    """The shifts of the score: a panel a split, a marker a system, bars are the intervals."""
+    """Plots the shifts of the score: a panel per split, a marker per system, intervals as bars."""
     table = DataFrame(rows).query("measure == 'shift'").set_index("perturbation")
     table = table.loc[[name for name in PERTURBATIONS if name in table.index]].reset_index()
     names = {"split": "place", "perturbation": "name", "system": "series"}
@@ -452,8 +457,10 @@ def compare_axioms(
     """Writes `axioms.csv`, `axioms.md` and the figure of finished runs.
 
     Args:
-        folder: its `values/` keep what each run was asked: the command goes on where it ended.
-        queries, others: as of `draw_pairs`. trust: as of `Retriever.load`.
+        folder: where the files go; `values/` keeps each run's measurements, so that an interrupted
+            command resumes.
+        queries, others: see `draw_pairs`.
+        trust: see `Retriever.load`.
     """
     rows, pairs = [], {}
     for group in comparison.groups:

@@ -1,7 +1,7 @@
-"""What each query retrieved first, and why: the best documents of some queries, with their shares.
+"""The best documents of some queries, and the shares of which their scores consist.
 
-Pages are made without the model: what their cases show of a search is kept in a run's
-`best_documents.json`.
+Pages are made without the model, so the run's `best_documents.json` keeps what they show of a
+search.
 """
 
 from collections import Counter
@@ -21,10 +21,10 @@ from models.results import find_snippet
 
 FILE = "best_documents"
 DEPTH = 100  # ranks in which relevant documents are looked for
-BEST = 5  # documents a query
-SHARES = 12  # the largest of each document, and those in which the documents differ most
+BEST = 5  # documents kept for each query
+SHARES = 12  # shares kept: the largest of each document, and those that differ most between them
 
-# The tokens that a share belongs to, and its number among equal ones.
+# The tokens that a share belongs to, and its number among shares of the same tokens.
 Part = tuple[tuple[int, ...] | str, int]
 
 
@@ -33,7 +33,7 @@ class BestDocuments(Analysis):
     """Which documents does a search rank first, and what gives them their score?
 
     Args:
-        queries: the most queries, spread evenly over those whose alignments are kept.
+        queries: the maximum number of queries, evenly spread over those with stored alignments.
     """
 
     name = FILE
@@ -48,7 +48,7 @@ class BestDocuments(Analysis):
         self.queries = {names[number] for number in spread_numbers(len(names), queries)}
 
     def finish(self) -> Findings:
-        """No metric: `best_documents.json`, query id → {text, documents}."""
+        """Returns no metric, only `best_documents.json`: query id → {text, documents}."""
         data, split = self.data, self.data.test_splits[0]
         table = data.test_queries(split)
         table = table.select([n for n, q in enumerate(table["id"][:]) if q in self.queries])
@@ -79,7 +79,7 @@ class BestDocuments(Analysis):
 
 
 def number_shares(shares: Sequence[Share]) -> dict[Part, float]:
-    """A document's shares by what they belong to, in their own order."""
+    """Maps parts to a document's shares, numbering repeated tokens; keeps the shares' order."""
     seen: Counter = Counter()
     values = {}
     for share in shares:
@@ -89,7 +89,7 @@ def number_shares(shares: Sequence[Share]) -> dict[Part, float]:
 
 
 def choose_parts(documents: Sequence[Mapping[Part, float]]) -> set[Part]:
-    """The parts that give each document most, and those in which the documents differ most."""
+    """Returns the parts with each document's largest shares, and those that differ most."""
     parts = {part for values in documents for part in values}
     every = {part: [values.get(part, 0.0) for values in documents] for part in parts}
     spread = sorted(parts, key=lambda part: (min(every[part]) - max(every[part]), str(part)))
@@ -100,7 +100,7 @@ def choose_parts(documents: Sequence[Mapping[Part, float]]) -> set[Part]:
 
 
 def read_best_documents(run: Path) -> dict[str, dict[str, Any]]:
-    """What `BestDocuments` kept of a run; nothing where it was not asked.
+    """Reads the run's `best_documents.json`; returns {} if the analysis was not run.
 
     Returns:
         Query id → {text, documents: [{id, title, snippet, rank, score, gold, shares, comparable}]}.
@@ -118,7 +118,7 @@ def _read_query(kept: dict[str, Any]) -> dict[str, Any]:
             "rank": int(row["rank"]),
             "score": float(row["score"]),
             "gold": row["grade"] > 0,
-            # Earlier versions kept each document's own largest shares: they cannot be compared.
+            # Earlier versions kept only each document's own largest shares, which do not compare.
             "comparable": not row.get("others", [0])[0],
             "shares": [{"text": str(text), "value": float(value)} for text, value in row["shares"]],
         }

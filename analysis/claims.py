@@ -1,13 +1,14 @@
 """The papers' claims, on any finished runs: ``python -m analysis.claims runs='[outputs/a,…]'``.
 
 A claim compares two sides query by query (rankings, searches of a study, stored alignments), or
-asks for the sign of a trend over token types. Seeds of one system are averaged first.
+states the sign of a trend over token types. The seeds of a system are averaged first.
 
-Confirmed or contradicted: the 95 % interval leaves out the claim's bound, and so does a paired test
-after Holm's correction over the claims of a collection. Everything else is undecided.
+A claim is confirmed or contradicted if its 95 % interval excludes the claim's bound and a paired
+test against the bound is significant after Holm's correction over the claims of a collection.
+Otherwise it is undecided.
 """
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("claims", "analysis.claims:main")
@@ -51,26 +52,27 @@ from gr_mvdr.files import read_text, write_text
 STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"
 MVDR = "T5-ColBERT"
 QUERIES = "study_queries.csv"
-TABLES, KEPT = (STUDY, QUERIES), (f"{ALIGNED}/{MANIFEST}",)  # of a study, of alignments
+TABLES, KEPT = (STUDY, QUERIES), (f"{ALIGNED}/{MANIFEST}",)  # files of a study, of alignments
 RATES = "exact_match.csv"
-WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # a row of it
-VALUES = 2**23  # of similarities in a batch of stored pairs
+WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # selects the row over all tokens
+VALUES = 2**23  # similarity values in a batch of stored pairs
 
 
 class Missing(Exception):
-    """What a claim needs and the runs did not leave."""
+    """Raised if the runs lack something that a claim needs."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What a claim looks at.
+    """One of the two sides that a claim compares.
 
     Attributes:
-        system: as runs name it.
+        system: its name in the runs.
         place: a ranking ("retrieve", "rerank", "rerank/FORM"), a study ("study=pruning"),
-            `ALIGNED`, or, of a trend, where the run's metrics have it
+            `ALIGNED`, or for a trend the prefix of its metric
             ("analysis/exact_match/query_to_document").
-        setting: of a study: column → value; of several rows the one with most neighbours counts.
+        setting: for a study, column → value; among several matching rows, the row with the most
+            neighbours counts.
     """
 
     system: str
@@ -84,13 +86,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says: that the first side minus the second is above a bound, or below it.
+    """A paper's claim that the first side minus the second is above a bound, or below it.
 
     Attributes:
-        name: in a few words. source: paper and place.
-        second: None: the first side's own value.
-        metric: of a query; of `ALIGNED` as `_measure_pairs` has it; of a trend the metric's name.
-        sign: 1 = above, −1 = below. note: how the claim is put in numbers.
+        name: the claim in a few words.
+        source: the paper, and the place in it.
+        second: None = the claim is about the first side's own value.
+        metric: a metric of a query; for `ALIGNED`, a measure of `_measure_pairs`; for a trend, the
+            metric's name.
+        sign: 1 = above the bound, −1 = below it.
+        note: how the paper's sentence is turned into numbers.
     """
 
     name: str
@@ -107,22 +112,23 @@ class Claim:
         return [side for side in (self.first, self.second) if side]
 
     def __str__(self) -> str:
-        """What is compared, as a formula."""
+        """The comparison as a formula."""
         sides = " − ".join(map(str, self.sides))
         return f"{sides}, {metric_names.label(self.metric)} {'<>'[self.sign > 0]} {self.bound:g}"
 
 
 def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
-    """The `effect` that a claim is about, first side minus second.
+    """Estimates the `effect` that a claim is about: first side minus second.
 
-    With its 95 % interval from `low` to `high`, its `p`-value against the bound, and the number of
-    `units`.
+    The row also holds the 95 % interval from `low` to `high`, the `p`-value against the bound, and
+    the number of `units`.
 
     Args:
-        groups: the runs of each side, one for each seed. split: a further test split.
+        groups: the runs of each side, one for each seed.
+        split: a further test split; "" = the main one.
 
     Raises:
-        Missing: a file or a row is not there, or the sides were measured on different queries.
+        Missing: a file or a row is missing, or the sides were measured on different queries.
     """
     if claim.first.place.startswith(MEASURED):
         return estimate_trend(claim, groups[0].runs)
@@ -144,9 +150,10 @@ def _as_row(effect: float, low: float, high: float, p: float, units: int) -> Row
 
 
 def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
-    """Spearman's ρ over token types, its mean over analysed seeds, Bonett and Wright's interval.
+    """Estimates Spearman's ρ over token types, averaged over the analysed seeds.
 
-    Seeds see the same tokens: their number does not add to the units (2000, Psychometrika 65).
+    The interval is Bonett and Wright's (2000, Psychometrika 65). All seeds see the same token
+    types, so more seeds do not mean more units.
     """
     key, counts = f"{claim.first.place}/{claim.metric}", []
     wanted = (WHOLE | {"direction": claim.first.place.rpartition("/")[2]}).items()
@@ -166,7 +173,7 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
 
 
 def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Series:
-    """Query → a side's value, the mean over seeds (that were studied or analysed)."""
+    """Returns query → a side's value, averaged over the seeds that were studied or analysed."""
     if side.place != ALIGNED and not side.place.startswith(STUDIED):
         queries = JudgedQueries(runs, side.place, split)
         if queries.judgements is None:
@@ -183,7 +190,7 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Se
 
 
 def _read_study(side: Side, run: Run, metric: str) -> Series:
-    """The values under a side's setting, of a study that kept those of every query."""
+    """Reads each query's value under a side's setting from a study."""
     fitting = [
         (_count(row.get("neighbours")), number)
         for number, row in enumerate(read_rows(run.path / STUDY, run.path))
@@ -198,22 +205,22 @@ def _read_study(side: Side, run: Run, metric: str) -> Series:
 
 
 def _count(neighbours: Any) -> float:
-    """A number of neighbours; one that the search chose itself ("auto") is below all."""
+    """The number of neighbours; "auto", which leaves the choice to the search, counts as 0."""
     return neighbours if isinstance(neighbours, int | float) else 0
 
 
 def _read_alignments(side: Side, run: Run, metric: str) -> Series:
-    """A measure of the stored pairs' last layer: mean over heads, and over a query's pairs."""
+    """Averages a measure of the last layer over heads, and over each query's stored pairs."""
     store = AlignmentStore(run.path / ALIGNED)
     queries = [query for query, _ in store.pairs]
     return Series(list(_measure_pairs(store, metric)), index=queries).groupby(level=0).mean()
 
 
 def _measure_pairs(store: AlignmentStore, metric: str) -> Iterator[float]:
-    """Of every pair, the mean over the last layer's heads.
+    """Yields each pair's mean over the heads of the last layer.
 
     `relative_error`: ‖A − R‖_F / ‖A‖_F; `norm_ratio`: ‖A − R‖ / ‖W‖ in the lemma's norm (gr_as_mvdr
-    Lemma 5.1). R is the best matrix of equal rows.
+    Lemma 5.1). R is the best matrix with equal rows.
     """
     for batch in store.explanations(store.batch_size(VALUES, 64)):
         last = batch.layers[-1]
@@ -227,7 +234,7 @@ def _measure_pairs(store: AlignmentStore, metric: str) -> Iterator[float]:
 
 
 def read_claims(file: Path) -> tuple[Claim, ...]:
-    """The claims of a TOML file: a table `[[claim]]` with the attributes of each."""
+    """Reads the claims of a TOML file: a table `[[claim]]` with the attributes of each."""
     declared = tomllib.loads(read_text(file))["claim"]
     for claim in declared:
         claim |= {side: Side(**claim[side]) for side in ("first", "second") if side in claim}
@@ -235,7 +242,7 @@ def read_claims(file: Path) -> tuple[Claim, ...]:
 
 
 CLAIMS = read_claims(Path(__file__).with_suffix(".toml"))
-# Of `claims.csv`.
+# Columns of `claims.csv`.
 ABOUT = ["place", "claim", "source", "compared", "systems", "seeds"]
 ESTIMATED = ["effect", "low", "high", "p", "units", "corrected"]
 COLUMNS = [*ABOUT, *ESTIMATED, "verdict", "missing"]
@@ -248,13 +255,13 @@ LOOKS = {
 
 
 def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> DataFrame:
-    """Every claim on every collection and split; each pair of systems of its names by itself.
+    """Judges every claim on every collection and split, for each pair of systems that it names.
 
     Returns:
-        A row for each: `COLUMNS`, `bound` and `sign`. `place`: collection and split; `compared`: a
-        formula; `systems`: the runs' labels; `seeds`: of each side; what `estimate` says;
-        `corrected`: p after Holm's correction over the tests of a collection; `verdict`;
-        `missing`: why there is no effect.
+        One row per judgement: `COLUMNS`, `bound` and `sign`. `place` is the collection and split;
+        `compared` a formula; `systems` the runs' labels; `seeds` the seeds of each side;
+        `corrected` is p after Holm's correction over the tests of a collection; `missing` says why
+        there is no effect. The other columns are those of `estimate`, and the `verdict`.
     """
     tables = []
     names = [section.setting.partition(" (")[0] for section in comparison.sections]
@@ -274,7 +281,7 @@ def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> Da
 
 
 def count_from_bound(table: DataFrame) -> DataFrame:
-    """Effect and both ends of its interval, counted from the bound; above 0 is as claimed."""
+    """Measures effect and interval from the bound, so that values above 0 agree with the claim."""
     values = table[["effect", "low", "high"]].astype(float)
     bound, sign = table["bound"].astype(float), table["sign"].astype(int)
     return values.sub(bound, axis=0).mul(sign, axis=0)
@@ -290,7 +297,7 @@ def _judge(claim: Claim, section: Section, title: str) -> Iterator[Row]:
     if missing := [system for system, groups in named.items() if not groups]:
         place = f"{title} {first}".strip()
         yield row | {"place": place, "missing": f"no run of {', '.join(missing)}"}
-    for chosen in product(*named.values()):  # a system is compared with itself
+    for chosen in product(*named.values()):  # two sides of one system share a group
         groups = [dict(zip(named, chosen, strict=True))[side.system] for side in claim.sides]
         row["systems"] = " − ".join(group.label for group in groups)
         row["seeds"] = "; ".join(dict.fromkeys(group.seeds for group in groups))
@@ -303,14 +310,14 @@ def _judge(claim: Claim, section: Section, title: str) -> Iterator[Row]:
 
 
 def _name(group: Group) -> str:
-    """An XTR without its training alignment is T5-ColBERT (`experiment=xtr_k`)."""
+    """The system's name; an XTR without its training alignment is T5-ColBERT (`xtr_k`)."""
     run = group.runs[0]
     untrained = run.config.get("model", {}).get("training_alignment", True) is None
     return MVDR if run.system == "XTR" and untrained else run.system
 
 
 def tabulate_place(found: DataFrame, place: str) -> Table:
-    """The tested claims of one collection and split."""
+    """Tabulates the tested claims of one collection and split."""
     columns = ["verdict", "effect", "bound", "p", "units", "systems", "seeds", "source"]
     rows = []
     for row in found.itertuples():
@@ -322,7 +329,7 @@ def tabulate_place(found: DataFrame, place: str) -> Table:
 
 
 def draw_claims(table: DataFrame, title: str) -> Figure:
-    """A forest plot: effects with their intervals, counted from the bound; right is as claimed."""
+    """Draws a forest plot of effects from the bound; values right of 0 agree with the claim."""
     shown = table[table["missing"] == ""]
     several = shown.groupby("claim")["systems"].transform("nunique") > 1
     labels = shown["claim"].where(~several, shown["claim"] + ": " + shown["systems"])
@@ -335,7 +342,7 @@ def draw_claims(table: DataFrame, title: str) -> Figure:
 
 
 def format_claims(table: DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[str]:
-    """A table for each collection in Markdown, how to read it, and what is missing."""
+    """Formats a Markdown table for each collection, with an explanation and what is missing."""
     lines = ["# The papers' claims", "", escape_markdown(EXPLAINED), ""]
     for place, found in table[table["missing"] == ""].groupby("place", sort=False):
         lines += [*format_markdown(tabulate_place(found, place)), ""]

@@ -3,7 +3,7 @@
 Writes tables as `comparison.csv`, `.md` and `.tex`, figures, and the page `comparison.html`.
 """
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("compare", "analysis.compare:main")
@@ -57,7 +57,7 @@ from analysis.tables.significance import (
 from analysis.viewer.cases import AlignedRun, embed_cases, open_runs
 
 FIGURES = "comparison_figures"
-COLUMNS_AT_MOST = 6  # systems side by side in a summary; more are rows
+COLUMNS_AT_MOST = 6  # systems shown as columns of a summary; more are shown as rows
 SEEDS = "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries."
 MARKS = (
     f"Bold: the best value of a metric. *: it is better than every other system's, p < {LEVEL}; "
@@ -80,17 +80,16 @@ def compare(
     labels: Sequence[object] = (),
     make_way: bool = False,
 ) -> Comparison:
-    """Compares runs, writes the comparison's files, prints the tables and where the files are.
+    """Compares runs, writes the comparison's files, and prints the tables and the files' paths.
 
     Args:
-        runs: run folders, or folders that hold some (a sweep's).
+        runs: run folders, or folders that contain some (a sweep's).
         output: where the files go; by default a folder named after the runs, next to them.
-        mixed: show different collections or splits apart instead of refusing them.
-        logger: a Lightning logger, or the settings of one (conf/logger): a run of its own then.
-        paper: a paper's table to compare ours with, as `read_paper` takes it.
-        labels: what the systems are called, in the order of their runs.
-        make_way: where `output` holds a comparison of other runs, go into a folder within it;
-            otherwise that is an error.
+        mixed: show different collections or splits in separate sections instead of refusing them.
+        logger: a Lightning logger, or the settings of one (conf/logger), which starts a new run.
+        paper: a paper's table to compare with, as `read_paper` takes it.
+        labels: the systems' names, in the order of their runs.
+        make_way: use a subfolder if `output` holds a comparison of other runs, instead of raising.
 
     Returns:
         What was compared, with its `folder`.
@@ -118,12 +117,15 @@ def compare(
 
 @dataclass
 class SectionFindings:
-    """What the runs of a section say together.
+    """The results of comparing the runs of one section.
 
     Attributes:
-        table: the long table of its systems. effectiveness: intervals and tests.
-        gallery: its figures. agreement: of every two systems' alignments.
-        aligned: the runs whose cases can be shown. notes: why one cannot.
+        table: the long table of its systems.
+        effectiveness: intervals and tests.
+        gallery: its figures.
+        agreement: how far the alignments of every two systems agree.
+        aligned: the runs whose cases can be shown.
+        notes: why the cases of other runs cannot be shown.
     """
 
     section: Section
@@ -136,7 +138,7 @@ class SectionFindings:
 
     @property
     def summary(self) -> Table:
-        """The headlines of every system, which are columns unless there are too many."""
+        """The headline metrics of every system; systems are columns unless there are too many."""
         shown = self.table[self.table["headline"]]
         places = zip(shown["name"], shown["system"], strict=True)
         cells: dict[tuple[str, str], Cell | str] = {}
@@ -149,10 +151,10 @@ class SectionFindings:
 
 
 def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionFindings]:
-    """Draws, tests and opens what the runs left behind, section by section.
+    """Tests the runs' rankings, draws figures and opens stored alignments, section by section.
 
     Args:
-        directory: the comparison's; the figures go into `FIGURES` there.
+        directory: the comparison's folder; the figures go into its subfolder `FIGURES`.
     """
     several, findings = len(comparison.sections) > 1, []
     for number, section in enumerate(comparison.sections, start=1):
@@ -165,7 +167,7 @@ def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionF
                 if key in group.statistics
             }
         gallery = draw_comparison(section, directory / FIGURES, f"{number}_" if several else "")
-        # One seed of each system: an alignment is one run's own, not a mean.
+        # One seed of each system, since alignments of different runs are not averaged.
         aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
         table = tabulate(systems, tested.winners)
         agreement = compare_alignments(aligned)
@@ -179,14 +181,14 @@ def write_comparison(
     directory: Path,
     papers: Sequence[PaperTable] = (),
 ) -> list[Path]:
-    """Writes all files of a comparison but its figures; earlier ones are replaced.
+    """Writes all files of a comparison except its figures; earlier files are replaced.
 
     Args:
-        findings: of `examine_comparison`.
-        papers: tables of a paper next to ours, which come first on the page.
+        findings: as `examine_comparison` returns them.
+        papers: a paper's tables next to ours, which come first on the page.
 
     Returns:
-        The page, and the tables as Markdown and LaTeX.
+        The paths of the page and of the tables in Markdown and LaTeX.
     """
     parts = []
     for one in findings:
@@ -227,7 +229,7 @@ def write_comparison(
 def _write_numbers(
     comparison: Comparison, findings: Sequence[SectionFindings], directory: Path
 ) -> None:
-    """All numbers as CSV, a row for each system, and what is said of every two systems."""
+    """Writes CSV files: all numbers, one row per system, and the results for pairs of systems."""
     files: dict[str, list[Row]] = {"": [], "_tests": [], "_agreement": []}
     for one in findings:
         setting = {"setting": one.section.setting}
@@ -249,7 +251,8 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     """Draws MRR@10 of the rankings as bars, and exact match by IDF as curves.
 
     Args:
-        directory: where PNG and PDF go. prefix: of their names, where there are several sections.
+        directory: where the PNG and PDF files go.
+        prefix: of the file names, to tell several sections apart.
     """
     rows = [
         {"system": group.label, "key": key, "value": value}
@@ -260,7 +263,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     table, gallery = DataFrame(rows, columns=["system", "key", "value"]), Gallery(directory)
     bars = table[table["key"].str.fullmatch(r"(retrieve|rerank)/(.*/)?mrr@10")]
     systems = bars.groupby("key")["system"].transform("nunique")
-    bars = bars[systems >= min(2, len(section.groups))]  # of one alone it compares nothing
+    bars = bars[systems >= min(2, len(section.groups))]  # drops rankings that one system alone has
     if len(bars):
         caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
@@ -274,7 +277,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
 
 @styled
 def draw_effectiveness(table: DataFrame, title: str) -> Figure:
-    """A cluster of bars for each ranking, a bar for each system.
+    """Draws a cluster of bars for each ranking, with a bar for each system.
 
     Args:
         table: a row for each seed: `system`, `key`, `value`.
@@ -291,9 +294,9 @@ def draw_effectiveness(table: DataFrame, title: str) -> Figure:
 
 @styled
 def draw_exact_match(table: DataFrame, title: str) -> Figure:
-    """Exact-match rates of all systems against IDF, hard and soft, in both directions.
+    """Plots exact-match rates of all systems against IDF, hard and soft, in both directions.
 
-    Figures 2 and 3 of Wu et al. (§7.2), with every system in one plot.
+    These are Figures 2 and 3 of Wu et al. (§7.2), with all systems in each panel.
 
     Args:
         table: a row for each seed: `system`, `value` and the groups of `IDF_KEY`.
@@ -326,7 +329,7 @@ def _finish(grid: seaborn.FacetGrid, title: str) -> Figure:
 
 @contextmanager
 def open_logger(logger: Any, comparison: Comparison) -> Iterator[Any]:
-    """A logger as it is; from settings one with a run for the comparison, in its runs' group."""
+    """Yields the given logger, or builds one from settings, with a run in the runs' group."""
     if not isinstance(logger, Mapping):
         yield logger
         return

@@ -1,4 +1,4 @@
-"""What each token adds to the relevance: the terms of Eq. 1, summed by token."""
+"""What each token contributes to the relevance: the terms of Eq. 1, summed for each token."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,15 +16,15 @@ from gr_mvdr.relevance import Explanation, PairAlignment, divide
 SIDES = ("document", "query")
 DEPTHS = (1, 5, 10)
 KINDS = ("special", "punctuation", "stopword", "content")
-# Group of tokens → its values in the table.
+# Grouping of tokens → its values in the table.
 GROUPS = {"top": DEPTHS, "kind": KINDS, "idf": BIN_NAMES}
 
 
 def contributions(pairs: PairAlignment) -> tuple[Tensor, Tensor]:
     """Σ_hj S A / Z of every document token, Σ_hi S A / Z of every query token (gr_as_mvdr Eq. 1).
 
-    Both sum to the relevance. For a generative system's last layer this is Eq. 14: what its
-    cross-attention adds to the logits.
+    Each of the two sums to the relevance. For the last layer of a generative system this is Eq. 14:
+    what the layer's cross-attention adds to the logits.
 
     Args:
         pairs: B pairs.
@@ -38,21 +38,21 @@ def contributions(pairs: PairAlignment) -> tuple[Tensor, Tensor]:
 
 
 def top_shares(contribution: Tensor, depths: Sequence[int]) -> Tensor:
-    """(B, K) the share of Σ|c| that the k largest |c| of (B, M) carry; NaN where all are zero."""
+    """(B, K) the share of Σ|c| that the k largest |c| of (B, M) carry; NaN if all are zero."""
     ordered = contribution.abs().sort(-1, descending=True).values.cumsum(-1)
     places = torch.tensor([min(k, ordered.shape[-1]) - 1 for k in depths])
     return ordered[..., places] / ordered[..., -1:]
 
 
 def group_shares(contribution: Tensor, groups: Tensor, count: int) -> Tensor:
-    """The share of Σ|c| that each group of tokens carries.
+    """Computes the share of Σ|c| that each group of tokens carries.
 
     Args:
         contribution: (B, M) c, zero at padding.
         groups: (B, M) int64, the group of each token, below `count`.
 
     Returns:
-        (B, count) fp32, summing to one; NaN where everything is zero.
+        (B, count) fp32, summing to one; NaN if all contributions are zero.
     """
     size = contribution.abs()
     sums = size.new_zeros(len(size), count).scatter_add_(1, groups, size)
@@ -63,10 +63,10 @@ def group_shares(contribution: Tensor, groups: Tensor, count: int) -> Tensor:
 class Contribution(PairAnalysis):
     """How concentrated is the relevance, and which tokens carry it? (gr_as_mvdr Eq. 1, 14)
 
-    Shares of a pair's total absolute contribution in the last layer, means over pairs; beside each
-    the share of the text's tokens that carry it: equal numbers mean that these tokens matter as
-    much as any others. All real tokens count; special ones are a kind of their own and are in no
-    IDF bin, since no document's text holds them.
+    The table holds each group's share of a pair's total absolute contribution in the last layer,
+    averaged over pairs, and next to it the group's share of the text's tokens. If the two are
+    equal, these tokens matter as much as any others. All real tokens count; special tokens are a
+    kind of their own and belong to no IDF bin, since they occur in no document's text.
     """
 
     name, title = "contribution", "Relevance by token"
@@ -83,7 +83,7 @@ class Contribution(PairAnalysis):
         super().__init__(subject)
         kinds = subject.texts.kinds
         kind = torch.stack([getattr(kinds, name) for name in KINDS]).int().argmax(0)
-        # Special tokens have a bin behind the others, which no row of the table shows.
+        # Special tokens get an extra last bin, which the table does not show.
         bins = idf_bin(subject.texts.idf).masked_fill(kinds.special, len(BIN_NAMES))
         self.groups = {"kind": kind, "idf": bins}  # (V,) each
 
@@ -98,7 +98,7 @@ class Contribution(PairAnalysis):
                 yield frame.dropna()  # a pair without a match has no shares
 
     def _shares(self, values: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        """Group → (B, K) shares of its values in Σ|v|, for (B, M) values of tokens."""
+        """Returns grouping → (B, K) shares of Σ|v|, for (B, M) values v of tokens."""
         found = {"top": top_shares(values, DEPTHS)}
         for group, numbers in self.groups.items():
             count = len(GROUPS[group])
@@ -106,7 +106,7 @@ class Contribution(PairAnalysis):
         return found
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """The table, and of documents the shares that matter most."""
+        """Returns the table, and metrics of the most important shares on the document side."""
         table = mean_table(frame, ["side", "group", "value"], ["share", "tokens"], "pairs")
         table["value"] = [GROUPS[g][n - 1] for g, n in zip(table.group, table.value, strict=True)]
         share = table[table.side == "document"].set_index(["group", "value"]).share

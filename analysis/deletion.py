@@ -1,8 +1,8 @@
 """The deletion test: how much does the score fall without the most aligned tokens?
 
-If the alignment shows what a score is made of, a text without the tokens that contribute most to
-the relevance (Eq. 1; of a generative system Eq. 14, its last layer) loses more than one without as
-many random tokens. Every shortened text is encoded and scored again.
+If the alignment explains the score, deleting the tokens that contribute most to the relevance
+(Eq. 1; for generative systems Eq. 14, their last layer) lowers the score more than deleting as many
+random tokens. Every shortened text is encoded and scored again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,13 +30,14 @@ LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
 
 
 def without_tokens(ids: Tensor, mask: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
-    """Texts without some of their tokens, padded again.
+    """Removes tokens from texts and pads the texts again.
 
     Args:
-        ids: (B, L) int64; mask, removed: (B, L) bool.
+        ids: (B, L) int64.
+        mask, removed: (B, L) bool.
 
     Returns:
-        ids and mask (B, L'), L' ≤ L the longest that is left.
+        ids and mask (B, L'), where L' ≤ L is the length of the longest remaining text.
     """
     kept = mask & ~removed
     order = (~kept).long().argsort(dim=1, stable=True)
@@ -56,13 +57,15 @@ def strongest(values: Tensor, candidates: Tensor, k: int) -> Tensor:
 
 
 def removable(batch: PairBatch, pairs: PairAlignment, side: str, special: Tensor) -> Tensor | None:
-    """(B, L) bool: the tokens that may go, all but the special ones.
+    """(B, L) bool: the tokens that can be removed, which are all but the special tokens.
 
-    None where the system does not read this side token by token, so that no token has a vector of
-    its own: pooled texts, and identifiers in the place of documents.
+    Returns None if the system does not read this side token by token, as with pooled texts and with
+    identifiers instead of documents.
 
     Args:
-        batch: pairs; pairs: their alignment; side: "document" or "query".
+        batch: the pairs.
+        pairs: their alignment.
+        side: "document" or "query".
         special: ids of special tokens.
     """
     ids, mask = getattr(batch, f"{side}_ids"), getattr(batch, f"{side}_mask")
@@ -79,13 +82,14 @@ def removable(batch: PairBatch, pairs: PairAlignment, side: str, special: Tensor
 class Deletion(Analysis):
     """Deletes tokens of test queries and of their relevant documents.
 
-    A pair counts where a removable token is left; aligned and random tokens are removed from the
-    same pairs. Documents stay whole where a system does not read them token by token.
+    A pair counts if at least one removable token remains; aligned and random tokens are removed
+    from the same pairs. Documents are not shortened if the system does not read them token by
+    token.
 
     Args:
-        pairs: of test query and relevant document, at most.
+        pairs: the maximum number of pairs of a test query and a relevant document.
         removed: how many tokens are removed.
-        draws: random choices a pair.
+        draws: random choices per pair.
     """
 
     name, title = "deletion", "Deleting tokens"
@@ -115,8 +119,8 @@ class Deletion(Analysis):
 
     @torch.inference_mode()
     def finish(self) -> Findings:
-        """Metrics "document/aligned_4", "query/random_1": the mean fall in standard deviations of
-        the score over pairs; the table `deletion` and its figure.
+        """Returns metrics such as "document/aligned_4" and "query/random_1", the mean fall in
+        standard deviations of the score over pairs; the table `deletion` and its figure.
         """
         model, data = self.model.eval(), self.data
         _, batches = data.test_pairs(data.test_splits[0], self.pairs, _BATCH, covers=model.covers)
@@ -143,7 +147,7 @@ class Deletion(Analysis):
     def _falls(
         self, batch: PairBatch, scores: Tensor, special: Tensor
     ) -> Iterator[tuple[tuple[str, str, int], Tensor]]:
-        """Side, choice and number of tokens, and score minus score without them, of the pairs that
+        """Yields (side, choice, number of tokens) and the fall of the score, for the pairs that
         keep a removable token.
         """
         pairs = self.model.align(batch)
@@ -166,21 +170,21 @@ class Deletion(Analysis):
                     yield (side, name, k), scores[rows] - left.mean(0)
 
     def _score(self, batch: PairBatch, side: str, gone: Tensor) -> Tensor:
-        """(B,) scores of pairs without some tokens (B, L) bool of one side."""
+        """(B,) scores of the pairs without the tokens `gone` (B, L) bool of one side."""
         ids, mask = f"{side}_ids", f"{side}_mask"
         left = without_tokens(getattr(batch, ids), getattr(batch, mask), gone)
         return self.model.score(replace(batch, **dict(zip((ids, mask), left, strict=True))))
 
 
 def deletion_table(falls: Sequence[dict], scores: Sequence[float]) -> DataFrame:
-    """Mean falls and their standard errors, raw and in deviations of the scores.
+    """Averages the falls, with standard errors, raw and in standard deviations of the scores.
 
     Args:
-        falls: rows of side, removed, tokens and fall, one a pair.
-        scores: of all whole pairs; if all are equal, deviations are NaN.
+        falls: rows of side, removed, tokens and fall, one per pair.
+        scores: of all unshortened pairs; if all are equal, the deviations are NaN.
 
     Returns:
-        A row for each choice of tokens that two pairs or more have.
+        One row for each choice of tokens with at least two pairs.
     """
     places, keys = ["side", "removed", "tokens"], ["fall", "standard_error", "pairs"]
     groups = DataFrame(falls, columns=[*places, "fall"]).groupby(places, sort=False)["fall"]
@@ -200,7 +204,7 @@ CAPTION = (
 
 @styled
 def deletion_figure(table: DataFrame, title: str) -> Figure:
-    """A panel a side, a curve for each choice of tokens."""
+    """Plots a panel for each side, with a curve for each choice of tokens."""
     sides = table.groupby("side", sort=False)
     figure, panels = page_panels(title, len(sides))
     for axes, (side, rows) in zip(panels, sides, strict=True):

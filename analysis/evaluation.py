@@ -24,23 +24,25 @@ from models.base import System, Table
 QueryMetrics = dict[str, dict[str, float]]
 # The kernel's memory counters of this process; writing 5 to the second resets the peak.
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-# Queries whose latency is measured, one at a time, and those that a search is planned on.
+# How many queries the latency is measured on, one at a time, and how many plan a search.
 LATENCY_QUERIES, PLANNING_QUERIES = 50, 64
 
 
 def evaluate_retrieval(
     model: System, data: RetrievalDataModule, run: Path, depth: int
 ) -> dict[str, float]:
-    """End-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, returns `retrieve/…`.
+    """Evaluates end-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, returns `retrieve/…`.
 
-    The judgements are written next to the ranking, `retrieve*.qrels`: a later comparison of runs,
-    or trec_eval, needs nothing else.
+    The judgements are written next to the ranking as `retrieve*.qrels`, so that a later comparison
+    of runs, or trec_eval, needs no other file.
 
     Args:
-        model: its index is built. run: the run's folder. depth: documents a query.
+        model: its index is built.
+        run: the run's folder.
+        depth: documents per query.
 
     Returns:
-        Metrics of each test split; a split after the first adds its name.
+        Metrics of each test split; the names of a split after the first contain the split's name.
     """
     metrics = {}
     if model.plans_search:
@@ -59,14 +61,14 @@ def evaluate_retrieval(
 def evaluate_reranking(
     model: System, data: RetrievalDataModule, run: Path, forms: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Reranks the candidates in every form of the system: `rerank*.trec`, `rerank/…`.
+    """Reranks candidates in every form of the system: writes `rerank*.trec`, returns `rerank/…`.
 
     All forms are judged by `rerank*.qrels`, the judgements of the reranked queries.
 
     Args:
-        model, data, run: as `evaluate_retrieval`.
-        forms: name → arguments of `model.rerank`; the first form is the main one, the others add
-            their name to the metrics.
+        model, data, run: see `evaluate_retrieval`.
+        forms: name → arguments of `model.rerank`; the first form is the main one, and the metrics
+            of other forms contain the form's name.
     """
     metrics = {}
     for split in data.test_splits:
@@ -89,7 +91,7 @@ def _record(
     stage: str,
     form: str = "",
 ) -> dict[str, float]:
-    """Writes a ranking and its judgements; returns its means over queries and their groups."""
+    """Writes a ranking and its judgements; returns its means over queries and over groups."""
     further = "" if split == data.test_splits[0] else split
     place = [part for part in (stage, form, further) if part]
     ranking.write(run / ranking_file(*place), type(model).__name__)
@@ -110,15 +112,15 @@ def judge(
     queries: Table,
     further: Sequence[str] = (),
 ) -> QueryMetrics:
-    """The metrics of every query: the one place where a run, a study or an analysis judges.
+    """Computes the metrics of every query; runs, studies and analyses all judge rankings here.
 
-    If the collection says so (`data.drop_identical`), a query's own document never counts; to
-    judge a whole depth, search for one document more, see `drop_own_hits`.
+    If the collection asks for it (`data.drop_identical`), a query's own document never counts. To
+    judge `depth` documents, search for one more; see `drop_own_hits`.
 
     Args:
-        ranking: of any system; queries that it lacks count 0.
-        split, queries: whose judgements count.
-        further: metrics besides `data.metrics`.
+        ranking: of any system; missing queries count 0.
+        split, queries: the queries whose judgements count.
+        further: metrics in addition to `data.metrics`.
 
     Raises:
         ValueError: there is no query.
@@ -129,15 +131,16 @@ def judge(
 
 
 def average_metrics(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Metric → its mean over queries; {} of none."""
+    """Returns metric → its mean over queries, or {} if there are no queries."""
     return DataFrame(values.values() if isinstance(values, Mapping) else values).mean().to_dict()
 
 
 def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None = None) -> Ranking:
-    """The ranking without each query's own document, if the collection asks for that.
+    """Removes each query's own document from the ranking, if the collection asks for that.
 
     Args:
-        depth: documents kept of each query; the search was for `depth + data.drop_identical`.
+        depth: documents kept per query, after a search for `depth + data.drop_identical`; None =
+            all.
     """
     if not data.drop_identical:
         return ranking
@@ -149,15 +152,15 @@ def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None
 
 
 def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dict[str, float]:
-    """Latency of single queries, encoding included: median and 95th percentile in ms.
+    """Measures the latency of single queries, encoding included: median and 95th percentile in ms.
 
     Returns:
-        Flat metrics, "cost/…"; {} without test queries.
+        Flat metrics, "cost/…"; {} if there are no test queries.
     """
     if not data.test_splits:
         return {}
     queries = data.test_queries(data.test_splits[0])
-    depth += data.drop_identical  # what the search is planned for
+    depth += data.drop_identical  # the depth that the search is planned for
     times = []
     for row in range(min(LATENCY_QUERIES, len(queries))):
         query = queries.select([row])
@@ -171,7 +174,7 @@ def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dic
 
 
 def measure_index_bytes(folder: Path) -> int:
-    """Bytes of all files of an index folder."""
+    """Returns the total size of all files in an index folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -179,10 +182,10 @@ class StagePeaks:
     """Measures the peak memory of each stage, as the kernel counts it.
 
     Attributes:
-        metrics: bytes of the run and, with "/STAGE", of each stage: `cost/peak_memory_bytes`,
-            resident pages, also of mapped files (libraries, tables, the index);
-            `cost/own_memory_bytes`, without the file pages that are still mapped at the end of the
-            stage (Linux); `cost/gpu_memory_bytes`, tensors on the GPU.
+        metrics: bytes for the run and, with the suffix "/STAGE", for each stage.
+            `cost/peak_memory_bytes`: resident pages, including mapped files (libraries, tables, the
+            index). `cost/own_memory_bytes` (Linux): the same without the file pages that are
+            resident at the end of the stage. `cost/gpu_memory_bytes`: tensors on the GPU.
     """
 
     def __init__(self) -> None:
@@ -199,26 +202,26 @@ class StagePeaks:
 
 
 def release_memory() -> None:
-    """Returns freed memory to the system, which glibc keeps below memory that is in use."""
+    """Returns freed memory to the system; glibc holds it back below memory that is in use."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _begin() -> None:
-    with suppress(OSError):  # without it the peaks are those since the process began
+    with suppress(OSError):  # if this fails, peaks count from the start of the process
         _CLEAR.write_text("5")
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 
 
 def _peaks() -> dict[str, int]:
-    """Peaks in bytes since `_begin`."""
+    """Returns the peaks since `_begin`, in bytes."""
     try:
         lines = (line.split() for line in _STATUS.read_text().splitlines())
         sizes = {line[0]: 1024 * int(line[1]) for line in lines if line[-1] == "kB"}
         peak = sizes["VmHWM:"]
         peaks = {"peak_memory_bytes": peak, "own_memory_bytes": peak - sizes["RssFile:"]}
-    except (OSError, KeyError):  # another system than Linux
+    except (OSError, KeyError):  # not Linux
         unit = 1 if sys.platform == "darwin" else 1024
         peaks = {"peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
     if torch.cuda.is_available():

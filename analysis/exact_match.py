@@ -1,8 +1,8 @@
 """Exact term match in an alignment (Wu et al. §7.2, Figures 2 and 3).
 
-An alignment that is normalised over the other side says, for every token of the aligning side,
-how its attention is spread. The hard rate asks whether the strongest partner is the same token,
-the soft rate how much of the whole spread falls on partners that are the same token.
+An alignment that is normalised over the other side gives, for every token of the aligning side, a
+distribution over partners. The hard rate asks whether the strongest partner is the same token; the
+soft rate is the weight of all partners that are the same token.
 """
 
 from collections.abc import Iterator
@@ -46,15 +46,15 @@ from gr_mvdr.options import Count, check_choice, part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 MEASURES = ("hard", "soft")
-# The paper takes the softmax of a sparse A, which weighs all tokens but the chosen one alike;
-# "soft" is of the similarity behind it.
+# The paper takes the softmax of a sparse A, which gives every token but the chosen one the same
+# weight; our "soft" takes the softmax of the similarity instead.
 OF_A = "soft_of_a"
 PANELS = {"hard": "hard exact match", "soft": "soft exact match", OF_A: "soft, of A itself"}
-# Two public definitions exist: over every occurrence of a token, and only over those that have an
-# equal token to match, which is where the soft value is above HAS_MATCH.
+# Two public definitions exist: over every occurrence of a token, or only over occurrences that have
+# an equal token to match, recognised by a soft value above HAS_MATCH.
 DEFINITIONS = {"all": "all occurrences", "matched": "only where an equal token exists"}
 HAS_MATCH = 1e-6
-# (definition, tokens) → the suffix of the metric's name. Special tokens count in none of them.
+# (definition, tokens) → the suffix of the metric's name. Special tokens never count.
 SUFFIXES = {("all", "all"): "", ("matched", "all"): "_matched", ("all", "content"): "_content"}
 
 PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
@@ -68,10 +68,10 @@ def exact_match(
     query_mask: Tensor,
     direction: str,
 ) -> tuple[Tensor, Tensor]:
-    """Hard and soft exact match of every token of the aligning side (Wu et al. §7.2).
+    """Computes hard and soft exact match of every token of the aligning side (Wu et al. §7.2).
 
-    Leading axes broadcast, so that one set of ids may serve many heads: give ids and masks an
-    axis of size 1 there. A token whose row is zero matches nothing.
+    Leading axes broadcast: to use the same ids for many heads, give ids and masks an axis of size 1
+    there. A token whose weights are all zero matches nothing.
 
     Args:
         alignment: (..., M, N), any float type, already normalised over the other side.
@@ -84,7 +84,7 @@ def exact_match(
 
     Returns:
         hard: (..., N) or (..., M) bool, the aligned token (argmax) has the same id.
-        soft: the same shape, fp32, the sum of the alignment at equal ids, between 0 and 1.
+        soft: same shape, fp32, the sum of the alignment over equal ids, between 0 and 1.
         Both are False / 0 at padding.
     """
     check_choice("direction", direction, DIRECTIONS)
@@ -101,12 +101,13 @@ def exact_match(
 def find_matches(
     pairs: PairAlignment, description: StoreDescription, special: Tensor, units: Tensor
 ) -> Iterator[DataFrame]:
-    """A row for each aligning token of B pairs that is not special, in both directions.
+    """Yields a table for each direction, with a row for each aligning token that is not special.
 
-    Special tokens never align, but stay on the other side as something to align to.
+    Special tokens do not align, but other tokens may align to them.
 
     Args:
-        special: (V,) bool. units: (B,) int64, what intervals resample: the pair, or its query.
+        special: (V,) bool.
+        units: (B,) int64, the units that intervals resample: pairs, or their queries.
 
     Returns:
         Tables of `pair` (the unit), `token` (its id), `direction`, and the measures.
@@ -127,17 +128,17 @@ def find_matches(
 def summarise_matches(
     frame: DataFrame, description: StoreDescription, texts: Texts, over: str = ""
 ) -> Findings:
-    """The table `exact_match`, its metrics and boxes.
+    """Builds the table `exact_match`, its metrics and its boxplots.
 
-    In a bin, a rate averages over token types (a type's mean counts once, as in the paper's
-    boxplots); in the row "all" it averages over occurrences. Metrics are as
-    "query_to_document/hard" over all occurrences, with its interval hard_low and hard_high;
-    hard_matched over those with a match, hard_content over those of content tokens, hard/idf_2_4
-    over a bin's token types; hard_idf_correlation is Spearman's ρ of the types' rates and IDF.
+    In an IDF bin, a rate averages over token types (each type's mean counts once, as in the paper's
+    boxplots); in the row "all" it averages over occurrences. Metrics are named as follows:
+    "query_to_document/hard" is over all occurrences, with the interval hard_low to hard_high;
+    hard_matched is over occurrences with a match, hard_content over content tokens, hard/idf_2_4
+    over the token types of a bin; hard_idf_correlation is Spearman's ρ of the types' rates and IDF.
 
     Args:
         frame: all rows of `find_matches`.
-        over: what the pairs are if they are not the relevant ones; part of all names.
+        over: names the kind of pairs in all names, such as "candidates"; "" = relevant pairs.
     """
     measures = [name for name in PANELS if name in frame]
     bins, content = idf_bin(texts.idf).numpy(), texts.kinds.content.numpy()
@@ -207,7 +208,7 @@ class ExactMatch(PairAnalysis):
 
     def __init__(self, subject: Subject):
         super().__init__(subject)
-        self.heads: list[DataFrame] = []  # of a generative system's layers
+        self.heads: list[DataFrame] = []  # rates of each head, for generative systems only
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         special = self.texts.kinds.special
@@ -220,7 +221,7 @@ class ExactMatch(PairAnalysis):
         return find_matches(batch.layers[-1], self.description, special, units)
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """Tables `exact_match` and, of a generative system, `exact_match_heads`; their figures."""
+        """Returns `exact_match` and, for generative systems, `exact_match_heads`, with figures."""
         found = summarise_matches(frame, self.description, self.texts)
         if self.heads:
             by = ["layer", "head", "direction"]
@@ -232,10 +233,10 @@ class ExactMatch(PairAnalysis):
 
 
 def _head_sums(pairs: PairAlignment, direction: str, special: Tensor) -> dict[str, Tensor]:
-    """(B, H) sums over the tokens that count of each head's hard and soft match.
+    """(B, H) sums of each head's hard and soft match over the tokens that count.
 
-    Of document_to_query a head's alignment is its attention itself, of query_to_document the
-    attention's columns divided by their sums.
+    For document_to_query, a head's alignment is its attention itself; for query_to_document, it is
+    the attention with each column divided by its sum.
     """
     counted = aligning_words(pairs, direction, special)[:, None]
     sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
@@ -247,10 +248,10 @@ def _head_sums(pairs: PairAlignment, direction: str, special: Tensor) -> dict[st
 
 @part("analysis")
 class CandidateMatch(Analysis):
-    """`ExactMatch` over the candidates of queries, relevant or not: the paper's average (§7.2).
+    """`ExactMatch` over all candidates of queries, relevant or not, as in the paper (§7.2).
 
     Args:
-        queries: how many rerank queries of the first test split, evenly spread.
+        queries: the number of rerank queries, evenly spread over the first test split.
     """
 
     name = "exact_match"
@@ -290,7 +291,7 @@ GENERATIVE = (
 
 @styled
 def match_boxes(types: DataFrame, direction: str, title: str) -> Figure:
-    """Exact match of token types by IDF bin, as boxes, a panel a measure (Figures 2 and 3).
+    """Draws boxplots of token types' exact match by IDF, a panel per measure (Figures 2 and 3).
 
     Args:
         types: a row for each token type and definition: the measures, `idf_bin`, `counted`.
@@ -305,7 +306,7 @@ def match_boxes(types: DataFrame, direction: str, title: str) -> Figure:
         axes.set_xticks(range(len(labels)), labels)
         if measure == "hard":
             axes.set_ylim(-0.03, 1.03)
-        else:  # a softmax over a long text spreads thin: its own scale, from zero
+        else:  # a softmax over a long text has small weights, so the axis is scaled to the data
             axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
         token = f"IDF of the {ALIGNING[direction]} token (n = token types)"
         axes.set(title=PANELS[measure], xlabel=token, ylabel="rate of a token type")
@@ -321,7 +322,7 @@ HEADS = (
 
 @styled
 def head_map(table: DataFrame, title: str) -> Figure:
-    """Soft exact match of every head as a map, one panel a direction, from `exact_match_heads`."""
+    """Draws soft exact match of every head as a heat map, a panel per direction."""
     import seaborn
 
     figure = page_figure(title, max(1.2 + 0.22 * table["layer"].max(), PANEL_HEIGHT))
@@ -329,7 +330,7 @@ def head_map(table: DataFrame, title: str) -> Figure:
         rows = table[table["direction"] == direction].pivot(
             index="layer", columns="head", values="soft"
         )
-        # White is zero, so that a map of heads alike does not look like a map of contrasts.
+        # White is zero, so that small differences between heads do not look like contrasts.
         bar = {"label": "soft exact match"}
         seaborn.heatmap(rows, vmin=0, cmap="Blues", cbar_kws=bar, ax=axes)
         axes.tick_params(axis="y", rotation=0)

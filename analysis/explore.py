@@ -1,10 +1,10 @@
 """Explores finished runs on a local page: ``python -m analysis.explore runs=outputs/demo``.
 
-The page is served to this machine's browser alone: access checks, request parsing, and the verbs of
-`analysis.viewer.session`.
+The page is served only to browsers on this machine. This file holds the access checks and the
+request parsing; `analysis.viewer.session` holds the verbs.
 """
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("explore", "analysis.explore:main")
@@ -36,7 +36,7 @@ from gr_mvdr.files import describe_error
 from gr_mvdr.options import check_options, inspect_signature, make_printable
 
 ADDRESS, PORT, MORE_PORTS = "127.0.0.1", 8765, 50
-BODY = 2**20  # bytes of a request: two long documents
+BODY = 2**20  # bytes of a request, enough for two long documents
 STATIC = Path(__file__).parent / "viewer/static"
 HEADERS = MappingProxyType(
     {
@@ -56,13 +56,13 @@ VERBS = (
 
 
 def build_app(session: Session, port: int) -> ASGIApp:
-    """The page's files, and a session's verbs as POST `/api/VERB`.
+    """Serves the page's files, and the session's verbs as POST `/api/VERB`.
 
     A verb takes its arguments as a JSON object and returns JSON. Every error is
     {"error": "one line"}, with status 404 for an unknown name and 400 for a wrong argument.
 
     Args:
-        port: where it is served; requests for another host are refused.
+        port: the port of the server; requests for another host or port are refused.
     """
     routes = [
         *(Route(f"/api/{v}", _endpoint(getattr(session, v)), methods=["POST"]) for v in VERBS),
@@ -74,10 +74,10 @@ def build_app(session: Session, port: int) -> ASGIApp:
 
 
 class Guard:
-    """Passes on the requests of this machine's own page, and sets the headers of every answer.
+    """Passes on only requests from the explorer's own page, and sets the headers of every response.
 
-    Another site's script may send requests to 127.0.0.1, and its name may lead there (DNS
-    rebinding): the first has a foreign `Origin`, the second a foreign `Host`.
+    A script of another site may send requests to 127.0.0.1, or that site's name may resolve to
+    127.0.0.1 (DNS rebinding). The former has a foreign `Origin`, the latter a foreign `Host`.
     """
 
     def __init__(self, app: ASGIApp, port: int):
@@ -110,7 +110,7 @@ def _endpoint(verb: Callable[..., Any]) -> Callable[[Request], Awaitable[Respons
     async def endpoint(request: Request) -> Response:
         arguments = await _read(request)
         check_options(verb.__name__, signature, arguments, given=())
-        # Retrievers are thread-safe: a slow search delays no other request.
+        # Retrievers are thread-safe, so a slow search in a thread does not delay other requests.
         told = await run_in_threadpool(verb, **arguments)
         if isinstance(told, Picture):
             named = {"content-disposition": f'attachment; filename="{told.name}"'}
@@ -121,8 +121,8 @@ def _endpoint(verb: Callable[..., Any]) -> Callable[[Request], Awaitable[Respons
 
 
 async def _read(request: Request) -> dict[str, Any]:
-    """The JSON object that a request carries; numbers are finite, text is UTF-8."""
-    # A form of another site can send any type but this one without being asked for its origin.
+    """Parses the JSON object that a request carries; numbers must be finite and text UTF-8."""
+    # A form of another site cannot send this type: browsers would ask the server first (CORS).
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HTTPException(415, "Content-Type: must be application/json")
@@ -133,7 +133,7 @@ async def _read(request: Request) -> dict[str, Any]:
             raise HTTPException(413, f"the request must be ≤ {BODY:,} bytes")
     try:
         found = json.loads(content.decode())
-        # NaN is no JSON, and half of a surrogate pair is no letter: no tokeniser can read it.
+        # NaN is not JSON, and no tokeniser can read half of a surrogate pair.
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the request must be JSON ({describe_error(error)})") from None
@@ -156,10 +156,10 @@ def _error(line: str, status: int) -> Response:
 
 
 def open_port(port: int | None) -> socket.socket:
-    """A socket that listens on 127.0.0.1, and on no address that another machine can reach.
+    """Opens a socket that listens on 127.0.0.1 only, which no other machine can reach.
 
     Args:
-        port: None = 8765, or the next one that is free.
+        port: None = 8765, or the next free port.
 
     Raises:
         ValueError: the port is in use.
@@ -181,7 +181,8 @@ def serve(session: Session, listening: socket.socket, browse: bool = False) -> N
     """Serves a session until Ctrl-C.
 
     Args:
-        listening: of `open_port`. browse: open the page in the user's browser.
+        listening: the socket of `open_port`.
+        browse: open the page in the user's browser.
     """
     port = listening.getsockname()[1]
     address = f"http://{ADDRESS}:{port}/"
@@ -200,7 +201,7 @@ def main(config: DictConfig) -> None:
     if not (runs := named_folders(config.runs)):
         raise ValueError("runs=[]: must be folders of finished runs, such as runs=outputs/…")
     try:
-        with open_port(config.port) as listening:  # before the models are loaded: seconds
+        with open_port(config.port) as listening:  # fails at once, before the models are loaded
             serve(open_session(runs, config.trust), listening, config.open)
     except KeyboardInterrupt:
         pass

@@ -1,9 +1,9 @@
 """Writes a finished run for other libraries: ``python -m analysis.export run=outputs/…``.
 
-A Hugging Face folder, or with ``vectors=true`` the token vectors as arrays.
+Writes a Hugging Face folder or, with ``vectors=true``, the token vectors as arrays.
 """
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("export", "analysis.export:main")
@@ -52,33 +52,33 @@ from models.generative import GenerativeSystem
 from models.multi_vector import EncodedQueries, MultiVector
 from models.sentence_transformers import SIMILARITIES, find_obstacles, import_library
 
-# Pairs of the first test split, and how far scores may lie apart.
+# The check's number of pairs of the first test split, and the largest allowed difference of scores.
 PAIRS, TOLERANCE = 64, 1e-4
 ARRAYS_FORMAT = 1
-CARD = Path(__file__).with_name("model_card.md")  # its blocks of code run in their order
+CARD = Path(__file__).with_name("model_card.md")  # its code blocks run in the order given
 MANIFEST = "manifest.json"
-# Texts in a file, the fewest that xtr-warp reads together; texts in memory together.
+# Texts per file (the fewest that xtr-warp reads at once), and texts in memory at a time.
 _FILE, _BLOCK = 25_000, 500
 
 
 def export_run(
     run: Path | str, output: Path | str | None = None, check: bool = False, trust: bool = False
 ) -> Path:
-    """Writes the model of a run, as it was searched, and its model card.
+    """Writes the model that a run searched with, and its model card.
 
-    Documents that arrived after training have their identifiers, too.
+    Identifiers of documents that were added after training are included.
 
     Args:
         run: the folder of a run of `train.py`.
-        output: the folder to make; None = `export` in the run's.
-        check: score pairs of the run with sentence-transformers; another score stops the export.
-        trust: whether the run may name classes that are not this library's (docs/design.md).
+        output: the folder to create; None = `export` in the run's folder.
+        check: score pairs with sentence-transformers too; a different score stops the export.
+        trust: whether the run may name classes from outside this library (docs/design.md).
 
     Returns: the folder.
 
     Raises:
-        FileExistsError: it is there already.
-        FileNotFoundError: there is no such run, or no checkpoint in it.
+        FileExistsError: the folder exists already.
+        FileNotFoundError: there is no such run, or it has no checkpoint.
         UnfinishedRun: a part of the run is missing.
         ValueError: its system has no weights, this version cannot restore it, or the check fails.
     """
@@ -103,10 +103,12 @@ def export_run(
 
 
 def build_model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The README.md of an exported model: Markdown under a YAML header.
+    """Returns the README.md of an exported model: Markdown with a YAML header.
 
     Args:
-        run: finished; system: its model; tokenizer: its tokeniser.
+        run: the finished run.
+        system: its model.
+        tokenizer: its tokeniser.
     """
     is_multi_vector, generates = (isinstance(system, c) for c in (MultiVector, GenerativeSystem))
     lacking = find_obstacles(system, tokenizer) if is_multi_vector else []
@@ -118,7 +120,7 @@ def build_model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBas
         documents = '{"id": system.identifiers.document_ids}'
     elif getattr(system, "special_tokens", None):
         documents += '.add_column("title_tokens", [[], []])'
-    # A search that is not exact wants more tokens than two texts have.
+    # An approximate search needs more tokens than the two example texts have.
     inexact = is_multi_vector and system.search.mode != "exact"
     library = "sentence-transformers" if similarity else "transformers"
     values = {
@@ -141,7 +143,7 @@ def build_model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBas
 
 
 def _describe(run: Run) -> list[Table]:
-    """The data, what they were made of, the metrics, and where the model comes from."""
+    """Tabulates the data, their sources, the metrics, and how the model was made."""
     record, config, data = run.provenance, run.config, run.config.get("data", {})
     table = tabulate({run.system: join_intervals(run.metrics)})
     ranked = table[table["group"].isin(RANKED)]
@@ -166,7 +168,7 @@ def _describe(run: Run) -> list[Table]:
                 "BM25 candidates of a query": data.get("candidates"),
             },
         ),
-        # A file's name, not its path: the folder may be given away.
+        # Only file names, since the exported folder may be published.
         _list("Sources", **{Path(name).name: str(value) for name, value in sources.items()}),
         select(ranked, "section", "label", heading="Metrics", corner="task"),
         _list(
@@ -182,7 +184,7 @@ def _describe(run: Run) -> list[Table]:
 
 
 def _list(heading: str, **values: Any) -> Table:
-    """Names and what they are; a name without value is left out."""
+    """Tabulates names and their values; names without a value are left out."""
     texts = {
         (name, "value"): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in values.items()
@@ -194,13 +196,13 @@ def _list(heading: str, **values: Any) -> Table:
 def export_vectors(run: Path | str, output: Path | str | None = None, trust: bool = False) -> Path:
     """Writes the token vectors of a run's documents and test queries as arrays (docs/using.md).
 
-    Documents are read from the run's index; they are encoded where it has none.
+    Documents are read from the run's index; if the run has none, they are encoded.
 
-    Args: as of `export_run`; output: None = `vectors` in the run's folder.
+    Args: as in `export_run`; output: None = `vectors` in the run's folder.
 
     Returns: the folder.
 
-    Raises: as `export_run`; ValueError for a system without token vectors, or with keys.
+    Raises: as in `export_run`; ValueError for a system without token vectors, or with keys.
     """
     read = read_run(Path(run))
     folder = _check_new(output or read.path / "vectors")
@@ -209,12 +211,12 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
     if not isinstance(system, MultiVector):
         raise ValueError(f"vectors=true: {read.provenance['system']} has no token vectors")
     system.to("cuda" if torch.cuda.is_available() else "cpu")
-    # Nothing is searched: no inverted file is needed, and a system that only reranks has vectors.
+    # Nothing is searched, so no inverted file is needed; systems that only rerank have vectors too.
     system.search = replace(system.search, mode="exact", keep_query=1.0, keep_document=1.0)
     place = temporary_folder("vectors")
     finished.open_index(system, data.documents, place)
     queries = {}
-    for split in data.test_splits:  # none without judgements
+    for split in data.test_splits:  # empty if there are no judgements
         name = f"queries-{split}" if queries else "queries"
         queries[name] = system.encoded_queries(data.test_queries(split))
     with _new_folder(folder, read.path) as partial:
@@ -230,17 +232,17 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
 def write_token_arrays(
     system: MultiVector, queries: dict[str, EncodedQueries], folder: Path
 ) -> dict[str, Any]:
-    """Writes the indexed documents of a system and some queries, a block at a time.
+    """Writes a system's indexed documents and encoded queries, one block at a time.
 
     Args:
         system: it has a `TokenIndex`; deleted documents are left out.
-        queries: by the name of their folder, such as "queries".
+        queries: the name of their folder, such as "queries" → encoded queries.
         folder: exists and is empty.
 
-    Returns: what the manifest says.
+    Returns: the content of the manifest.
 
     Raises:
-        ValueError: its alignment is made of keys, which no engine has.
+        ValueError: the system aligns by separate keys, which no other engine supports.
     """
     store = system.searcher.store
     if "keys" in store.sizes:
@@ -271,12 +273,12 @@ def _pack(vectors: dict[str, TokenVectors], names: Sequence[str]) -> Iterator[Pa
 
 
 def _dtype(store: TokenStore) -> np.dtype:
-    """What codes stand for has no more digits than fp16 has."""
+    """fp32 if the store holds fp32; otherwise fp16, since codes are no more precise than fp16."""
     return np.dtype(np.float32 if store.dtype == "float32" else np.float16)
 
 
 def _write_texts(store: TokenStore, folder: Path, dtype: np.dtype) -> dict[str, int]:
-    """`folder` with the vectors, and next to it the ids and, where there are any, saliences."""
+    """Writes the vectors into `folder`, and the ids and any saliences next to it."""
     folder.mkdir()
     live = store.live.nonzero()[:, 0]
     counts = store.counts[live]
@@ -298,7 +300,7 @@ def _write_texts(store: TokenStore, folder: Path, dtype: np.dtype) -> dict[str, 
 def _write_blocks(
     file: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iterable[Tensor]
 ) -> None:
-    """A `.npy` file of a known shape, written block by block."""
+    """Writes a `.npy` file of a known shape, block by block."""
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with name_errors(file), file.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
@@ -314,7 +316,7 @@ def _check_new(folder: Path | str) -> Path:
 
 @contextmanager
 def _new_folder(folder: Path, run: Path) -> Iterator[Path]:
-    """`new_folder`; in the run no other command works then, which would remove its files."""
+    """Opens `new_folder`; inside a run, it claims the run so that no other command removes it."""
     in_run = folder.resolve().is_relative_to(run.resolve())
     with claim_folder(run) if in_run else nullcontext(), new_folder(folder) as partial:
         yield partial
@@ -323,16 +325,18 @@ def _new_folder(folder: Path, run: Path) -> Iterator[Path]:
 @torch.inference_mode()
 @quiet_libraries()
 def check_library(folder: Path, system: System, data: RetrievalDataModule) -> float:
-    """Scores pairs of test query and relevant document, from their texts.
+    """Scores test queries and relevant documents with sentence-transformers and with the system.
 
     Args:
-        folder: the exported one; system: what was exported; data: the run's.
+        folder: the exported folder.
+        system: the exported system.
+        data: the run's data.
 
-    Returns: the largest difference.
+    Returns: the largest difference of two scores.
 
     Raises:
-        ValueError: there is no test query, or the library cannot read such a system or differs by
-            more than `TOLERANCE`.
+        ValueError: there is no test query, the library cannot read the system, or a score differs
+            by more than `TOLERANCE`.
     """
     if not (folder / "modules.json").is_file():
         raise ValueError("check=true: sentence-transformers cannot read this system, use false")
@@ -352,7 +356,7 @@ def check_library(folder: Path, system: System, data: RetrievalDataModule) -> fl
         model.encode_document(documents, show_progress_bar=False),
     )
     difference = float((theirs - ours).abs().max())
-    if not difference <= TOLERANCE:  # nor NaN
+    if not difference <= TOLERANCE:  # also true for NaN
         raise ValueError(
             f"check=true: sentence-transformers differs by {difference:.1e} from the run's scores, "
             f"must be ≤ {TOLERANCE:.0e}"

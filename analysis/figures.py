@@ -1,7 +1,7 @@
 """The style of figures, and the list of a run's figures with their captions.
 
-Colours are Okabe and Ito's, which people with any colour vision can distinguish. Sizes are those of
-the ACM's two-column page.
+Colours are Okabe and Ito's palette, which readers with any colour vision can distinguish. Sizes
+follow the ACM's two-column page.
 """
 
 import re
@@ -41,11 +41,11 @@ styled = matplotlib.rc_context(STYLE)  # decorates a function that draws
 
 LIST = "figures.json"
 _NAME = re.compile(r"[\w-][\w.=+ -]*")
-DOTS = 200  # an inch in a PNG: sharp on screens of high resolution
+DOTS = 200  # per inch of a PNG: sharp on high-resolution screens
 
 
 def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
-    """An empty figure as wide as a page, with a line above its panels."""
+    """Creates an empty figure as wide as a page, with a title above its panels."""
     figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
     if title:  # a "$" in it would otherwise start a formula
         figure.suptitle(title, fontsize=9, parse_math=False)
@@ -55,11 +55,12 @@ def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
 def page_panels(
     title: str, number: int, height: float = PANEL_HEIGHT, across: int = 3, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels in rows, as wide as a page: no panel is too narrow for its texts.
+    """Creates a page-wide figure of panels in rows, each panel wide enough for its labels.
 
     Args:
-        title: the line above. height: of a row, in inches.
-        across: panels in a row at most: two where a panel's labels need half a page.
+        title: the title above all panels.
+        height: height of a row, in inches.
+        across: the maximum number of panels in a row; use 2 if labels need half a page.
         options: of `Figure.subplots`.
     """
     rows = max(1, -(-number // across))
@@ -73,9 +74,10 @@ def page_panels(
 
 
 def turn_crowded_labels(figure: Figure) -> None:
-    """Turns the labels of a horizontal axis upright where they would lie on each other.
+    """Turns the labels of a horizontal axis upright if they would overlap.
 
-    The figure becomes higher by what they then need, so that its panels keep their height.
+    The figure becomes taller by the space that the labels need, so that its panels keep their
+    height.
     """
     figure.draw_without_rendering()  # computes the positions of the labels
     needed = 0.0  # inches
@@ -89,7 +91,7 @@ def turn_crowded_labels(figure: Figure) -> None:
 
 
 def legend_below(figure: Figure, columns: int) -> None:
-    """One legend for all panels, of everything that has a label, each label once."""
+    """Draws one legend for all panels below the figure, with each label once."""
     labelled = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
     handles = list({label: handle for pairs in labelled for handle, label in pairs}.values())
     for axes in figure.axes:
@@ -102,10 +104,10 @@ BOXES = "Boxes span the quartiles, the line is the median, the diamond the mean.
 
 
 def draw_boxes(axes: Axes, frame: DataFrame, **columns: Any) -> None:
-    """Boxes of a long table: quartiles, median, whiskers and the mean as a diamond; no outliers.
+    """Draws boxplots of a long table, with the mean as a diamond and without outliers.
 
     Args:
-        columns: the columns `x`, `y` and `hue`; `order` of the values of x.
+        columns: the names of the columns for `x`, `y` and `hue`; `order` of the values of x.
     """
     import seaborn
 
@@ -131,12 +133,13 @@ def forest_figure(
     axis: str = "",
     apart: float = 0,
 ) -> Figure:
-    """Values with their intervals: a panel a place, a row a name, a mark a series.
+    """Draws values with intervals: a panel per place, a row per name, a marker per series.
 
     Args:
         table: `place`, `name`, `series`, `value`, `low` and `high`; the first name is at the top.
-        looks: series → colour and marker. axis: what the values are.
-        apart: how much of a row's height its series share; 0 = they lie on one line.
+        looks: series → colour and marker.
+        axis: label of the horizontal axis.
+        apart: the share of a row's height over which its series are spread; 0 = all on one line.
     """
     names, places = [*table["name"].unique()[::-1]], table.groupby("place", sort=False)
     height = 1.2 + 0.26 * max(1, len(names))
@@ -160,13 +163,13 @@ def forest_figure(
 
 @dataclass(frozen=True)
 class GalleryEntry:
-    """One figure: `name`.png and `name`.pdf are in the list's folder.
+    """One figure; `name`.png and `name`.pdf lie in the list's folder.
 
     Attributes:
         name: file name without suffix.
         title: a heading.
-        caption: a sentence on how to read it.
-        case: True for a single pair, False for an analysis.
+        caption: how to read the figure.
+        case: True if it shows a single pair, False if it shows an analysis.
     """
 
     name: str
@@ -180,7 +183,7 @@ class Gallery:
 
     Args:
         directory: where figures and their list go.
-        keep: go on with a list that exists, instead of replacing it.
+        keep: extend an existing list instead of replacing it.
     """
 
     def __init__(self, directory: Path, keep: bool = False):
@@ -189,11 +192,11 @@ class Gallery:
 
     @property
     def paths(self) -> list[Path]:
-        """The PNGs, in order."""
+        """The paths of the PNG files, in order."""
         return [self.directory / f"{entry.name}.png" for entry in self.entries]
 
     def add(self, figure: Figure, entry: GalleryEntry) -> None:
-        """Saves a figure and notes how to read it; it replaces one of the same name."""
+        """Saves a figure and lists it; a figure with the same name is replaced."""
         save_figure(figure, self.directory, entry.name)
         self.entries = [other for other in self.entries if other.name != entry.name] + [entry]
         write_json(self.directory / LIST, [asdict(entry) for entry in self.entries])
@@ -203,11 +206,11 @@ def save_figure(figure: Figure, directory: Path, name: str) -> Path:
     """Writes `name`.png and `name`.pdf (temporary name, then renamed); returns the PNG's path."""
     directory.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        # Scripts that the font lacks show as boxes; a warning for each character helps nobody.
+        # Characters that the font lacks show as boxes; one warning per character does not help.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         turn_crowded_labels(figure)
         for kind in ("pdf", "png"):
-            # Without a date equal figures are equal files.
+            # Without a date, equal figures are equal files.
             metadata = {"CreationDate": None} if kind == "pdf" else None
             look = {"dpi": DOTS, "bbox_inches": "tight", "metadata": metadata}
             with new_file(directory / f"{name}.{kind}") as partial:
@@ -216,7 +219,7 @@ def save_figure(figure: Figure, directory: Path, name: str) -> Path:
 
 
 def read_gallery(directory: Path) -> list[GalleryEntry]:
-    """The figures of a run in their order; none if nothing was drawn.
+    """Reads the list of a run's figures, in order; it is empty if nothing was drawn.
 
     Raises:
         ValueError: the list is broken, or names a file outside its folder.
