@@ -316,7 +316,7 @@ def _check_new(folder: Path | str) -> Path:
 
 @contextmanager
 def _new_folder(folder: Path, run: Path) -> Iterator[Path]:
-    """Opens `new_folder`; inside a run, it claims the run so that no other command removes it."""
+    """Opens `new_folder`; in a run, claims the run, so that no other command removes the files."""
     in_run = folder.resolve().is_relative_to(run.resolve())
     with claim_folder(run) if in_run else nullcontext(), new_folder(folder) as partial:
         yield partial

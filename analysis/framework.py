@@ -1,15 +1,15 @@
 """Does the framework hold? What each path of the decoder adds to a logit (gr_as_mvdr §8).
 
-The paper reads rel(d, q) off the last layer's cross-attention alone (Eq. 5, 11–14) and drops the
-rest. With the scales of the layer norms held at their values, the logit is an exact sum over paths,
-so the dropped part can be measured. A path's share is its direct one: what later layers pass on of
-an earlier cross-attention counts as theirs.
+The paper derives rel(d, q) from the last layer's cross-attention alone (Eq. 5, 11–14) and drops the
+rest. If the scales of the layer norms are held fixed, the logit is an exact sum over paths, so the
+dropped part can be measured. A path's share is its direct contribution: what later layers pass on
+from an earlier cross-attention is attributed to the later layers.
 
-Every real target token counts, the end token included: the system predicts and scores it.
+Every real target token counts, including the end token, which the system predicts and scores.
 
-`FrameworkRanking` measures what the simplifications cost in reranking (Appendix A): the paper goes
-from log p(d | q) (Eq. 8) to the sum of logits (Eq. 11) and on to the last layer's cross-attention
-(Eq. 14).
+`FrameworkRanking` measures what these simplifications cost in reranking (Appendix A): the paper
+replaces log p(d | q) (Eq. 8) by the sum of logits (Eq. 11), and then by the last layer's
+cross-attention (Eq. 14).
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
 from models.base import System, Table
 
-# Kinds of path that every layer has: the table adds a row for the sum over layers.
+# Kinds of path that exist in every layer; the table adds a row with their sum over layers.
 LAYERED = ("self_attention", "cross_attention", "feed_forward")
 KINDS = ("embedding", *LAYERED, *CONSTANTS)
 PANELS = {
@@ -45,18 +45,19 @@ PANELS = {
     "absolute_share": "absolute size,\nover tokens",
 }
 _BATCH = 16  # pairs
-# A variance this small against the mean square is rounding.
+# A variance below this share of the mean square is rounding error.
 _CONSTANT = 1e-12
 
 
 class PathShares:
-    """How much of the logits comes through each path, over tokens and over means of pairs' tokens.
+    """Measures how much each path contributes to the logits, over tokens and over pairs.
 
-    The latter are what distinguishes pairs; as means they do not depend on the targets' lengths.
+    A pair's value is the mean over its tokens, which does not depend on the target's length. The
+    pairs' values show what distinguishes pairs.
     """
 
     def __init__(self) -> None:
-        self.tokens: list[Tensor] = []  # (n, P + 1) fp64 paths and logits of tokens, a batch each
+        self.tokens: list[Tensor] = []  # per batch: (n, P + 1) fp64 paths and logit of each token
         self.pairs: list[Tensor] = []
 
     def update(self, paths: Tensor, logits: Tensor, mask: Tensor) -> None:
@@ -67,8 +68,8 @@ class PathShares:
         self.pairs.append(means[mask.any(1)])
 
     def table(self, names: Sequence[str]) -> DataFrame | None:
-        """A row for each path, and one for each kind of `LAYERED`, the sum over its layers; None
-        without a token.
+        """Returns a row for each path, and for each kind in `LAYERED` the sum over its layers;
+        None if there is no token.
         """
         tokens, pairs = torch.cat(self.tokens), torch.cat(self.pairs)
         if not len(tokens):
@@ -85,7 +86,7 @@ class PathShares:
 def covariance_shares(both: Tensor) -> Tensor:
     """(P,) cov(part, total) / var(total) of (n, P + 1) parts and their total; they sum to 1.
 
-    Negative where a part works against the others; NaN where totals do not vary.
+    A share is negative if the part works against the others; all are NaN if totals do not vary.
     """
     centred = both - both.mean(0)
     covariance = centred.T @ centred[:, -1]
@@ -96,7 +97,7 @@ def covariance_shares(both: Tensor) -> Tensor:
 def absolute_shares(both: Tensor) -> Tensor:
     """(P,) mean of |part| / Σ |parts| of (n, P + 1) parts and their total; they sum to 1."""
     sizes = both[:, :-1].abs()
-    # The clamp counts a total whose parts are all zero as zero for each part.
+    # With the clamp, a row of zeros has shares of zero.
     return sizes.div(sizes.sum(1, keepdim=True).clamp(min=1e-300)).mean(0)
 
 
@@ -169,13 +170,14 @@ class Framework(Analysis):
 class QueryPaths(Analysis):
     """Through which paths does a query change the logits? (gr_as_mvdr §8)
 
-    Most of a logit says how well a token follows the tokens before it, whatever the query. The
-    same target after another query shows the rest: the difference of a token's logits is the sum
-    of the differences of its paths, each with the layer norms' scales of its own pass.
+    Most of a logit says how well a token follows the tokens before it, whatever the query is.
+    Scoring the same target after another query isolates the rest: the difference of a token's two
+    logits is the sum of the differences of its paths, where each pass uses its own layer norms'
+    scales.
 
     Args:
-        pairs: how many test pairs of the first test split. A pair's other query is that of the
-            pair half a batch further.
+        pairs: the number of test pairs of the first test split. A pair's other query comes from the
+            pair half a batch later.
     """
 
     name = "framework"
@@ -237,7 +239,7 @@ CHANGES = (
 
 @styled
 def share_bars(table: DataFrame, total: str) -> Figure:
-    """A bar for each path in three panels: its shares in a total, of `PathShares.table`."""
+    """Draws three panels of `PathShares.table` with a bar for each path's share in a total."""
     figure = page_figure(height=0.9 + 0.19 * len(table))
     colours = [COLOURS[KINDS.index(path_kind(name))] for name in table.index]
     for axes, (share, title) in zip(
@@ -258,10 +260,10 @@ NAMES = ("last_layer", "all_layers", "logits", "log_prob")
 
 
 def relevances(explanation: Explanation) -> dict[str, Tensor]:
-    """Each name of `NAMES` → (B,) fp64, a sum over the target tokens of each pair.
+    """Returns, for each of `NAMES`, (B,) fp64 sums over the target tokens of each pair.
 
-    "last_layer": rel(d, q) of Eq. 14. "all_layers": the same for every layer's cross-attention,
-    added up. "logits": Σ e·h (Eq. 11). "log_prob": log p(d | q) (Eq. 8).
+    "last_layer": rel(d, q) of Eq. 14. "all_layers": the sum of Eq. 14 over the cross-attention of
+    all layers. "logits": Σ e·h (Eq. 11). "log_prob": log p(d | q) (Eq. 8).
     """
     layers = [pairs.relevance.double() for pairs in explanation.layers]
     paths = explanation.decoder
@@ -272,10 +274,10 @@ def relevances(explanation: Explanation) -> dict[str, Tensor]:
 def candidate_batches(
     model: System, data: RetrievalDataModule, split: str, queries: Table
 ) -> Iterator[tuple[list[tuple[int, int]], PairBatch]]:
-    """All candidates that the model knows (gr_as_mvdr §6.3), in batches of similar length.
+    """Yields all candidates that the model covers (gr_as_mvdr §6.3), in batches of similar length.
 
     Yields:
-        Of each pair the rows of its query and its document, and the pairs' batch.
+        (query row, document row) of each pair, and the batch of these pairs.
     """
     row = {name: number for number, name in enumerate(data.documents["id"][:])}
     candidates = data.list_candidates(split, queries)
@@ -295,12 +297,12 @@ def candidate_batches(
 class FrameworkRanking(Analysis):
     """How well do Eq. 14, Eq. 11 and log p(d | q) rerank, and how far do they agree?
 
-    Each is taken as the sum over target tokens, as in the paper, and as their mean: log p falls
-    with every further token, so sums favour short documents. Other systems than generative ones
-    rank by the relevance itself.
+    Each is taken as the sum over target tokens, as in the paper, and as their mean, since log p
+    falls with every further token and sums therefore favour short documents. Only systems that
+    generate documents are measured; others rank by the relevance itself.
 
     Args:
-        queries: how many rerank queries of the first test split, evenly spread.
+        queries: the number of rerank queries, evenly spread over the first test split.
     """
 
     name = "framework"
@@ -344,7 +346,7 @@ class FrameworkRanking(Analysis):
 
     @torch.inference_mode()
     def _scores(self) -> DataFrame | None:
-        """A row for each candidate: query, document, and the scores "NAME/FORM"."""
+        """Returns a row for each candidate: query, document, and the scores "NAME/FORM"."""
         model, data, parts = self.model.eval(), self.data, []
         queries, documents = self.queries["id"][:], data.documents["id"][:]
         for pairs, batch in candidate_batches(model, data, self.split, self.queries):

@@ -1,6 +1,6 @@
 """Fuses the rankings of finished runs: ``python -m analysis.fuse runs='[outputs/a,outputs/b]'``."""
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("fuse", "analysis.fuse:main")
@@ -26,9 +26,9 @@ from gr_mvdr.files import VERSION, new_folder, write_json, write_text
 from gr_mvdr.options import check_choice
 from gr_mvdr.progress import track
 
-MAIN = ""  # the main split, as the names of a run's files leave it out
+MAIN = ""  # the main split, whose name a run's file names omit
 MERGE = "merge"
-# Method → what tables call it, where the fusion is called after its method.
+# Method → its name in tables; "" if the fusion is not named after its method.
 METHODS = {
     "rrf": "RRF",
     "isr": "ISR",
@@ -38,17 +38,20 @@ METHODS = {
     "weighted": "",
     MERGE: "",
 }
-STEPS = 10  # of a weight from 0 to 1 where weights are chosen
-SMALLEST = 1e-9  # what scores are divided by at least
+STEPS = 10  # steps of a weight from 0 to 1 when weights are chosen
+SMALLEST = 1e-9  # the smallest divisor of scores
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is fused: the rankings of a finished run, or a TREC file.
+    """One input of a fusion: the rankings of a finished run, or a TREC file.
 
     Attributes:
-        name: what it is called. path: as the user gave it.
-        rankings: by split. qrels: by split, as far as there are some. run: None of a file.
+        name: its name in tables.
+        path: as the user gave it.
+        rankings: split → ranking.
+        qrels: split → judgements, for the splits that have some.
+        run: None for a TREC file.
     """
 
     name: str
@@ -60,14 +63,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Fusion:
-    """How rankings become one.
+    """A method that fuses several rankings into one.
 
     Attributes:
-        method: one of `METHODS`. norm: see `normalise`; rrf and isr read ranks alone. k: of rrf.
-        weights: of "weighted", one for each part. depth: documents kept of a query.
+        method: one of `METHODS`.
+        norm: see `normalise`; rrf and isr use only ranks.
+        k: the constant of rrf.
+        weights: for "weighted", one for each part.
+        depth: documents kept per query.
 
     Raises:
-        ValueError: another method.
+        ValueError: the method is unknown.
     """
 
     method: str = "rrf"
@@ -80,14 +86,15 @@ class Fusion:
         check_choice("method", self.method, METHODS)
 
     def __call__(self, rankings: Sequence[Ranking]) -> Ranking:
-        """One ranking of all queries that any of the given ones has.
+        """Fuses rankings into one of all queries that occur in any of them.
 
         Raises:
-            ValueError: a document of two shards; weights that are missing, or not as many as parts.
+            ValueError: a document is in two shards, a ranking is empty, or the weights are missing
+                or not as many as the rankings.
         """
         if self.method == MERGE:
             return _merge(rankings).top(self.depth)
-        # Best first; documents of a score −inf were not found.
+        # Best first; a document with score −inf was not found.
         parts = [
             {(q, d): s for q in one.query_ids for d, s in one.scores(q).items() if isfinite(s)}
             for one in rankings
@@ -100,7 +107,7 @@ class Fusion:
         return Ranking(rows).top(self.depth)
 
     def _fuse(self, parts: Sequence[pd.Series]) -> pd.Series:
-        """(query, document) → its score, from those in each part."""
+        """Computes (query, document) → its fused score, from its scores in each part."""
         scores = pd.concat(parts, axis=1)  # NaN where a part did not find the document
         ranks = pd.concat([one.groupby(level=0).cumcount() + 1 for one in parts], axis=1)
         match self.method:
@@ -133,10 +140,11 @@ def normalise(scores: pd.DataFrame, ranks: pd.DataFrame, norm: str | None) -> pd
     Args:
         scores, ranks: a row for each query and document, a column for each part; NaN where the part
             did not find the document.
-        norm: "min-max": from 0 to 1; "max": divided by the largest; "sum": from 0, divided by their
-            sum; "zmuv": mean 0, variance 1; "rank": from 1, falling evenly with the rank; "borda":
-            as "rank" over the documents of all parts, those that a part did not find sharing what
-            is left; None: as they are.
+        norm: "min-max": scaled to [0, 1]; "max": divided by the largest score; "sum": shifted to a
+            minimum of 0 and divided by the sum; "zmuv": mean 0, variance 1; "rank": 1 for the first
+            rank, falling evenly with the rank; "borda": as "rank", but over the documents of all
+            parts, where documents that a part did not find share the remaining points evenly; None:
+            unchanged.
     """
 
     def of_query(table: pd.DataFrame, measure: str, **options: Any) -> pd.DataFrame:
@@ -165,7 +173,7 @@ def normalise(scores: pd.DataFrame, ranks: pd.DataFrame, norm: str | None) -> pd
 
 
 def _merge(rankings: Sequence[Ranking]) -> Ranking:
-    """The rankings of parts of one corpus as that of the whole, by their scores."""
+    """Merges the rankings of a corpus' shards into one of the whole corpus, by score."""
     merged: dict[str, dict[str, float]] = {}
     for ranking in rankings:
         for query in ranking.query_ids:
@@ -187,20 +195,21 @@ def fuse(
     metric: str = "mrr@10",
     metrics: Sequence[str] | None = None,
 ) -> Path:
-    """Fuses rankings split by split, writes them like a run, and prints the parts and the fusion.
+    """Fuses rankings split by split, writes the fusion like a run, and prints all metrics.
 
     Args:
         runs: folders of finished runs over one collection, or TREC runs.
         output: the new folder; None = named after the method and the runs, next to them.
-        qrels: judgements of the main split, in the place of those that the runs left.
+        qrels: judgements of the main split, which replace the runs' judgements.
         tune: the split on which the weights of "weighted" are chosen, by `metric`.
-        metrics: of the table; None = those that the runs were measured by.
+        metrics: the table's metrics; None = the metrics of the runs.
 
     Returns:
-        The folder. With judgements `analysis.compare` reads it like any run's.
+        The folder. If there are judgements, `analysis.compare` reads it like a run's folder.
 
     Raises:
-        FileNotFoundError, FileExistsError, ValueError: runs, options or a place that do not fit.
+        FileNotFoundError, FileExistsError, ValueError: the runs, the options or the output folder
+            are not valid.
     """
     parts = read_parts(runs, qrels)
     if fusion.method == MERGE:
@@ -223,12 +232,12 @@ def fuse(
 
 
 def read_parts(paths: Sequence[Path | str], qrels: Path | str | None = None) -> list[Part]:
-    """Reads what is to be fused.
+    """Reads the runs and TREC files that are to be fused.
 
     Raises:
         FileNotFoundError: there is no such folder or file.
-        ValueError: fewer than two, an unfinished run, a broken file, runs over different
-            collections or judgements.
+        ValueError: there are fewer than two, a run is unfinished, a file is broken, or the runs
+            have different collections or judgements.
     """
     if len(paths) < 2:
         raise ValueError(f"runs=[{', '.join(map(str, paths))}]: must be two or more to be fused")
@@ -270,11 +279,12 @@ def _read_part(path: Path) -> Part:
 def check_shards(parts: Sequence[Part]) -> None:
     """Raises ValueError unless the parts are all shards of one corpus, searched by one system.
 
-    A system whose scores need the whole corpus cannot be searched over a shard in the first place
-    (`System.scores_need`). Of TREC files nothing is known, which a line says.
+    A system whose scores need the whole corpus cannot search a shard in the first place
+    (`System.scores_need`). TREC files cannot be checked; a printed line says so.
 
     Raises:
-        ValueError: runs that are not of shards, not of all, or that differ in more.
+        ValueError: a run is not over a shard, a shard is missing, or the runs differ in other
+            options.
     """
     runs = [part.run for part in parts if part.run]
     if not runs:
@@ -295,7 +305,7 @@ def check_shards(parts: Sequence[Part]) -> None:
 def place_fusion(
     parts: Sequence[Part], fusion: Fusion, tune: str | None, output: Path | str | None
 ) -> Path:
-    """The folder of a fusion: the user's, or one that the same command finds again."""
+    """Returns the folder of a fusion: the user's, or one whose name identifies the command."""
     if output is not None:
         if Path(output).exists():
             raise FileExistsError(f"output={output}: exists, must be a new folder")
@@ -308,10 +318,10 @@ def place_fusion(
 def choose_weights(
     parts: Sequence[Part], fusion: Fusion, split: str, metric: str
 ) -> tuple[float, ...]:
-    """The weights, in steps of a tenth that sum to one, that are best on a validation split.
+    """Chooses the weights that are best on a validation split: tenths that sum to one.
 
     Raises:
-        ValueError: another method; no such split; weights that are given as well.
+        ValueError: the method is not "weighted", weights are given, or there is no such split.
     """
     if fusion.method != "weighted" or fusion.weights is not None:
         raise ValueError(f"tune={split}: must be null but for method=weighted without part_weights")
@@ -333,7 +343,7 @@ def choose_weights(
 
 
 def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
-    """What tables call it: "RRF (BM25 + T5-ColBERT)", "0.3 BM25 + 0.7 T5-ColBERT"."""
+    """The fusion's name in tables: "RRF (BM25 + T5-ColBERT)", "0.3 BM25 + 0.7 T5-ColBERT"."""
     if fusion.method == MERGE:
         return parts[0].run.system if parts[0].run else "merged"
     if fusion.method == "weighted":
@@ -343,7 +353,7 @@ def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
 
 
 def measure(part: Part, qrels: Mapping[str, Qrels], names: Sequence[str]) -> dict[str, float]:
-    """Flat metrics of a part's rankings, "retrieve/mrr@10", "retrieve/SPLIT/mrr@10"."""
+    """Computes a part's flat metrics: "retrieve/mrr@10", "retrieve/SPLIT/mrr@10"."""
     return {
         "/".join(filter(None, ("retrieve", split, name))): value
         for split, judged in qrels.items()
@@ -358,11 +368,11 @@ def write_fusion(
     metrics: Mapping[str, float],
     replaced: bool = False,
 ) -> None:
-    """Writes rankings and judgements, and what makes the folder one of a finished run.
+    """Writes rankings and judgements, and the other files of a finished run's folder.
 
     Args:
-        metrics: with none, there are no judgements, and no `metrics.json`.
-        replaced: whether a folder that is there is taken for an earlier result of the same command.
+        metrics: empty without judgements; then no `metrics.json` is written.
+        replaced: whether an existing folder is replaced, as an earlier result of this command.
     """
     runs = [part.run for part in parts if part.run]
     made = asdict(fusion) | {"runs": [str(part.path) for part in parts]}
@@ -373,7 +383,7 @@ def write_fusion(
     if runs:
         shared = ("collection", "splits", "sources", "text_fields")
         record |= {key: value for key, value in runs[0].provenance.items() if key in shared}
-    if runs and fusion.method == MERGE:  # the system's own run, over all documents
+    if runs and fusion.method == MERGE:  # merged shards are the system's run over all documents
         record["paradigm"] = runs[0].provenance.get("paradigm", "")
         whole = runs[0].config["data"] | {"shard": None}
         config = runs[0].config | {"data": whole, "fusion": made}

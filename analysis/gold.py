@@ -1,15 +1,15 @@
-"""An alignment, and what a search generates, against the tokens that answer the question.
+"""Compares alignments and generated identifiers with the tokens that answer the question.
 
 The almanac knows which characters of a relevant document answer its query ("gold") and which state
 what the query gives ("evidence"; docs/data.md). A document token is aligned if its strength, the
 largest A_ij over the query's tokens, reaches a threshold or is among the k largest. Tokens of equal
-strength share the places that are left to them, so every number is the expectation over their
-order: constant strengths are a random choice. Och and Ney (2003): the sure tokens S answer the
-question; the possible ones P also state what it gives.
+strength share the remaining places, so every number is an expectation over their random order;
+constant strengths are a random choice. In the terms of Och and Ney (2003), the sure tokens S answer
+the question, and the possible tokens P also include those that state what the question gives.
 
 Special tokens do not count on either side: an end token that attracts every other token says
-nothing about where the answer is. Pairs whose document is not read as its text (a docid, pooled
-vectors) are left out.
+nothing about where the answer is. Pairs are left out if their document is not read as text (docids,
+pooled vectors).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -53,21 +53,21 @@ COLUMNS = ("gold", "evidence")
 def find_gold_tokens(
     data: RetrievalDataModule, split: str, pairs: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Tensor]:
-    """Where the documents of some pairs answer their queries.
+    """Finds the tokens with which the documents of some pairs answer their queries.
 
-    A token counts if one of its characters is in a span. Tokens around a text never count, nor do
-    those that `document_length` cuts off, nor a title's.
+    A token counts if one of its characters is in a span. The template's tokens around a text, a
+    title's tokens, and tokens beyond `document_length` never count.
 
     Args:
-        split: that the queries belong to.
-        pairs: (query id, relevant document id), as of `data.test_pairs`.
+        split: the queries' split.
+        pairs: (query id, relevant document id), as from `data.test_pairs`.
 
     Returns:
-        For each pair whose answer is among the tokens that are kept: (2, m) bool, the tokens that
-        answer the question, and those that state what it gives. m counts the tokens as in a batch,
-        those around the text included. {} where the collection knows no answers, where documents
-        are read without their text or cleaned, which moves the spans, or where the tokeniser
-        cannot say which characters a token covers (ByT5's).
+        For each pair whose answer is not cut off: (2, m) bool, the tokens that answer the question,
+        and the tokens that state what it gives. m is the document's length in a batch, including
+        the tokens around the text. {} if the collection has no answers, if documents are read
+        without their text or cleaned (which moves the spans), or if the tokeniser does not map
+        tokens to characters (ByT5).
     """
     queries = data.queries(split)
     known = set(COLUMNS) <= set(queries.column_names)
@@ -86,9 +86,9 @@ def find_gold_tokens(
 
 
 def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.ndarray]:
-    """For each document (m, 2): the characters [start, end) of its `text` that a token covers.
+    """Returns, for each document, (m, 2) the characters [start, end) of `text` that a token covers.
 
-    Those of a title before the text are negative; the tokens around a text cover none.
+    Positions in a title before the text are negative; the tokens around a text cover nothing.
     """
     before, after = len(data.template.document), len(data.template.suffix)
     room = data.document_length - before - after
@@ -104,7 +104,7 @@ def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.
 
 
 def _select(data: RetrievalDataModule, names: Collection[str]) -> Dataset:
-    """The rows of some documents."""
+    """Selects the rows of some documents."""
     rows = [row for row, name in enumerate(data.documents["id"][:]) if name in names]
     return data.documents.select(rows)
 
@@ -118,11 +118,11 @@ def _inside(characters: np.ndarray, spans: Sequence[Mapping[str, int]]) -> Tenso
 
 
 MEASURES = ("precision", "recall", "possible_precision", "possible_recall", "aer")
-# A softmax over a long text spreads thin, cross-attention does not: the thresholds cover both.
+# A softmax over a long text has small weights, cross-attention large ones: thresholds cover both.
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 DEPTHS = (1, 2, 3, 5, 10, 20)
 MAXIMUM_LAYERS = 4  # more curves in a panel cannot be distinguished
-# What tokens are compared with, and the columns of the table.
+# Gold tokens that an alignment is compared with → columns of the table.
 GOLDS = {
     "the answer": ("recall", "precision"),
     "the answer and what is given": ("possible_recall", "possible_precision"),
@@ -131,30 +131,33 @@ LABELS = {"own": "its own alignment", "softmax": "softmax of similarity"}
 
 
 def strength(alignment: Tensor, query_mask: Tensor) -> Tensor:
-    """(…, M) max_j A_ij, how strongly the query's tokens align each document token.
+    """(…, M) max_j A_ij: how strongly each document token is aligned.
 
     Args:
-        alignment: (…, M, N), not negative; query_mask: (…, N) bool, the query tokens that count.
+        alignment: (…, M, N), not negative.
+        query_mask: (…, N) bool, the query tokens that count.
     """
     return (alignment * query_mask.unsqueeze(-2)).amax(-1)
 
 
 def at_thresholds(strengths: Tensor, mask: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """(…, T, M) fp32, 1 where a document token is aligned at a threshold θ: strength ≥ θ.
+    """(…, T, M) fp32, 1 if a document token is aligned at a threshold θ: strength ≥ θ.
 
     Args:
-        strengths: (…, M); mask: (…, M) bool, the document tokens that count.
+        strengths: (…, M).
+        mask: (…, M) bool, the document tokens that count.
     """
     least = torch.tensor(thresholds, dtype=strengths.dtype, device=strengths.device)
     return ((strengths.unsqueeze(-2) >= least.unsqueeze(-1)) & mask.unsqueeze(-2)).float()
 
 
 def at_top(strengths: Tensor, mask: Tensor, depths: Sequence[int]) -> Tensor:
-    """How likely each document token is among the k strongest, ties in random order.
+    """Returns the probability that a token is among the k strongest, with ties in random order.
 
     Args:
-        strengths: (…, M); mask: (…, M) bool, the document tokens that count.
-        depths: T values of k; a document with fewer tokens aligns them all.
+        strengths: (…, M).
+        mask: (…, M) bool, the document tokens that count.
+        depths: T values of k; in a document with fewer tokens, all are aligned.
 
     Returns:
         (…, T, M) fp32 from 0 to 1, summing to min(k, number of tokens).
@@ -170,15 +173,16 @@ def at_top(strengths: Tensor, mask: Tensor, depths: Sequence[int]) -> Tensor:
 
 
 def measure(aligned: Tensor, answer: Tensor, evidence: Tensor) -> dict[str, Tensor]:
-    """Precision, recall and alignment error rate of aligned tokens A (Och and Ney 2003).
+    """Computes precision, recall and alignment error rate of aligned tokens A (Och and Ney 2003).
 
-    precision |A∩S| / |A| and recall |A∩S| / |S|, of the answer; possible_precision |A∩P| / |A| and
-    possible_recall |A∩P| / |P|; a precision is NaN if nothing is aligned.
-    AER = 1 − (|A∩S| + |A∩P|) / (|A| + |S|), which is 0 for any A between S and P.
+    precision |A∩S| / |A| and recall |A∩S| / |S| are over the answer, possible_precision
+    |A∩P| / |A| and possible_recall |A∩P| / |P| over the possible tokens; precisions are NaN if
+    nothing is aligned. AER = 1 − (|A∩S| + |A∩P|) / (|A| + |S|), which is 0 if S ⊆ A ⊆ P.
 
     Args:
         aligned: (…, T, M) from 0 to 1, zero at tokens that do not count.
-        answer: (…, M) bool, S, at least one token of each; evidence: (…, M) bool.
+        answer: (…, M) bool, S, with at least one token in each row.
+        evidence: (…, M) bool; P is the union of answer and evidence.
 
     Returns:
         (…, T) fp32 each.
@@ -196,12 +200,12 @@ class GoldAlignment(PairAnalysis):
     """Precision, recall and alignment error rate (Och and Ney 2003), means over pairs with gold.
 
     A precision is averaged over the pairs in which something is aligned. Each layer and direction
-    is measured, heads averaged. A multi-vector or lexical system is read as the softmax of its
-    similarity, and by its own A with columns that sum to one.
+    is measured, averaged over heads. For a multi-vector or lexical system, two alignments are
+    measured: the softmax of its similarity, and its own A with columns that sum to one.
 
-    The metric `aer` is cross-fitted: the pairs with even numbers in the store are measured at the
-    threshold that is best for those with odd numbers, and the reverse. `align_all_aer` needs no
-    alignment: every token that counts is aligned.
+    The metric `aer` is cross-fitted: pairs with even numbers in the store are measured at the
+    threshold that is best for pairs with odd numbers, and vice versa. `align_all_aer` is a baseline
+    that aligns every token that counts.
     """
 
     name, title = "gold", "Gold alignments"
@@ -237,7 +241,7 @@ class GoldAlignment(PairAnalysis):
         if not answer.any():
             return
 
-        # With equal strengths the k strongest are a random choice; every threshold takes them all.
+        # With equal strengths, the k strongest are a random choice, and thresholds select all.
         found = [("random", "", 0, torch.ones(real.shape))]
         paradigm, name = self.description.paradigm, "own" if self.generative else "softmax"
         for layer, pairs in enumerate(batch.layers, start=1):
@@ -255,7 +259,7 @@ class GoldAlignment(PairAnalysis):
             yield table[answer.any(1).numpy()[table["pair"] - first]]
 
     def _gold(self, pairs: PairAlignment, first: int) -> Tensor:
-        """(2, B, M) bool, answer and evidence; no token of a pair without gold of its length."""
+        """(2, B, M) bool, answer and evidence; all False if a pair has no gold of its length."""
         found = torch.zeros(2, *pairs.document_ids.shape, dtype=torch.bool)
         for row, length in enumerate(pairs.document_mask.sum(1).tolist()):
             gold = self.texts.gold.get(tuple(self.pairs[first + row]))
@@ -264,7 +268,7 @@ class GoldAlignment(PairAnalysis):
         return found
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """Metrics of the last layer, a table and curves."""
+        """Returns metrics of the last layer, a table and curves."""
         keys = ["alignment", "direction", "layer", "selection"]
         table = frame.groupby(keys)[list(MEASURES)].mean()
         flat, name = {}, "own" if self.generative else "softmax"
@@ -294,7 +298,7 @@ class GoldAlignment(PairAnalysis):
 
 
 def fitted_error(frame: DataFrame) -> float:
-    """The mean AER of pairs, each half at the other half's best threshold; NaN with one half."""
+    """The mean AER, each half of the pairs at the other's best threshold; NaN if one is empty."""
     errors = frame[frame["selection"] <= len(THRESHOLDS)].pivot(
         index="pair", columns="selection", values="aer"
     )
@@ -316,7 +320,7 @@ CAPTION = (
 
 @styled
 def gold_figure(table: DataFrame, title: str) -> Figure:
-    """A column a direction, a row a kind of gold, a curve a layer or kind of alignment."""
+    """Plots a column per direction, a row per kind of gold, a curve per layer or alignment."""
     figure, top = page_figure(title, 2 * PANEL_HEIGHT), table[table["selection"] == "top"]
     layers = sorted(set(top["layer"]) - {0})  # the first layer, the last, and some between them
     shown = [layers[number] for number in spread_numbers(len(layers), MAXIMUM_LAYERS)]
@@ -349,7 +353,8 @@ def occurrences(document: Tensor, identifier: Sequence[int]) -> Tensor:
     """(m,) bool: the document's tokens that belong to an occurrence of the identifier.
 
     Args:
-        document: (m,) int64; identifier: token ids, without an end token.
+        document: (m,) int64.
+        identifier: token ids, without an end token.
     """
     covered = torch.zeros(len(document), dtype=torch.bool)
     size = len(identifier)
@@ -361,14 +366,14 @@ def occurrences(document: Tensor, identifier: Sequence[int]) -> Tensor:
 
 @part("analysis")
 class DecodedIdentifiers(Analysis):
-    """Searches with test queries and looks for what was generated in the relevant documents.
+    """Searches with test queries and locates the generated identifiers in relevant documents.
 
-    Where an identifier occurs in the relevant document's own tokens (an n-gram, a title), its
-    tokens can be compared with those that answer the question; docids that are not text occur
-    nowhere. The identifiers are the sequences that the search ended with.
+    If an identifier occurs in the relevant document's own tokens (an n-gram, a title), its tokens
+    can be compared with the tokens that answer the question; docids that are not text occur
+    nowhere. The identifiers are the sequences in the search's final beam.
 
     Args:
-        queries: test queries at most, spread evenly over the first test split.
+        queries: the maximum number of test queries, evenly spread over the first test split.
     """
 
     name = "gold"
@@ -401,10 +406,10 @@ class DecodedIdentifiers(Analysis):
         self.queries = spread(self.data.test_queries(self.split), queries)
 
     def finish(self) -> Findings:
-        """Metrics "decoded/…" over all identifiers: "found", the share of pairs whose document
-        holds one, and means over these of precision and recall; "best_…", the same for the most
-        probable identifier; and "random_precision", the answers' share of a document. Nothing
-        without gold, and for docids that are not text.
+        """Returns metrics "decoded/…": over all identifiers, "found" is the share of pairs whose
+        document contains one, and precision and recall are means over these pairs; "best_…" is the
+        same for the most probable identifier; "random_precision" is the answer's share of a
+        document's tokens. Returns nothing without gold, and for docids that are not text.
         """
         grades = self.data.judgements(self.split, self.queries)
         queries = self.queries["id"][:]
@@ -435,14 +440,14 @@ class DecodedIdentifiers(Analysis):
         return Findings(named(f"{self.name}/decoded", flat))
 
     def _documents(self, pairs: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
-        """(m,) int64 tokens of documents as they are in a batch, those around included."""
+        """Returns (m,) int64 tokens of each document as in a batch, with the template's tokens."""
         read, length = self.data.template.read_document, self.data.document_length
         rows = _select(self.data, {document for _, document in pairs})
         return {row["id"]: torch.tensor(read(row["tokens"], length)) for row in rows}
 
     @torch.inference_mode()
     def _decoded(self) -> dict[str, list[list[int]]]:
-        """For each query its identifiers without end tokens, the most probable first."""
+        """Returns each query's identifiers, without template tokens, the most probable first."""
         model, decoded = self.model.eval(), {}
         around = {*model.template.target, model.template.stop}
         for start in track(range(0, len(self.queries), _SEARCHED), "decoding identifiers"):

@@ -1,24 +1,25 @@
 """Kernelised relevance: Σ S ⊙ softmax as inner products of features (gr_as_mvdr Lemma 5.2, App. C).
 
-With a feature map φ for which φ(x)ᵀφ(y) ≈ exp(xᵀy), with F(x) = value φ(key)ᵀ and
-p_i = Σ_j φ(d_i)ᵀφ(q_j) (Eq. 25):
+Let φ be a feature map with φ(x)ᵀφ(y) ≈ exp(xᵀy), F(x) = value φ(key)ᵀ, and
+p_i = Σ_j φ(d_i)ᵀφ(q_j) (Eq. 25). Then
 
     rel(d, q) = Σ_ij d_iᵀ q_j softmax(d_iᵀ Q)_j ≈ Σ_i 1/p_i tr(F(d_i)ᵀ Σ_j F(q_j))
 
-No document token meets a query token in it. Feature maps here return log φ, since features of long
-vectors overflow or underflow any float. A factor that a document token's features share cancels in
-its row, and a factor of one feature on one side cancels against its inverse on the other. So every
-row is scaled to a largest feature of 1, and p_i ≥ 1.
+Apart from p_i, this compares no document token with a query token. Feature maps here return log φ,
+since features of long vectors overflow or underflow any float. A factor shared by all features of a
+document token cancels in its row, and a factor of one feature on one side cancels against its
+inverse on the other side. So every row is scaled to a largest feature of 1, and p_i ≥ 1.
 
-By the trace inequality the lemma continues to rel(d, q) ≤ Σ_ij 1/(p̂_i p̂_j) ‖F(d_i)‖ ‖F(q_j)‖, with
-‖F‖² = tr(FᵀF). It does not define p̂; here p̂_i = p_i and p̂_j = 1, for which it is exact.
+By the trace inequality, the lemma continues with rel(d, q) ≤ Σ_ij 1/(p̂_i p̂_j) ‖F(d_i)‖ ‖F(q_j)‖,
+where ‖F‖² = tr(FᵀF). The lemma does not define p̂; here p̂_i = p_i and p̂_j = 1, for which it is
+exact.
 
-A multi-vector system may align in another way; here it has the softmax of the lemma, and no
-salience.
+A multi-vector system may use another alignment; this analysis gives it the softmax of the lemma,
+without salience.
 
-But for the weights 1/p_i the sum over i is an inner product of a document's vector and a query's,
-which a maximum inner product search can find. The paper leaves this open. p_i depends on the query,
-so retrieval replaces it by its mean over a sample of queries.
+Apart from the weights 1/p_i, the sum over i is an inner product of a document vector and a query
+vector, which maximum inner product search could handle. The paper leaves this open. Since p_i
+depends on the query, retrieval replaces it by its mean over a sample of queries.
 """
 
 from collections import defaultdict
@@ -54,7 +55,7 @@ LogFeatures = Callable[[Tensor], Tensor]
 
 DEPTH = 10  # documents that MRR@10 looks at
 _SAMPLE = 256  # queries whose mean normaliser replaces a query's own
-_PAIRS, _DOCUMENTS = 8, 32  # at once
+_PAIRS, _DOCUMENTS = 8, 32  # batch sizes
 _SOFTMAX = Scoring(Softmax("document_to_query"))
 PANELS = {
     "error": "relative error",
@@ -65,7 +66,7 @@ LINES = {"elu": "elu + 1", "uniform": "all weights equal", "exact": "softmax its
 
 
 def log_elu_features(vectors: Tensor) -> Tensor:
-    """(…, l) log φ of φ = elu + 1, one feature a dimension.
+    """(…, l) log φ of φ = elu + 1, one feature per dimension.
 
     The paper writes φ = elu(·) (Lemma 5.2), which is negative at negative numbers: p_i of Eq. 25
     could be zero or negative. elu + 1 is positive.
@@ -74,7 +75,7 @@ def log_elu_features(vectors: Tensor) -> Tensor:
 
 
 def log_uniform_features(vectors: Tensor) -> Tensor:
-    """(…, 1) log φ, φ = 1: every query token weighs the same. The baseline without a softmax."""
+    """(…, 1) log φ for φ = 1, which weights all query tokens equally: the baseline."""
     return torch.zeros_like(vectors[..., :1])
 
 
@@ -85,14 +86,15 @@ def log_random_features(vectors: Tensor, projections: Tensor) -> Tensor:
     (Choromanski et al., *Rethinking Attention with Performers*, Lemma 2).
 
     Args:
-        vectors: (…, l); projections: (m, l) ω.
+        vectors: (…, l).
+        projections: (m, l) ω.
     """
     half_norm = vectors.square().sum(-1, keepdim=True) / 2
     return vectors @ projections.to(vectors).T - half_norm - log(len(projections)) / 2
 
 
 def orthogonal_projections(count: int, size: int, seed: int) -> Tensor:
-    """(count, size) fp64 Gaussian ω, orthogonal to one another within blocks of `size` rows.
+    """(count, size) fp64 Gaussian ω, mutually orthogonal within blocks of `size` rows.
 
     Each row on its own is N(0, I); orthogonal rows lower the variance (Choromanski et al.,
     Theorem 2).
@@ -101,14 +103,14 @@ def orthogonal_projections(count: int, size: int, seed: int) -> Tensor:
     blocks = -(-count // size)
     gaussian = torch.randn(blocks, size, size, generator=generator, dtype=torch.float64)
     directions, upper = torch.linalg.qr(gaussian)
-    # With the signs of R's diagonal the directions are uniform.
+    # Multiplying by the signs of R's diagonal makes the directions uniform.
     directions = directions * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     lengths = torch.randn(count, size, generator=generator, dtype=torch.float64).norm(dim=-1)
     return directions.flatten(0, 1)[:count] * lengths.unsqueeze(-1)
 
 
 def feature_maps(size: int, features: Sequence[int], seed: int = 0) -> dict[str, LogFeatures]:
-    """Name → log φ of vectors of `size`: a constant, elu + 1, random features of each number."""
+    """Returns name → log φ for vectors of `size`: constant, elu + 1, and random features."""
     maps: dict[str, LogFeatures] = {"uniform": log_uniform_features, "elu": log_elu_features}
     for count in features:
         projections = orthogonal_projections(count, size, seed)
@@ -117,10 +119,11 @@ def feature_maps(size: int, features: Sequence[int], seed: int = 0) -> dict[str,
 
 
 def query_mass(logarithms: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_j φ(q_j), each feature scaled by a factor that documents have to take over.
+    """Computes Σ_j φ(q_j), each feature divided by a factor that documents must multiply by.
 
     Args:
-        logarithms: (…, N, m) log φ of keys; mask: (…, N) bool.
+        logarithms: (…, N, m) log φ of the queries' keys.
+        mask: (…, N) bool.
 
     Returns:
         (…, 1, m) the factors' logarithms, and (…, m, 1) the scaled sum.
@@ -131,10 +134,13 @@ def query_mass(logarithms: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def query_vectors(values: Tensor, logarithms: Tensor, mask: Tensor, shift: Tensor) -> Tensor:
-    """(…, k, m) Ψ(q) = Σ_j F(q_j), scaled by a factor of the query's own (no ranking changes).
+    """(…, k, m) Ψ(q) = Σ_j F(q_j), scaled by a factor of each query, which changes no ranking.
 
     Args:
-        values: (…, N, k); logarithms: (…, N, m); mask: (…, N) bool; shift: of `query_mass`.
+        values: (…, N, k).
+        logarithms: (…, N, m).
+        mask: (…, N) bool.
+        shift: from `query_mass`.
     """
     logarithms = (logarithms - shift).masked_fill(~mask.unsqueeze(-1), -torch.inf)
     return values.transpose(-1, -2) @ (logarithms - logarithms.amax((-2, -1), keepdim=True)).exp()
@@ -146,7 +152,10 @@ def document_vectors(
     """(…, k, m) Φ(d) = Σ_i F(d_i) / p_i, with p_i = φ(d_i)ᵀ mass.
 
     Args:
-        values: (…, M, k); logarithms: (…, M, m); mask: (…, M) bool; shift, mass: of `query_mass`.
+        values: (…, M, k).
+        logarithms: (…, M, m).
+        mask: (…, M) bool.
+        shift, mass: from `query_mass`.
     """
     logarithms = logarithms + shift
     features = (logarithms - logarithms.amax(-1, keepdim=True)).exp()
@@ -154,11 +163,11 @@ def document_vectors(
 
 
 def kernel_relevance(factors: Factors, log_features: LogFeatures) -> Tensor:
-    """(B,) Σ_h Σ_i 1/p_i tr(F(d_i)ᵀ Σ_j F(q_j)), heads summed (Lemma 5.2, Eq. 25).
+    """(B,) Σ_h Σ_i 1/p_i tr(F(d_i)ᵀ Σ_j F(q_j)), summed over heads (Lemma 5.2, Eq. 25).
 
     Args:
-        factors: of B pairs; padding may hold anything finite.
-        log_features: log φ of the keys.
+        factors: of B pairs; padding may hold any finite value.
+        log_features: computes log φ of the keys.
     """
     documents, queries = factors.document_mask[:, None], factors.query_mask[:, None]
     logarithms = log_features(factors.query_keys)
@@ -172,7 +181,7 @@ def kernel_relevance(factors: Factors, log_features: LogFeatures) -> Tensor:
 def log_trace_bound(factors: Factors, log_features: LogFeatures) -> Tensor:
     """(B,) log Σ_h Σ_ij 1/p_i ‖F(d_i)‖ ‖F(q_j)‖ ≥ log |`kernel_relevance`| (Lemma 5.2).
 
-    ‖F(x)‖ = ‖value‖ ‖φ(key)‖. A logarithm, since the bound may be larger than any float.
+    ‖F(x)‖ = ‖value‖ ‖φ(key)‖. The logarithm is returned since the bound may overflow any float.
     """
 
     def log_norms(values: Tensor, logarithms: Tensor) -> Tensor:
@@ -188,7 +197,7 @@ def log_trace_bound(factors: Factors, log_features: LogFeatures) -> Tensor:
 
 
 def softmax_relevance(factors: Factors) -> Tensor:
-    """(B,) what is estimated: Σ S ⊙ softmax of keys over query tokens, heads summed (Eq. 16)."""
+    """(B,) the exact value: Σ S ⊙ softmax of keys over query tokens, summed over heads (Eq. 16)."""
     masks = factors.document_mask[:, None], factors.query_mask[:, None]
     keys = similarity(factors.document_keys, factors.query_keys)
     weights = Softmax("document_to_query")(keys, *masks)
@@ -196,7 +205,7 @@ def softmax_relevance(factors: Factors) -> Tensor:
 
 
 def squared_key_norm(factors: Factors) -> Tensor:
-    """(B,) mean of ‖d_i + q_j‖² over the pair's keys and heads: sets how many features it takes."""
+    """(B,) mean of ‖d_i + q_j‖² over keys and heads; determines how many features are needed."""
     squares, means = [], []
     for side in ("document", "query"):
         mask = getattr(factors, f"{side}_mask")[:, None, :, None].double()
@@ -215,14 +224,14 @@ def kernel_rankings(
     features: Sequence[int],
     depth: int = DEPTH,
 ) -> dict[str, Ranking]:
-    """The best documents of each query by every feature map, and by the softmax itself ("exact").
+    """Ranks all documents by every feature map, and by the softmax itself ("exact").
 
-    All documents are encoded once more, in small groups of which only scores are kept.
+    All documents are encoded again, in small groups; only their scores are kept.
 
     Args:
         documents, queries: column tables with `id` and `tokens`.
         sample: queries whose mean normaliser replaces each query's own.
-        depth: documents a query.
+        depth: documents kept per query.
     """
 
     def encoded(table: Table) -> tuple[TokenVectors, Sequence[str]]:
@@ -264,14 +273,15 @@ def keys_of(texts: TokenVectors) -> Tensor:
 class Kernel(Analysis):
     """How well does a kernel replace the alignment, in relevance and in retrieval? (Lemma 5.2)
 
-    Only a multi-vector system retrieves: a generative one's document vectors depend on the query.
+    Retrieval is measured for multi-vector systems only: the document vectors of a generative
+    system depend on the query.
 
     Args:
-        pairs: how many test pairs of the first test split.
+        pairs: the number of test pairs of the first test split.
         features: numbers of random features.
         retrieval_queries: test queries, evenly spread, that search the whole corpus; 0 = none.
-        most_documents: a larger corpus is not searched, as it would be encoded once more; the
-            estimates stay.
+        most_documents: a larger corpus is not searched, since it would be encoded again; pairs are
+            still measured.
     """
 
     name, title = "kernel", "Kernelised relevance"
@@ -342,8 +352,8 @@ class Kernel(Analysis):
 
     @torch.inference_mode()
     def _estimates(self) -> dict[str, Tensor]:
-        """Feature map → (2, B) fp64, each pair's estimate and the bound's logarithm; "truth" and
-        "norm" → (B,) its relevance and squared key norm. {} without pairs.
+        """Returns feature map → (2, B) fp64, each pair's estimate and the logarithm of its bound;
+        "truth" and "norm" → (B,) relevance and squared key norm. {} without pairs.
         """
         model, data, maps, parts = self.model.eval(), self.data, {}, defaultdict(list)
         _, batches = data.test_pairs(data.test_splits[0], self.pairs, _PAIRS, covers=model.covers)
@@ -361,7 +371,7 @@ class Kernel(Analysis):
         return {name: torch.cat(values, -1) for name, values in parts.items()}
 
     def _retrieve(self) -> dict[str, float]:
-        """Feature map, or "exact" → MRR@10 of searching the whole corpus by it."""
+        """Returns feature map, or "exact" → MRR@10 of a search over the whole corpus."""
         data, split = self.data, self.data.test_splits[0]
         queries = spread(data.test_queries(split), self.queries)
         sample = spread(data.planning_queries(), _SAMPLE)
@@ -385,7 +395,7 @@ CAPTION = (
 
 @styled
 def kernel_curves(rows: dict[str, dict[str, float]]) -> Figure:
-    """Error, rank correlation and MRR@10 by the number of random features, beside other maps."""
+    """Plots error, rank correlation and MRR@10 against the number of random features."""
     table = DataFrame(rows).T
     measures = [name for name in PANELS if name in table]
     curve = table[[name.isdigit() for name in table.index]].rename(index=int).sort_index()
@@ -401,7 +411,7 @@ def kernel_curves(rows: dict[str, dict[str, float]]) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xlabel("random features")
         low, high = axes.get_ylim()
-        axes.set_ylim(min(0, low), high + 0.05 * (high - min(0, low)))  # marks at the top are whole
+        axes.set_ylim(min(0, low), high + 0.05 * (high - min(0, low)))  # does not cut marks off
         axes.grid()
     legend_below(figure, 4)
     return figure

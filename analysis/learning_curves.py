@@ -1,4 +1,4 @@
-"""What changes while a system learns: loss, gradient norm, learning rate, and the alignment."""
+"""Curves over training: loss, gradient norm, learning rate, and the alignment."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +23,8 @@ from gr_mvdr.relevance import Explanation
 from models.base import System
 from models.training import CURVES
 
-BINS = 100  # a page's width shows no more steps one by one
-LOGARITHMIC = 10  # losses and norms that span more than this factor need a logarithmic axis
+BINS = 100  # the most points of a curve that a page's width can show
+LOGARITHMIC = 10  # losses and norms that span more than this factor get a logarithmic axis
 # Columns of the training curves → titles of the panels.
 TRAINED = {"loss": "loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate"}
 ALIGNED = {
@@ -36,19 +36,19 @@ ALIGNED = {
 
 
 def read_steps(run: Path) -> DataFrame:
-    """All that a run's training logged: a row for each `step`, from 1; NaN where it lacks a value.
+    """Reads what a run's training logged: a row per `step`, from 1; missing values are NaN.
 
     Raises:
         ValueError: a line of the file is not a row of numbers.
     """
     with reading(f"{run / CURVES}: must be a table of numbers"):
         table = pandas.read_csv(check_file(run / CURVES, run), dtype=float)
-        # A step has several rows: validation's, and one more if a resumed run repeats it.
+        # A step may have several rows: one for validation, and one if a resumed run repeats it.
         return table.assign(step=table["step"] + 1).groupby("step", as_index=False).last()
 
 
 def read_curve(run: Path) -> DataFrame:
-    """`step`, `TRAINED` and `validation_loss` of `read_steps`."""
+    """Reads the columns `step`, `TRAINED` and `validation_loss` of `read_steps`."""
     columns = {f"train/{name}": name for name in TRAINED} | {"validation/loss": "validation_loss"}
     return read_steps(run).rename(columns=columns).reindex(columns=["step", *columns.values()])
 
@@ -57,7 +57,7 @@ class AlignmentCurve(pl.Callback):
     """Measures some test pairs after every epoch and logs the means as "alignment/…".
 
     Args:
-        pairs: (test query, relevant document) pairs; 0 = nothing is measured.
+        pairs: the number of (test query, relevant document) pairs; 0 disables the measurement.
     """
 
     def __init__(self, pairs: Count):
@@ -83,7 +83,7 @@ def _measure(model: System, batches: Sequence[PairBatch]) -> dict[str, float]:
 
 
 def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]:
-    """Values of each head, or of each aligning token, in the last layer."""
+    """Measures each head, or each aligning token, of the last layer."""
     pairs = explanation.layers[-1]
     masks, direction = (pairs.document_mask, pairs.query_mask), own_direction(paradigm)
     errors = low_rank(pairs.alignment, *(mask[:, None] for mask in masks))
@@ -107,7 +107,7 @@ def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]
 
 @part("analysis")
 class Training(Analysis):
-    """The run's `training/metrics.csv` as a figure."""
+    """Draws the run's `training/metrics.csv`."""
 
     name, title = "training", "Training"
     reading = "Loss, gradient norm before clipping, and learning rate over the steps."
@@ -129,7 +129,7 @@ class Training(Analysis):
 
 @part("analysis")
 class Curve(Training):
-    """What `AlignmentCurve` measured while the run trained, as a figure."""
+    """Draws what `AlignmentCurve` measured during training."""
 
     name, title = "alignment_curve", "The alignment in training"
     reading = "The alignment of the same pairs after every epoch of training."
@@ -151,7 +151,7 @@ STEPS = (
 
 @styled
 def training_figure(curve: DataFrame) -> Figure:
-    """Loss, gradient norm and learning rate of `read_curve`, a panel each."""
+    """Plots loss, gradient norm and learning rate of `read_curve`, a panel each."""
     curve = curve.replace([float("inf"), float("-inf")], float("nan"))
     names = [name for name in TRAINED if curve[name].notna().any()]
     figure, panels = page_panels("", len(names))
@@ -163,7 +163,7 @@ def training_figure(curve: DataFrame) -> Figure:
         axes.fill_between(means["step"], lows[name], highs[name], color=colour, alpha=0.25)
         axes.plot(means["step"], means[name], color=colour, marker="" if len(means) > 1 else "o")
         low, high = means[name].min(), means[name].max()
-        if name != "learning_rate" and 0 < LOGARITHMIC * low < high:  # a schedule stays linear
+        if name != "learning_rate" and 0 < LOGARITHMIC * low < high:  # learning rate stays linear
             axes.set_yscale("log")
         elif low >= 0:
             axes.set_ylim(0, None)
@@ -186,7 +186,7 @@ EPOCHS = (
 
 @styled
 def alignment_figure(rows: DataFrame) -> Figure:
-    """What was measured after every epoch, one panel a measure."""
+    """Plots the measurements after every epoch, a panel per measure."""
     names = [name for name in ALIGNED if name in rows]
     figure, panels = page_panels("", len(names))
     for axes, name, colour, marker in zip(panels, names, COLOURS, MARKERS, strict=False):

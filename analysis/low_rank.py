@@ -1,35 +1,35 @@
 """How close is an alignment to rank one? (gr_as_mvdr §5.2.4 and §7.4, Lemma 5.1, Figure 4)
 
-Lemma 5.1 promises a rank-one matrix R near A, and its proof one with equal rows, R = 1rᵀ: every
-document token spreads its attention over the query in the same way. Both are measured here, as is
-the paper's norm ‖X‖_{1,∞}.
+Lemma 5.1 promises a rank-one matrix R near A. Its proof constructs one with equal rows, R = 1rᵀ, in
+which every document token spreads its attention over the query in the same way. Both are measured
+here, as is the paper's norm ‖X‖_{1,∞}.
 
-Lemma 5.1's bound, from the attention matrix itself (Appendix B):
-attention is A = softmax(L) over query tokens, with logits L = D W Qᵀ (tokens as rows). Take the
-mean out of both sides, D = R_d + 1dᵀ and Q = R_q + 1qᵀ. What then is constant along a row of L
-vanishes in the softmax, and what remains is A = softmax(E + 1rᵀ) with E = R_d W R_qᵀ: L without
-the means of its rows and columns, and r the column means that were taken out. Since
-log A = L − (a constant for each row), E and r can be read from log A.
+Lemma 5.1's bound can be computed from the attention matrix itself (Appendix B). Attention is
+A = softmax(L) over query tokens, with logits L = D W Qᵀ (tokens as rows). Subtract the mean from
+both sides, D = R_d + 1dᵀ and Q = R_q + 1qᵀ. Terms that are constant along a row of L cancel in the
+softmax, and A = softmax(E + 1rᵀ) remains. Here E = R_d W R_qᵀ is L without its row and column
+means, and r holds the column means that were removed. Since log A = L − (a constant for each row),
+E and r can be computed from log A.
 
 Let R = 1 softmax(r)ᵀ, a rank-one matrix with equal rows. Then
 
     A_ij / R_ij = exp(E_ij) / Σ_k softmax(r)_k exp(E_ik),
 
-whose denominator, a mean, lies between the least and the largest exp(E_ik) of the row. With
-s_i = max_j E_ij − min_j E_ij the quotient is within [exp(−s_i), exp(s_i)], hence
+whose denominator is a weighted mean and lies between the smallest and the largest exp(E_ik) of the
+row. With s_i = max_j E_ij − min_j E_ij, the quotient is within [exp(−s_i), exp(s_i)], hence
 
     |A_ij − R_ij| ≤ R_ij (exp(s_i) − 1).
 
-Rows of R sum to 1 and its columns are constant, so summing this over rows and columns gives
+Each row of R sums to 1 and its columns are constant, so summing over rows and columns gives
 
     ‖A − R‖_∞ ≤ max_i (exp(s_i) − 1),    ‖A − R‖₁ ≤ max_j softmax(r)_j · Σ_i (exp(s_i) − 1),
 
-and the root of the product of both bounds ‖A − R‖_{1,∞}. In the lemma's form it is 4γ²‖E‖₁, which
-defines γ² by these entries. Because ‖E‖₁ ≤ ‖R_d‖₁ ‖W‖₁ ‖R_qᵀ‖₁, the lemma's right-hand side is
-4γ‖W‖₁ with γ = γ² ‖R_d‖₁ ‖R_qᵀ‖₁ "depending on the matrix entries".
+and the root of the product of the two right-hand sides bounds ‖A − R‖_{1,∞}. Written in the lemma's
+form 4γ²‖E‖₁, this bound defines γ² by the matrix entries. Because ‖E‖₁ ≤ ‖R_d‖₁ ‖W‖₁ ‖R_qᵀ‖₁, the
+lemma's right-hand side is 4γ‖W‖₁ with γ = γ² ‖R_d‖₁ ‖R_qᵀ‖₁ "depending on the matrix entries".
 
-Dong et al. (ICML 2021, Lemma A.3) replace exp(s) − 1 by 2s, which holds for s ≤ 1.256 only; the
-exponential needs no condition, but makes the bound say nothing where attention is sharp.
+Dong et al. (ICML 2021, Lemma A.3) replace exp(s) − 1 by 2s, which is valid only for s ≤ 1.256. The
+exponential needs no condition, but makes the bound vacuous if attention is sharp.
 """
 
 from collections.abc import Iterator
@@ -63,13 +63,13 @@ from gr_mvdr.relevance import DecoderPaths, Explanation
 def composite_norm(matrix: Tensor) -> Tensor:
     """‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞), the norm of Lemma 5.1 (Dong et al., ICML 2021).
 
-    ‖X‖₁ is the largest sum of absolute values of a column, ‖X‖_∞ of a row.
+    ‖X‖₁ is the largest sum of absolute values of a column, ‖X‖_∞ the largest of a row.
 
     Args:
         matrix: (..., M, N), zero at padding.
 
     Returns:
-        (...) of its type.
+        (...) of the same dtype.
     """
     sizes = matrix.abs()
     return (sizes.sum(-2).amax(-1) * sizes.sum(-1).amax(-1)).sqrt()
@@ -81,19 +81,20 @@ def lemma_terms(
     query_mask: Tensor,
     smallest: float = torch.finfo(torch.float32).tiny,
 ) -> dict[str, Tensor]:
-    """The terms of Lemma 5.1, derived above.
+    """Computes the terms of Lemma 5.1, derived above.
 
     Args:
         attention: (B, M, N), real rows sum to 1 over the query; heads may be flattened into B.
-        document_mask: (B, M) bool. query_mask: (B, N) bool.
-        smallest: weights are clamped to this before their logarithm, the smallest normal number
-            of the type they were stored in. So s_i ≤ 2 ln(1 / smallest) = 175, and its
-            exponential cannot overflow.
+        document_mask: (B, M) bool.
+        query_mask: (B, N) bool.
+        smallest: weights are clamped to this value before the logarithm: the smallest positive
+            value that the storage precision can hold. So s_i ≤ 2 ln(1 / smallest), 175 for fp32,
+            and exp(s_i) cannot overflow.
 
     Returns:
         (B,) float64 each: `residual_lemma` ‖A − R‖_{1,∞} of the lemma's own R; `logits_norm` ‖E‖₁;
-        `bound_entries` 4γ²‖E‖₁, never below the residual; `gamma_squared` γ², NaN if E = 0, where
-        any γ would do.
+        `bound_entries` 4γ²‖E‖₁, never below the residual; `gamma_squared` γ², NaN if E = 0, for
+        which any γ satisfies the lemma.
     """
     real = pair_mask(document_mask, query_mask)
     rows, columns = document_mask.unsqueeze(-1), query_mask.unsqueeze(-2)
@@ -102,7 +103,7 @@ def lemma_terms(
     means = logs.sum(-2, keepdim=True) / rows.sum(-2, keepdim=True).clamp(min=1)
     logits = (logs - means) * real
     shared = means.masked_fill(~columns, -torch.inf).softmax(-1)
-    # Zeros at padding are no extreme: centred rows have values on both sides of it.
+    # Zeros at padding are never the extremes, since centred rows have values of both signs.
     spread = logits.amax(-1) - logits.amin(-1)
     growth = spread.expm1()
     bound = (growth.amax(-1) * shared.amax((-2, -1)) * growth.sum(-1)).sqrt()
@@ -115,29 +116,30 @@ def lemma_terms(
     }
 
 
-# Eigenvalues of a Gram matrix below this share of the largest are rounding.
+# Eigenvalues below this share of the Gram matrix's largest, times its size, are rounding errors.
 ROUNDING = 1e-15
 
 
 def low_rank(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> dict[str, Tensor]:
-    """Size and rank of alignments, and how far they are from rank one (gr_as_mvdr Lemma 5.1).
+    """Measures norm, rank and distance from rank one of alignments (gr_as_mvdr Lemma 5.1).
 
     Args:
         alignment: (B, M, N), any float type; heads and layers may be flattened into B.
-        document_mask: (B, M) bool. query_mask: (B, N) bool.
+        document_mask: (B, M) bool.
+        query_mask: (B, N) bool.
 
     Returns:
         (B,) float64 each: `frobenius` ‖A‖_F; `equal_rows` ‖A − 1rᵀ‖_F with the best r, the mean
         of the real rows; `best_rank_one` ‖A − R‖_F with the best R of rank one (Eckart and
-        Young); `effective_rank` exp of the entropy of the normalised singular values (Roy and
-        Vetterli, 2007), 0 of a matrix of zeros.
+        Young); `effective_rank`, exp of the entropy of the normalised singular values (Roy and
+        Vetterli, 2007), 0 for a matrix of zeros.
     """
     masks = document_mask, query_mask
     return rank_measures(singular_values(alignment, *masks), equal_rows_residual(alignment, *masks))
 
 
 def rank_measures(values: Tensor, residual: Tensor) -> dict[str, Tensor]:
-    """`low_rank` from singular values (..., K) and the residual of equal rows (..., M, N)."""
+    """Computes `low_rank` from singular values (..., K) and the equal-rows residual (..., M, N)."""
     squares = values.square()
     return {
         "frobenius": squares.sum(-1).sqrt(),
@@ -149,10 +151,10 @@ def rank_measures(values: Tensor, residual: Tensor) -> dict[str, Tensor]:
 
 
 def singular_values(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
-    """(B, min(M, N)) float64 singular values, falling.
+    """(B, min(M, N)) float64 singular values in descending order.
 
-    They are the roots of the smaller Gram matrix's eigenvalues: accurate to 1e-8 of the largest,
-    and far faster than a decomposition of the tall matrix.
+    They are the square roots of the smaller Gram matrix's eigenvalues, which is accurate to 1e-8 of
+    the largest one and far faster than a decomposition of the tall matrix.
     """
     matrix = real_entries(alignment, document_mask, query_mask)
     if matrix.shape[-2] >= matrix.shape[-1]:
@@ -191,15 +193,15 @@ MARKS = {
     "bound_entries": "4γ²‖E‖₁, from the logits",
     "bound": "4γ‖W‖₁, Lemma 5.1",
 }
-VALUES = range(1, 31)  # the singular values that are kept
+VALUES = range(1, 31)  # numbers of the singular values that are kept
 
 
 @part("analysis")
 class LowRank(PairAnalysis):
     """How close are alignments to rank one, and what does Lemma 5.1 promise?
 
-    The system's own A is measured, and for a system with salience also Ã, the alignment before it.
-    A matrix of zeros has neither relative errors nor a rank nor a spectrum, and is left out.
+    The system's own A is measured and, if the system has salience, also Ã, the alignment without
+    it. Matrices of zeros have no relative error, rank or spectrum and are left out.
     """
 
     name, title = "low_rank", "Low rank"
@@ -242,7 +244,7 @@ class LowRank(PairAnalysis):
             yield frame[frame["frobenius"] > 0]
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """Metrics of the last layer, the tables `low_rank` and `spectrum`, and Figure 4."""
+        """Returns metrics of the last layer, the tables `low_rank` and `spectrum`, and Figure 4."""
         last = frame[frame["layer"] == frame["layer"].max()]
         metrics = {
             (key if name == OWN else f"{name}/{key}"): rows[key].mean()
@@ -270,7 +272,7 @@ class LowRank(PairAnalysis):
 
 
 def _bound(terms: dict[str, Tensor], decoder: DecoderPaths, layer: int) -> dict[str, Tensor]:
-    """The terms of the lemma and, with a layer's norms, γ and 4γ‖W‖₁; (B, H) each."""
+    """Adds γ and 4γ‖W‖₁, computed from a layer's norms, to the lemma's terms; (B, H) each."""
     documents, queries = decoder.document_norms[:, layer - 1, None], decoder.query_norms[:, None]
     gamma = terms["gamma_squared"] * documents.double() * queries.double()
     norms = decoder.projection_norms[layer - 1].double().expand_as(gamma)
@@ -288,7 +290,7 @@ NORMS = (
 
 @styled
 def norm_figure(table: DataFrame, title: str) -> Figure:
-    """‖A − R‖ and its bounds against ‖W‖, a mark a head (Figure 4a), from `low_rank`."""
+    """Plots ‖A − R‖ and its bounds against ‖W‖, a mark per head (Figure 4a)."""
     import seaborn
 
     figure = page_figure(title, PANEL_HEIGHT + 0.9)
@@ -316,12 +318,12 @@ RANKS = (
 
 @styled
 def rank_figure(frame: DataFrame, spectrum: DataFrame, by_layer: bool, title: str) -> Figure:
-    """The distribution of the relative error (Figure 4b) and the mean spectrum.
+    """Plots the distribution of the relative error (Figure 4b) and the mean spectrum.
 
     Args:
         frame: a row for each matrix: `alignment`, `layer` and the columns of `ERRORS`.
         spectrum: `alignment`, `layer`, `number` and `share`.
-        by_layer: draw the layers of a decoder apart, else the alignments.
+        by_layer: show each decoder layer separately; otherwise each kind of alignment.
     """
     import seaborn
 

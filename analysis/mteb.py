@@ -1,6 +1,6 @@
 """Evaluates a system on tasks of mteb: ``python -m analysis.mteb run=outputs/… tasks=[…]``."""
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("mteb", "analysis.mteb:main")
@@ -21,7 +21,7 @@ from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import reading
 from models.retriever import Retriever
 
-# What the table shows of a task, in mteb's names and for people.
+# The metrics in the table: mteb's names → labels.
 SHOWN = {
     "main_score": "main score",
     "ndcg_at_10": "NDCG@10",
@@ -33,11 +33,11 @@ _TYPES = {"multi_vector": "late-interaction", "cross_encoder": "cross-encoder", 
 
 
 class MtebModel:
-    """A `Retriever` as mteb 2 searches with one (its `SearchProtocol`): `mteb.evaluate(model, …)`.
+    """Wraps a `Retriever` in mteb 2's `SearchProtocol`, for `mteb.evaluate(model, …)`.
 
-    A task's documents take the place of those that the retriever had indexed; a generative system
-    gives them identifiers as it does to documents that arrive after training. Of a reranking task
-    exactly the named candidates are scored.
+    A task's documents replace the retriever's indexed documents. A generative system assigns them
+    identifiers as it does for documents that are added after training. For a reranking task,
+    exactly the listed candidates are scored.
     """
 
     def __init__(self, retriever: Retriever):
@@ -45,7 +45,7 @@ class MtebModel:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb files results under: the system's label, a hash of all that it searches by."""
+        """The key of mteb's result files: the system's label, and a hash of weights and options."""
         from mteb.models.model_meta import ModelMeta
 
         system, reader = self.retriever.system, self.retriever.reader
@@ -69,13 +69,13 @@ class MtebModel:
         encode_kwargs: Mapping[str, Any],
         **_: Any,
     ) -> None:
-        """Indexes a task's documents; those without text cannot be found.
+        """Indexes a task's documents, except documents without text.
 
         Args:
             corpus: a `datasets.Dataset` with `id`, `text` and perhaps `title`.
 
         Raises:
-            ValueError: no document has a text, or two have one id.
+            ValueError: no document has a text, or two have the same id.
         """
         columns = [_column(corpus, name) for name in ("id", "title", "text")]
         rows = [
@@ -100,17 +100,18 @@ class MtebModel:
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **_: Any,
     ) -> dict[str, dict[str, float]]:
-        """The best documents of each query, or its candidates in the system's order.
+        """Returns each query's best documents or, for a reranking task, its candidates in order.
 
         Args:
             queries: a `datasets.Dataset` with `id`, `text` and perhaps `instruction`.
-            top_k: documents a query. top_ranked: query id → candidates, of a reranking task.
+            top_k: documents per query.
+            top_ranked: query id → candidates, for a reranking task.
 
         Returns:
-            Query id → {document id: score}, best first; {} where nothing is found.
+            Query id → {document id: score}, best first; {} if nothing is found.
 
         Raises:
-            ValueError: there is no query, two have one id, or a candidate is no document.
+            ValueError: there is no query, two have the same id, or a candidate is not a document.
         """
         asked = read_queries(queries)
         with reading(f"tasks={task_metadata.name}, split {hf_split}"):
@@ -119,7 +120,7 @@ class MtebModel:
             if len(asked) < len(queries):
                 raise ValueError(f"two of its {len(queries):,} queries have one id")
             if top_ranked is None:
-                # One more: mteb leaves out a document that is its own query.
+                # One more, since mteb drops a document that is its own query.
                 found = self.retriever.retrieve(asked, top_k + 1)
             else:
                 given = {query: top_ranked.get(query, ()) for query in asked}
@@ -129,7 +130,7 @@ class MtebModel:
 
 
 def read_queries(queries: Any) -> dict[str, str]:
-    """Query id → text as mteb's own models read it: with its instruction; turns as one text."""
+    """Returns query id → text as mteb's models read it: with instruction, turns joined."""
     columns, found = [_column(queries, name) for name in ("id", "text", "instruction")], {}
     for name, text, instruction in zip(*columns, strict=True):
         if isinstance(text, str):
@@ -142,7 +143,7 @@ def read_queries(queries: Any) -> dict[str, str]:
 
 
 def _column(table: Any, name: str) -> list[Any]:
-    """A column as a list: to go through one of `datasets` takes twenty times as long."""
+    """Returns a column as a list; iterating over a `datasets` column is twenty times slower."""
     return table[name][:] if name in table.column_names else [None] * len(table)
 
 
@@ -160,15 +161,15 @@ def evaluate_run(
         run: what `Retriever.load` opens.
         tasks: names of retrieval or reranking tasks, or of benchmarks.
         output: the folder of a `mteb.ResultCache`.
-        languages: of tasks in several, such as "eng"; None = all.
-        resume: whether results that are there are taken.
-        trust: whether the run may name classes that are not this library's (docs/design.md).
+        languages: of multilingual tasks, such as "eng"; None = all.
+        resume: whether existing results are kept.
+        trust: whether the run may name classes from outside this library (docs/design.md).
 
     Returns: mteb's `TaskResult` of each task.
 
     Raises:
-        FileNotFoundError, ValueError: see `Retriever.load`; mteb has no such task, or it is not
-            retrieval of texts.
+        FileNotFoundError, ValueError: see `Retriever.load`; ValueError also if mteb is not
+            installed or has no such task, or if the task is not retrieval or reranking of texts.
         OSError: the data cannot be fetched.
     """
     try:
@@ -201,10 +202,11 @@ def _evaluate(model: MtebModel, task: Any, cache: Any, resume: bool) -> list[Any
 
 
 def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
-    """The task of a name, or those of a benchmark that are in some languages.
+    """Finds the task with a name, or a benchmark's tasks, restricted to some languages.
 
     Raises:
-        ValueError: no such task, none in these languages, or not a retrieval of texts.
+        ValueError: there is no such task, none is in these languages, or it is not retrieval or
+            reranking of texts.
     """
     import mteb
     from mteb.abstasks import AbsTaskRetrieval
@@ -220,7 +222,7 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
             raise ValueError(f"tasks=[{name}]: no task or benchmark of mteb{close}") from None
     found = []
     for task in tasks:
-        with suppress(ValueError):  # it has other languages
+        with suppress(ValueError):  # the task has none of the languages
             found.append(task.filter_languages(languages, hf_subsets=task.hf_subsets))
     if not found:
         raise ValueError(f"languages={languages}: must be languages of tasks=[{name}], such as eng")
@@ -234,12 +236,12 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
 
 
 def _parts(task: Any) -> list[Any]:
-    """The task, or those that it averages (CQADupstack)."""
+    """Returns the task, or the tasks that it averages (CQADupstack)."""
     return getattr(task.metadata, "tasks", None) or [task]
 
 
 def _fetch(task: Any) -> None:
-    """Loads a task's data: what a hub cannot give is one line."""
+    """Loads a task's data; if the hub fails, raises an error of one line."""
     try:
         task.load_data()
     except Exception as error:  # of datasets, of the hub's client, or of the network below it
@@ -250,7 +252,7 @@ def _fetch(task: Any) -> None:
 
 
 def tabulate(results: Sequence[Any]) -> pd.DataFrame:
-    """A row for each task's split and subset, and their mean."""
+    """Tabulates a row for each split and subset of each task, and their mean."""
     rows = {}
     for result in results:
         found = [(split, one) for split, parts in result.scores.items() for one in parts]

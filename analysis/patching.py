@@ -1,13 +1,14 @@
 """Activation patching: which layer, head and token carries a score (MechIR, Parry et al. 2025)?
 
-A clean pair of query and document is scored, and a perturbed one of as many tokens; then the
-perturbed one again, while a part of the model reads what it read in the clean run. What that
+A clean pair of query and document is scored, and a perturbed pair with as many tokens. The
+perturbed pair is then scored again, while a part of the model receives its input from the clean
+run. The share
 
-    restores = (patched − perturbed) / (clean − perturbed)
+    restored = (patched − perturbed) / (clean − perturbed)
 
-is 0 where the part carries nothing of what was perturbed and 1 where it carries all that matters;
-shares of parts that follow each other do not sum to 1. (MechIR patches the clean run with what the
-perturbed one read: the same question from the other side.)
+is 0 if the part carries nothing of what was perturbed, and 1 if it carries all that matters. Shares
+of successive parts do not sum to 1. (MechIR does the reverse: it patches the clean run with
+activations of the perturbed one.)
 """
 
 import random
@@ -41,14 +42,14 @@ from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.retriever import Retriever
 
-LEAST = 0.01  # a change of the score below this share of it is not divided by
-FILLER = "a"  # MechIR's: fills up the shorter one of two texts
-_TOKENS = 8192  # read at once
-_COLUMNS = 32  # of a map: of a longer text some neighbouring tokens are patched together
-_SAMPLE = 2000  # documents whose words and titles are exchanged for others
-_TRIES = 50  # of words to put in another's place
-PARTS = ("residual", *SUBLAYERS)  # the stream that a layer reads, and its summands
-# A layer, and the last linear map of each of its sublayers, as transformers names them: of T5;
+LEAST = 0.01  # the smallest change, as a share of the score, that others are divided by
+FILLER = "a"  # pads the shorter of two texts, as in MechIR
+_TOKENS = 8192  # tokens per batch
+_COLUMNS = 32  # columns of a map; in longer texts, neighbouring tokens are patched together
+_SAMPLE = 2000  # documents from which replacement words and titles are drawn
+_TRIES = 50  # replacement words that are tried
+PARTS = ("residual", *SUBLAYERS)  # the residual stream that a layer reads, and what is added to it
+# Layers, and the last linear map of each of their sublayers, as transformers names them in T5;
 # BART; BERT, RoBERTa and DeBERTa; DistilBERT; MPNet; ModernBERT.
 _LAYER = re.compile(r"(?:.*?\.)??(?:block|layers?)\.(\d+)(?:\.(.+))?")
 _MAPS = re.compile(
@@ -57,17 +58,19 @@ _MAPS = re.compile(
     r"|(layer\.1\.EncDecAttention\.o|encoder_attn\.out_proj)"
     r"|(layer\.\d\.DenseReluDense\.wo|fc2|output\.dense|ffn\.lin2|mlp\.Wo)"
 )
-# Columns that say what was patched: layers and heads count from 1, 0 is all of them.
+# Columns that identify a patch; layers and heads count from 1, and 0 stands for all of them.
 PLACES = ("stack", "part", "layer", "head", "tokens")
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A part of one layer (from 0) of a stack, "encoder" or "decoder".
+    """A part of one layer (counted from 0) of a stack, "encoder" or "decoder".
 
     Attributes:
-        part: one of `PARTS`. module: reads the stream, or that of which the part is a linear map.
-        heads: H equal parts of what an attention's `module` reads; 1 of other parts.
+        part: one of `PARTS`.
+        module: the module whose input is patched: the layer itself for "residual", otherwise the
+            sublayer's last linear map.
+        heads: H equal parts into which the input of an attention's `module` splits; 1 otherwise.
     """
 
     stack: str
@@ -78,7 +81,7 @@ class Site:
 
 
 class Patch(NamedTuple):
-    """What a patched run takes over of the clean one: parts at some tokens, one head or all."""
+    """What a patched run takes from the clean run: sites, at some tokens, in one head or all."""
 
     sites: Sequence[Site]
     tokens: Sequence[int] | slice = slice(None)
@@ -86,33 +89,35 @@ class Patch(NamedTuple):
 
 
 def patchable(model: System) -> bool:
-    """Whether an encoder of the system reads the query by itself."""
+    """Whether an encoder of the system reads the query without the document."""
     return isinstance(model, MultiVector) or model.generates == "document"
 
 
 class PatchedPair:
-    """A clean and a perturbed pair, and what the activations of the one restore in the other.
+    """Measures what activations of a clean pair restore in a perturbed pair.
 
     Attributes:
-        clean, perturbed: their scores. sites: of each stack. seen: what each read in the clean run,
-            (1, tokens, width); a decoder that is called several times (a docid's steps, T5-SEAL's
-            windows) reads on from call to call.
+        clean, perturbed: the scores of the two pairs.
+        sites: stack → its sites.
+        seen: site → its input in the clean run, (1, tokens, width); if a decoder is called several
+            times (a docid's steps, T5-SEAL's windows), the calls' inputs are concatenated.
     """
 
     def __init__(self, model: System, pairs: PairBatch, filler: int):
         """
         Args:
-            model: in evaluation mode. filler: a token.
-            pairs: the clean one and the perturbed one; the shorter query is filled (`even_out`).
+            model: in evaluation mode.
+            pairs: the clean and the perturbed pair; the shorter query is padded (`even_out`).
+            filler: the token id that pads it.
 
         Raises:
-            ValueError: the system reads both queries alike.
+            ValueError: both queries have the same tokens.
         """
         self.model, self.pairs = model, even_out(pairs, filler)
         if isinstance(model, GenerativeSystem):
             backbone, self._read = model.backbone, model.forced(self.pairs)
             stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
-        else:  # the document is encoded once, while nothing is replaced
+        else:  # the document is encoded once, without patches
             stacks, self._read = {"encoder": model.encoder.backbone}, self.pairs
             self._document = model.encode_documents(pairs.document_ids[:1], pairs.document_mask[:1])
         self.sites = {name: find_sites(name, stack) for name, stack in stacks.items()}
@@ -124,12 +129,12 @@ class PatchedPair:
 
     @property
     def change(self) -> float:
-        """clean − perturbed; NaN where that is too little to be divided by."""
+        """clean − perturbed; NaN if this is too small a divisor."""
         change, largest = self.clean - self.perturbed, max(abs(self.clean), abs(self.perturbed))
         return change if abs(change) > LEAST * largest else float("nan")
 
     def restored(self, patches: Sequence[Patch]) -> Tensor:
-        """(n,) fp64 on the CPU, what each patch restores; NaN where `change` is."""
+        """(n,) fp64 on the CPU, the share that each patch restores; NaN if `change` is NaN."""
         return (self.run(patches) - self.perturbed) / self.change
 
     def run(self, patches: Sequence[Patch]) -> Tensor:
@@ -159,7 +164,7 @@ class PatchedPair:
 
     @contextmanager
     def _reading(self, change: Callable[[Site, Tensor, int], Any]) -> Iterator[None]:
-        """Sites read what `change(site, given, first token)` returns, if it is not None."""
+        """Inside the block, a site reads `change(site, input, first token)` unless it is None."""
         starts: dict[Site, int] = defaultdict(int)
 
         def read(site: Site, _: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -173,7 +178,7 @@ class PatchedPair:
             yield
 
     def _score(self, rows: list[int]) -> Tensor:
-        """(n,) scores of n of the two pairs."""
+        """(n,) scores, where `rows` names the clean (0) or the perturbed pair (1) n times."""
         if isinstance(self.model, GenerativeSystem):
             fields = {name: value for name, value in vars(self.pairs).items() if value is not None}
             chosen = PairBatch(**{name: value[rows] for name, value in fields.items()})
@@ -183,8 +188,9 @@ class PatchedPair:
         return self.model.scoring(document, self.model.encode_queries(*queries))
 
     def tokens(self, stack: str, row: int = 0) -> list[int | None]:
-        """The tokens that a stack reads of the clean (0) or the perturbed pair (1), a decoder's
-        those that it predicts; None = a learned one.
+        """Returns the tokens at a stack's positions, for the clean (0) or the perturbed pair (1).
+
+        A decoder's tokens are those that it predicts; None stands for a learned vector.
         """
         side = "query" if stack == "encoder" else "document"
         ids, mask = (getattr(self._read, f"{side}_{name}")[row] for name in ("ids", "mask"))
@@ -193,7 +199,7 @@ class PatchedPair:
         return [*own, *more] if filling is not None else [*more, *own]
 
     def groups(self, stack: str) -> dict[str, list[int]]:
-        """The places of "all" tokens, of the "exchanged" ones, "first", "last" and "others"."""
+        """Returns the positions of "all" and "exchanged" tokens, and "first", "last", "others"."""
         both = list(zip(self.tokens(stack), self.tokens(stack, 1), strict=True))
         every = range(len(both))
         found = {"all": [*every], "exchanged": [n for n in every if both[n][0] != both[n][1]]}
@@ -203,20 +209,20 @@ class PatchedPair:
         return {name: places for name, places in found.items() if places}
 
     def columns(self, stack: str) -> list[list[int]]:
-        """The places of a stack's tokens one by one, of a long text some neighbours together."""
+        """Returns the positions of each token; in a long text, neighbours form one column."""
         every = self.groups(stack)["all"]
         step = -(-len(every) // _COLUMNS)
         return [every[first : first + step] for first in every[::step]]
 
     def table(self, groups: Callable[[str], Mapping[Any, Sequence[int]]]) -> DataFrame:
-        """What is `restored` by all parts of a stack together, by each of them at each group of
-        tokens, and by each head at all tokens.
+        """Measures what a stack's parts restore together, what each part restores at each group of
+        tokens, and what each head restores at all tokens.
 
         Args:
-            groups: of a stack, name → the places of its tokens.
+            groups: returns, for a stack, name → positions of the group's tokens.
 
         Returns:
-            A row for each: `PLACES` and `restored`, fp64.
+            One row per patch: `PLACES` and `restored`, fp64.
         """
         patches: dict[tuple, Patch] = {}
         for stack, sites in self.sites.items():
@@ -232,11 +238,12 @@ class PatchedPair:
 
 
 def even_out(pairs: PairBatch, filler: int) -> PairBatch:
-    """Two pairs whose queries have as many tokens: their common beginning and end stay in
-    place, and the shorter query is filled where they differ.
+    """Pads the shorter of two queries to the length of the longer one.
+
+    The fillers go where the queries differ, so that their common beginning and end stay aligned.
 
     Raises:
-        ValueError: both queries are the same tokens.
+        ValueError: both queries have the same tokens.
     """
     texts = unpad(pairs.query_ids, pairs.query_mask)
     if texts[0] == texts[1]:
@@ -252,11 +259,12 @@ def even_out(pairs: PairBatch, filler: int) -> PairBatch:
 
 
 class Exchange:
-    """Exchanges a word of a query for another of the collection, of as many tokens.
+    """Exchanges a word of a query for another word of the collection with as many tokens.
 
     Args:
-        reader: of the run. documents: with `title` and `text`, of which a sample is looked at.
-        seed: of the choice.
+        reader: the run's text reader.
+        documents: with `title` and `text`; only a sample is read.
+        seed: of the random choice.
     """
 
     def __init__(self, reader: TextReader, documents: Table, seed: int = 0):
@@ -266,8 +274,11 @@ class Exchange:
         self.counts = Counter(word for words in texts for word in words)
 
     def __call__(self, query: str, title: str = "") -> tuple[str, str] | None:
-        """The word and the query without it: another title in the place of its document's, where
-        it names that; else another word in the place of its rarest one. None: it has none.
+        """Returns the exchanged word and the changed query.
+
+        If the query names its document's title, the title is replaced by another title; otherwise
+        the query's rarest known word is replaced by another word. None if there is no such word, or
+        no tried replacement has as many tokens.
         """
         old, others = title, self.titles
         if not title or _replaced(query, title, "") == query:
@@ -287,8 +298,11 @@ def _replaced(text: str, old: str, new: str) -> str:
 def patch_texts(
     retriever: Retriever, texts: Sequence[str], document: Any, look: Callable[[PatchedPair], Any]
 ) -> Any:
-    """What `look` says of the pairs of a query, and of a perturbed one, with a document (as
-    `Retriever.align` takes it).
+    """Calls `look` on the pairs of a query and its perturbed version with a document.
+
+    Args:
+        texts: the query and the perturbed query.
+        document: as `Retriever.align` takes it.
     """
     filler = retriever.reader.tokenise([FILLER])[0][-1]
     return retriever.examine(lambda *pair: look(PatchedPair(*pair, filler)), texts, [document] * 2)
@@ -298,11 +312,12 @@ def patch_texts(
 class Patching(Analysis):
     """Exchanges a word of test queries and patches the pair of query and relevant document.
 
-    Pairs count where that lowers the score, each by how much.
+    Only pairs whose score falls count, each weighted by its fall.
 
     Args:
-        queries: pairs at most. named: only those whose query holds the document's title.
-        seed: of the words.
+        queries: the maximum number of pairs.
+        named: use only pairs whose query contains the document's title.
+        seed: of the random replacement words.
     """
 
     name, title = "patching", "Activation patching"
@@ -327,7 +342,7 @@ class Patching(Analysis):
         self.data, self.exchange = data, Exchange(reader, data.documents, seed)
 
     def finish(self) -> Findings:
-        """Metrics: the largest shares of a layer's part and of a head; two tables, the figure."""
+        """Returns the largest shares of a layer's part and of a head, two tables and a figure."""
         rows, found = [], []
         for about, texts in self._texts():
             scores, table = patch_texts(self.retriever, texts, about["document"], _look)
@@ -344,7 +359,7 @@ class Patching(Analysis):
         return Findings(named(self.name, summarise(shares)), tables, figures)
 
     def _texts(self) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """Test queries with the id of a relevant document, and with a word exchanged."""
+        """Yields facts about a pair, and its query's text before and after the exchange."""
         data, split, left = self.data, self.data.test_splits[0], self.queries
         queries = data.test_queries(split)
         texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))
@@ -360,17 +375,17 @@ class Patching(Analysis):
 
 
 def _look(pair: PatchedPair) -> tuple[dict[str, float], DataFrame | None]:
-    """The scores, and what parts restore; None where the perturbation does not lower the score."""
+    """Returns the scores, and what parts restore; None if the score does not fall."""
     scores = {"clean": pair.clean, "perturbed": pair.perturbed}
     lowered = pair.change > 0
     return scores, pair.table(pair.groups).assign(change=pair.change) if lowered else None
 
 
 def patching_table(frame: DataFrame) -> DataFrame:
-    """Σ (patched − perturbed) / Σ (clean − perturbed) with 95 % intervals over pairs.
+    """Computes Σ (patched − perturbed) / Σ (clean − perturbed), with 95 % intervals over pairs.
 
     Args:
-        frame: of each `pair` what parts restore, and its `change`, clean − perturbed > 0; a pair
+        frame: for each `pair`, what parts restore, and its `change` clean − perturbed > 0; a pair
             may lack a group of tokens.
     """
     places, frame = [*PLACES], frame.assign(restored=frame["restored"] * frame["change"])
@@ -381,7 +396,7 @@ def patching_table(frame: DataFrame) -> DataFrame:
 
 
 def summarise(table: DataFrame) -> dict[str, float]:
-    """Of each stack the largest share of a layer's part, and of a head, with their intervals."""
+    """Returns each stack's largest share of a layer's part and of a head, with intervals."""
     values = {"pairs": table["pairs"].max()}
     parts = table[table["part"].isin(SUBLAYERS) & (table["tokens"] == "all")]
     for (stack, is_head), rows in parts.groupby(["stack", parts["head"] > 0]):
@@ -399,7 +414,7 @@ CAPTION = (
 
 @styled
 def patching_figure(table: DataFrame, title: str) -> Figure:
-    """Of each stack two maps: parts of layers by groups of tokens, and attentions by heads."""
+    """Draws two maps per stack: layers' parts by groups of tokens, and attentions by heads."""
     from seaborn import heatmap
 
     table = table[table["layer"] > 0]
@@ -420,10 +435,10 @@ def patching_figure(table: DataFrame, title: str) -> Figure:
 
 
 def find_sites(stack: str, model: Any) -> list[Site]:
-    """The parts of all layers of an encoder or a decoder of transformers, part by part.
+    """Finds the sites of all layers of a transformers encoder or decoder, ordered by part.
 
     Raises:
-        ValueError: its layers are built in a way that is not known here.
+        ValueError: the structure of its layers is unknown.
     """
     sites = []
     for name, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""A `Retriever` in PyTerrier's pipelines: it searches, and it reranks what others found.
+"""Uses a `Retriever` in PyTerrier's pipelines, to search or to rerank other systems' results.
 
 bm25, colbert = as_transformer("outputs/BM25"), as_transformer("outputs/T5-ColBERT")
 pipeline = bm25 % 50 >> colbert  # searched by one, reranked by the other
@@ -19,24 +19,24 @@ from models.retriever import Retriever
 def as_transformer(
     retriever: Retriever | str | os.PathLike[str], k: int = 1000
 ) -> "RetrieverTransformer":
-    """A transformer of a retriever, or of a folder that `Retriever.load` opens.
+    """Makes a transformer from a retriever, or from a folder that `Retriever.load` opens.
 
     Args:
-        k: documents that a search returns of each query.
+        k: documents that a search returns for each query.
 
     Raises:
-        ValueError: k below 1; or see `Retriever.load`.
+        ValueError: k is below 1; or see `Retriever.load`.
     """
     opened = retriever if isinstance(retriever, Retriever) else Retriever.load(retriever)
     return RetrieverTransformer(opened, k)
 
 
 class RetrieverTransformer(pt.Transformer):
-    """Queries (`qid`, `query`) → their k best documents; results (with `docno`) → reranked.
+    """Searches for queries (`qid`, `query`), or reranks results, which also have a `docno`.
 
-    A `docno` is the id of an indexed document. Scores and their order are those of
-    `Retriever.retrieve` and `Retriever.rerank`; `rank` is from 0; all other columns are kept. What
-    the system gives no score, such as a document without an identifier, is left out.
+    A `docno` is the id of an indexed document. Scores and their order come from
+    `Retriever.retrieve` and `Retriever.rerank`; `rank` counts from 0; all other columns are kept.
+    Documents that the system does not score, such as those without an identifier, are left out.
     """
 
     def __init__(self, retriever: Retriever, k: int):
@@ -48,17 +48,18 @@ class RetrieverTransformer(pt.Transformer):
         return f"RetrieverTransformer({self.retriever.label!r}, k={self.k})"
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """A row for each query and document, best first; queries in the order of the frame.
+        """Returns a row per query and document, best first; queries keep the frame's order.
 
         Raises:
-            ValueError: a `docno` is no indexed document's; pt.validate's error: no `query` column.
+            ValueError: a `docno` is not the id of an indexed document.
+            pt.validate's error: there is no `query` column.
         """
         with pt.validate.any(inp, context=self) as frame:
             frame.query_frame(["query"], mode="search")
             frame.result_frame(["query"], mode="rerank")
         places = inp.groupby("qid", sort=False).indices
         texts = {qid: inp["query"].iloc[own[0]] for qid, own in places.items()}
-        row = {}  # of (query, document) in the given frame
+        row = {}  # (query, document) → row of the given frame
         if frame.mode == "rerank":
             names = inp["docno"].to_numpy()
             row = {(qid, names[n]): n for qid, own in places.items() for n in own}

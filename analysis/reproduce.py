@@ -22,20 +22,21 @@ from conf import composition
 from conf.command import report_errors
 
 ROOT = Path(__file__).parents[1]
-# What every run of a smoke test leaves, as the real one does.
+# Files that every run writes, in a smoke test too.
 FILES = ("config.yaml", "metrics.json", "retrieve.trec", "rerank.trec", "report.html")
-# An experiment in a YAML file, with the comment above it.
+# Matches an experiment in a YAML file, and the comment above it.
 _DESCRIBED = re.compile(r"^  # (.+)\n  (\w+):", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What makes a table or figure of a paper on the paper's own collection.
+    """An experiment that makes a table or figure of a paper, on the paper's own collection.
 
     Attributes:
-        name: `experiment=NAME`. paper: its file in `conf/papers`.
-        about: which table or figure, on which data, what it shows.
-        config: composed, with Hydra's part.
+        name: as in `experiment=NAME`.
+        paper: the name of its file in `conf/papers`.
+        about: which table or figure it makes, on which data, and what it shows.
+        config: the composed configuration, including Hydra's part.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Experiment:
 
     @cached_property
     def numbers(self) -> str | None:
-        """The paper's table that its runs are compared with; None where it gives no numbers."""
+        """The paper's table that its runs are compared with; None if the paper has no numbers."""
         return self.config.hydra.callbacks.compare.get("paper")
 
     @cached_property
@@ -60,14 +61,14 @@ class Experiment:
 
     @cached_property
     def reads(self) -> set[str]:
-        """The folders of the runs that it takes its models from."""
+        """The folders of the runs from which it loads models."""
         taken = [self.config.weights, self.config.initial]
         paths = [*taken, *(s.run for s in self.config.model.get("stages", []))]
         return {Path(self._place(path)).parts[0] for path in paths if path}
 
     @cached_property
     def runs(self) -> int:
-        """How many runs its sweep makes."""
+        """The number of runs in its sweep."""
         params = OmegaConf.to_container(self.config.hydra.sweeper.params or {}, resolve=True)
         lines = [f"{key}={value}" for key, value in params.items()]
         swept = OverridesParser.create().parse_overrides(lines)
@@ -75,7 +76,7 @@ class Experiment:
 
     @cached_property
     def command(self) -> str:
-        """The command line that makes it; "…" stands for the user's files."""
+        """The command line that runs it; "…" stands for the user's files."""
         missing = sorted(k for k in OmegaConf.missing_keys(self.config) if k.startswith("data."))
         return " ".join([f"python train.py experiment={self.name}", *(f"{k}=…" for k in missing)])
 
@@ -84,7 +85,7 @@ class Experiment:
 
 
 def read_experiments() -> list[Experiment]:
-    """All experiments on the papers' own collections, in the order of their files."""
+    """Reads all experiments on the papers' own collections, in the order of their files."""
     found = []
     for paper, groups in composition.read_experiments().items():
         text = (composition.EXPERIMENTS / f"{paper}.yaml").read_text(encoding="utf-8")
@@ -97,7 +98,7 @@ def read_experiments() -> list[Experiment]:
 
 
 def compose_experiment(name: str, *overrides: str) -> DictConfig:
-    """The configuration of an experiment, with Hydra's part; of a job of its sweep by overrides."""
+    """Composes an experiment's configuration with Hydra's part; overrides select a sweep's job."""
     composition.register_resolvers()
     composition.register_experiments()
     arguments = [f"experiment={name}", "name=run", "logger=none", *overrides]
@@ -106,7 +107,7 @@ def compose_experiment(name: str, *overrides: str) -> DictConfig:
 
 
 def makers(experiment: Experiment, experiments: Sequence[Experiment]) -> list[str]:
-    """The experiments that make the runs which this one reads: they come first."""
+    """Returns the experiments whose runs this one reads, and which must therefore run first."""
     return [
         other.name
         for other in experiments
@@ -115,7 +116,7 @@ def makers(experiment: Experiment, experiments: Sequence[Experiment]) -> list[st
 
 
 def list_experiments() -> Iterator[str]:
-    """A Markdown table for each paper: the commands in order, what each makes and reads."""
+    """Yields a Markdown table for each paper: commands in order, what each makes and reads."""
     experiments = read_experiments()
     for paper in dict.fromkeys(one.paper for one in experiments):
         yield from (f"## {paper}", "", "| command | makes | runs | after |", "|---|---|---|---|")
@@ -126,12 +127,12 @@ def list_experiments() -> Iterator[str]:
 
 
 def smoke_test(names: Sequence[str], folder: Path) -> list[str]:
-    """Runs experiments in small, and before each those whose runs it reads; returns who failed.
+    """Runs small versions of experiments and of all that they read; returns which ones failed.
 
-    Runs that were finished in the folder before are kept.
+    Finished runs in the folder are kept.
 
     Raises:
-        ValueError: no experiment of a name.
+        ValueError: there is no experiment with a given name.
     """
     experiments = read_experiments()
     known = [one.name for one in experiments]
@@ -139,7 +140,7 @@ def smoke_test(names: Sequence[str], folder: Path) -> list[str]:
         if name not in known:
             raise ValueError(f"{name}: must be one of {', '.join(known)}")
     wanted = {*(names or known)}
-    for one in reversed(experiments):  # what is read may read others
+    for one in reversed(experiments):  # experiments that are read may read others
         if one.name in wanted:
             wanted.update(makers(one, experiments))
     failed = []
@@ -151,10 +152,11 @@ def smoke_test(names: Sequence[str], folder: Path) -> list[str]:
 
 
 def run_small(experiment: Experiment, folder: Path, *overrides: str) -> str | None:
-    """Runs an experiment with `smoke=true` in a process of its own; returns what went wrong.
+    """Runs an experiment with `smoke=true` in a separate process; returns what failed, or None.
 
     Args:
-        folder: of its folders; overrides: further words of the command line.
+        folder: the parent of the experiments' folders.
+        overrides: further overrides on the command line.
     """
     from analysis.runs.run_folder import find_runs
 

@@ -1,10 +1,10 @@
-"""Analyses a run; a finished one again without training: ``python -m analysis.run run=outputs/…``.
+"""Analyses a finished run again, without training: ``python -m analysis.run run=outputs/…``.
 
-The alignments of test pairs are stored, and every listed analysis is run; `conf/analysis/full.yaml`
-lists them, `analysis/analysis.py` shows how to write one.
+`train.py` calls `analyse_run` too. It stores the alignments of test pairs and runs every listed
+analysis: `conf/analysis/full.yaml` is the list, and `analysis/analysis.py` shows how to write one.
 """
 
-if __name__ == "__main__":  # before the other imports: errors of the command line need none
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
     from conf.command import run_command
 
     run_command("analyse", "analysis.run:main")
@@ -54,9 +54,9 @@ from models.base import System
 from models.finished_run import restore_run
 from models.t5_seal import T5SEAL
 
-# Pairs of the store at once, and their similarity values: only speed and memory depend on them.
+# Pairs per batch and their similarity values; they affect only speed and memory.
 BATCH, BATCH_VALUES = 64, 2**23
-# Options that say how much is measured: 0 disables the analysis.
+# Options that set how much is measured; 0 disables the analysis.
 SIZES = ("pairs", "queries", "cases")
 
 
@@ -67,15 +67,15 @@ def analyse_run(
 
     Args:
         model: its index is built.
-        run: the run's folder; `alignments/`, a CSV for each table and `figures/` appear in it.
+        run: the run's folder, which receives `alignments/`, a CSV for each table, and `figures/`.
         system: the model's name.
         settings: a file of `conf/analysis`, resolved.
 
     Returns:
-        Flat metrics, "analysis/…"; {} without test queries.
+        Flat metrics, "analysis/…"; {} if there are no test queries.
 
     Raises:
-        ValueError: an analysis that does not exist.
+        ValueError: there is no such analysis.
     """
     if not data.test_splits:
         return {}
@@ -89,11 +89,11 @@ def analyse_run(
 
 
 def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> list[Findings]:
-    """Runs all analyses; those of stored alignments share one pass over the store.
+    """Runs all analyses; analyses of stored alignments share one pass over the store.
 
     Args:
-        questions: name → `_target_`, an `analysis.analysis.Analysis`, and its options; None leaves
-            one out.
+        questions: name → `_target_`, an `analysis.analysis.Analysis`, and its options; None
+            disables the analysis.
     """
     asked: list[Analysis] = []
     with admitting(questions):
@@ -113,7 +113,7 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
     found = []
     for analysis in asked:
         found.append(analysis.finish())
-        release_memory()  # each analysis allocates tensors of other sizes
+        release_memory()  # each analysis allocates tensors of different sizes
     return found
 
 
@@ -129,7 +129,9 @@ def extract_run(
     """Stores the alignments of (test query, relevant document) pairs; None if there are no pairs.
 
     Args:
-        pairs: at most; precision: of the stored matrices. The others: see `analyse_run`.
+        pairs: the maximum number of pairs.
+        precision: dtype of the stored matrices.
+        model, data, run, system: see `analyse_run`.
     """
     names, batches = data.test_pairs(data.test_splits[0], pairs, covers=model.covers)
     if not names:
@@ -160,15 +162,15 @@ def extract_run(
 
 
 def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) -> Texts:
-    """The facts about a run's texts that analyses need besides the alignments."""
-    # Docid tokens lie beyond the tokeniser's: no document's text holds them.
+    """Collects the facts about a run's texts that analyses need besides the alignments."""
+    # Docid tokens have ids beyond the tokeniser's and occur in no document's text.
     size = max(len(data.tokenizer), model.vocabulary_size)
     frequencies = document_frequencies(data.documents["tokens"], size)
     gold = find_gold_tokens(data, data.test_splits[0], store.pairs)
-    if isinstance(model, T5SEAL):  # it forces a text and an end, nothing before (BART's <s>)
+    if isinstance(model, T5SEAL):  # targets are a text and an end token, without BART's leading <s>
         first, after = len(data.template.document), len(data.template.suffix) - 1
         gold = {pair: sides[:, first : sides.shape[1] - after] for pair, sides in gold.items()}
-    if model.share_of == "vocabulary term":  # SPLADE's documents are terms without an order
+    if model.share_of == "vocabulary term":  # SPLADE's documents are unordered terms
         gold = {}
     return Texts(
         idf=inverse_document_frequency(frequencies, len(data.documents)),
@@ -182,7 +184,7 @@ def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:
     """Writes tables, records and figures into a run's folder; returns all metrics."""
     metrics, gallery = {}, Gallery(run / "figures", keep=True)
     figures = [figure for findings in found for figure in findings.figures]
-    if any(entry.case for _, entry in figures):  # there may have been more of them
+    if any(entry.case for _, entry in figures):  # an earlier analysis may have drawn more cases
         gallery.entries = [entry for entry in gallery.entries if not entry.case]
     for findings in found:
         metrics |= findings.metrics
@@ -202,27 +204,27 @@ def analyse_again(
     logger: Any = None,
     trust: bool = False,
 ) -> dict[str, float]:
-    """Measures a run again, writes its report, returns all metrics; the others stay as they were.
+    """Analyses a run again and writes its report; returns all metrics, old ones included.
 
     Args:
         run: the folder of a run of `train.py`.
         settings: a file of `conf/analysis`, resolved.
-        peers: other runs over the same data, whose alignments the report's cases show, too.
+        peers: other runs over the same data, whose alignments the report's cases also show.
         logger: a Lightning logger, or None.
-        trust: whether the run may name classes that are not this library's (docs/design.md).
+        trust: whether the run may name classes from outside this library (docs/design.md).
 
     Raises:
-        FileNotFoundError: there is no such folder, or no checkpoint in it.
+        FileNotFoundError: there is no such folder, or it has no checkpoint.
         UnfinishedRun: a part of the run is missing.
-        ValueError: the run is of a version that this one cannot read, a setting is at fault, or
-            the folder holds a link (`check_links`).
+        ValueError: this version cannot read the run, a setting is invalid, or the folder contains a
+            link (`check_links`).
     """
     read = read_run(Path(run))
     check_links(read.path)
     model, data = restore_run(read.path, trust=trust)
     with claim_folder(read.path):
         remove_abandoned(read.path)
-        # An index in a folder of its own: the run's stays as it was searched.
+        # The new index has a folder of its own, so that the run's index is not changed.
         folder = temporary_folder("index")
         with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
             model.index(data.documents, folder)

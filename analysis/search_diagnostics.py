@@ -1,8 +1,9 @@
-"""What goes wrong in a generative system's search: is it the model's fault or the beam's?
+"""Do a generative system's search errors come from the model or from the beam?
 
-On a sample of test queries, one at a time: the step at which the gold document's hypothesis fell
-out of the beam and its rank there (`gr_mvdr.decoding.search_trace`), the beam's result against the
-scores of all documents, outputs that name no document, and the time of a step.
+A sample of test queries is searched, one at a time. Measured are the step at which the gold
+document's hypothesis left the beam and its rank there (`gr_mvdr.decoding.search_trace`), the beam's
+result compared with the scores of all documents, outputs that name no document, and the time per
+step.
 """
 
 import warnings
@@ -26,7 +27,7 @@ from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 
 DEPTHS = (1, 10)
-TOLERANCE = 1e-3  # of a document's score, beam against exhaustive
+TOLERANCE = 1e-3  # largest difference of a document's scores in the beam and the exhaustive search
 OUTCOMES = {
     "found": COLOURS[2],
     "found by luck": COLOURS[4],
@@ -37,7 +38,7 @@ OUTCOMES = {
 
 
 def places_of(documents: Sequence[str], scores: Mapping[str, float]) -> list[int | None]:
-    """The rank (from 1, as `Ranking` orders) of each document; None where it has no score."""
+    """Returns each document's rank (from 1, in `Ranking`'s order), or None if it has no score."""
     ranking = Ranking({"": scores}).documents("")
     place = {d: rank for rank, d in enumerate(ranking, start=1) if scores[d] > -np.inf}
     return [place.get(document) for document in documents]
@@ -46,14 +47,15 @@ def places_of(documents: Sequence[str], scores: Mapping[str, float]) -> list[int
 def search_errors(
     beam: Sequence[int | None], exhaustive: Sequence[int | None] | None, k: int
 ) -> dict[str, float]:
-    """Shares of one query's relevant documents, such as "search_error@10".
+    """Computes shares of one query's relevant documents, such as "search_error@10".
 
-    With b and e for "in the first k of the search" and "… of all documents": recall b, model
-    error ¬e, search error e ∧ ¬b, luck b ∧ ¬e (a better competitor was pruned). Hence recall
-    = 1 − model error − search error + luck.
+    Let b mean that a document is in the top k of the beam search, and e that it is in the top k of
+    the exhaustive ranking. Recall is b, model error ¬e, search error e ∧ ¬b, and luck b ∧ ¬e (a
+    better competitor was pruned). Hence recall = 1 − model error − search error + luck.
 
     Args:
-        beam, exhaustive: the rank of each relevant document; exhaustive None: recall alone.
+        beam, exhaustive: the rank of each relevant document; if exhaustive is None, only recall is
+            computed.
     """
     b, e = (
         np.array([rank is not None and rank <= k for rank in ranks or beam])
@@ -70,7 +72,7 @@ class SearchDiagnostics(Analysis):
     """Diagnoses the search of a generative system.
 
     Args:
-        queries: test queries at most, spread evenly over the first test split.
+        queries: the maximum number of test queries, evenly spread over the first test split.
     """
 
     name, title = "search", "Search"
@@ -134,7 +136,7 @@ class SearchDiagnostics(Analysis):
         self.model, self.data, self.queries = subject.model, subject.data, queries
 
     def finish(self) -> Findings:
-        """Metrics, the table `search_diagnostics` and a figure."""
+        """Returns metrics, the table `search_diagnostics` and a figure."""
         diagnoses = list(self._diagnoses())
         if not diagnoses:
             return Findings()
@@ -159,7 +161,7 @@ class SearchDiagnostics(Analysis):
 
     @torch.inference_mode()
     def _diagnoses(self) -> Iterator[tuple[Row, SearchPath]]:
-        """Each query's row of the table, and the gold documents' path through its search."""
+        """Yields each query's row of the table, and its gold documents' path through the search."""
         model, data, split = self.model.eval(), self.data, self.data.test_splits[0]
         names, table, ids = model.names, data.test_queries(split), data.documents["id"][:]
         rows, qrels = {name: n for n, name in enumerate(ids)}, data.judgements(split, table)
@@ -190,7 +192,7 @@ class SearchDiagnostics(Analysis):
                 "steps": len(path.steps),
                 "lost_at_step": path.lost,
                 "lost_rank": path.lost_step and path.lost_step.rank,
-                # the best relevant document's
+                # Ranks of the best relevant document.
                 "rank_beam": min(filter(None, beam), default=None),
                 "rank_exhaustive": min(filter(None, exhaustive or []), default=None),
                 "score_difference": difference,
@@ -206,9 +208,9 @@ class SearchDiagnostics(Analysis):
 
 
 def follow_gold(paths: Sequence[SearchPath]) -> dict[str, float]:
-    """Share of queries whose gold is alive after each step; where it fell, its median rank."""
+    """Computes the share of queries whose gold survives each step, and lost gold's median rank."""
     alive = DataFrame(dict(enumerate(float(step.alive) for step in p.steps)) for p in paths)
-    alive = alive.ffill(axis=1).mean()  # a search that ended earlier keeps what it had
+    alive = alive.ffill(axis=1).mean()  # a search that ended earlier keeps its last state
     lost = [(path.lost, path.lost_step.rank) for path in paths if path.lost]
     ranks = DataFrame(lost, columns=["step", "rank"], dtype=float).dropna()
     metrics = {f"gold_alive/step_{n + 1}": value for n, value in alive.items()}
@@ -225,7 +227,7 @@ CAPTION = (
 
 @styled
 def search_figure(metrics: Mapping[str, float], title: str) -> Figure:
-    """Where the gold is lost, and what became of the relevant documents."""
+    """Plots where the gold is lost, and the outcomes of the relevant documents."""
     figure = page_figure(title)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     alive = [value for name, value in metrics.items() if name.startswith("gold_alive/")]
@@ -252,11 +254,11 @@ def search_figure(metrics: Mapping[str, float], title: str) -> Figure:
 
 
 def outcome(values: Mapping[str, float], k: int) -> dict[str, float]:
-    """Shares of the relevant documents that add up to one: found, luck, and either error.
+    """Splits the relevant documents into found, found by luck and errors; the shares sum to one.
 
     Args:
         values: metrics without their prefix, such as "search_error@10".
-        k: places of the ranking.
+        k: depth of the ranking.
     """
     recall = values[f"recall@{k}"]
     if f"luck@{k}" not in values:  # there is no exhaustive ranking to compare with

@@ -1,8 +1,8 @@
-"""How sharp is an alignment, and do two agree? (gr_as_mvdr §5.2.2 sparsity, §5.2.3 direction)
+"""How sharp is an alignment, and do two alignments agree? (gr_as_mvdr §5.2.2, §5.2.3)
 
-The functions read alignments (..., M, N) that are normalised over the other side and zero at
-padding (`analysis.viewer.directed_alignment`), and return one value for each token of the
-aligning side, (..., N) of "query_to_document" and (..., M) of "document_to_query".
+The functions take alignments (..., M, N) that are normalised over the other side and zero at
+padding (`analysis.viewer.directed_alignment`). They return one value for each token of the aligning
+side: (..., N) for "query_to_document" and (..., M) for "document_to_query". T stands for either.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +34,15 @@ HEADLINES = ("entropy", "top_1", "support")
 
 
 def top_mass(alignment: Tensor, depths: Sequence[int], direction: str) -> Tensor:
-    """The share of each token's weight that its k strongest partners hold.
+    """Computes the weight that each token gives to its k strongest partners.
 
     Args:
-        alignment: (..., M, N). depths: D values of k ≥ 1. direction: which side aligns.
+        alignment: (..., M, N).
+        depths: D values of k ≥ 1.
+        direction: which side aligns.
 
     Returns:
-        (..., T, D); 1 where the other side has at most k tokens.
+        (..., T, D); for an aligned token, 1 if the other side has at most k tokens.
     """
     rows = alignment.movedim(other_side(direction), -1)
     strongest = rows.topk(min(max(depths), rows.shape[-1]), -1).values.cumsum(-1)
@@ -50,15 +52,17 @@ def top_mass(alignment: Tensor, depths: Sequence[int], direction: str) -> Tensor
 def measure_shape(
     alignment: Tensor, document_mask: Tensor, query_mask: Tensor, direction: str
 ) -> dict[str, Tensor]:
-    """How each token of the aligning side spreads its weights.
+    """Measures how each token of the aligning side spreads its weights.
 
     Args:
-        alignment: (..., M, N). document_mask: (..., M) bool. query_mask: (..., N) bool.
+        alignment: (..., M, N).
+        document_mask: (..., M) bool.
+        query_mask: (..., N) bool.
         direction: which side aligns.
 
     Returns:
         (..., T) each of `MEASURES`: entropy in nats, 0 for one partner and ln n for n equal ones;
-        relative_entropy, its share of the largest value, ln of the other side's length (0 if the
+        relative_entropy, entropy divided by its maximum, ln of the other side's length (0 if the
         other side has one token); top_k; support, the number of partners above `SUPPORT`.
     """
     axis = other_side(direction)
@@ -76,14 +80,15 @@ def measure_shape(
 def links_returned(
     query_to_document: Tensor, document_to_query: Tensor, document_mask: Tensor, query_mask: Tensor
 ) -> Tensor:
-    """Do both directions agree? Is query token j the strongest of j's own strongest partner?
+    """Tests whether each query token is the strongest partner of its own strongest partner.
 
     Args:
         query_to_document, document_to_query: (..., M, N) the same pair in both directions.
-        document_mask: (..., M) bool. query_mask: (..., N) bool.
+        document_mask: (..., M) bool.
+        query_mask: (..., N) bool.
 
     Returns:
-        (..., N) bool, False at padding and where a token on the way is aligned to nothing.
+        (..., N) bool, False at padding and if either token is aligned to nothing.
     """
     masks = document_mask, query_mask
     partner, linked = _strongest(query_to_document, *masks, "query_to_document")
@@ -95,15 +100,17 @@ def links_returned(
 def agreement(
     first: Tensor, second: Tensor, document_mask: Tensor, query_mask: Tensor, direction: str
 ) -> tuple[Tensor, Tensor]:
-    """How alike do two systems align the same tokens?
+    """Measures how similarly two systems align the same tokens.
 
     Args:
         first, second: (..., M, N) the systems' alignments of the same pair.
-        document_mask: (..., M) bool. query_mask: (..., N) bool. direction: which side aligns.
+        document_mask: (..., M) bool.
+        query_mask: (..., N) bool.
+        direction: which side aligns.
 
     Returns:
         equal: (..., T) bool, both choose the same strongest partner.
-        overlap: (..., T) Σ min(first, second), 1 of equal weights, 0 of disjoint ones.
+        overlap: (..., T) Σ min(first, second), 1 for equal weights and 0 for disjoint ones.
         Both are False / 0 at padding.
     """
     masks = document_mask, query_mask
@@ -117,7 +124,7 @@ def agreement(
 def _strongest(
     alignment: Tensor, document_mask: Tensor, query_mask: Tensor, direction: str
 ) -> tuple[Tensor, Tensor]:
-    """Each token's strongest partner (..., T) int64, and whether it has one at all."""
+    """Returns each token's strongest partner (..., T) int64, and whether it is aligned at all."""
     hidden = alignment.masked_fill(~pair_mask(document_mask, query_mask), -torch.inf)
     strength, partner = hidden.max(other_side(direction))
     return partner, strength > 0
@@ -127,10 +134,11 @@ def _strongest(
 class Shape(PairAnalysis):
     """How sharp are alignments, and do both directions agree?
 
-    "directed" is the alignment as all systems are compared, `directed_alignment`; "own" is the
-    system's A itself: the attention of every head in both directions, or the sparse A of other
-    systems, each query token's weights divided by their sum. Special tokens do not align; a token
-    that is aligned to nothing has no shape and only lowers the share `aligned`.
+    "directed" is `directed_alignment`, the form in which all systems are compared; "own" is the
+    system's A itself: for generative systems, the attention of every head in both directions; for
+    other systems, the sparse A with weights divided by their sum for each aligning token. Special
+    tokens do not align. A token that is aligned to nothing has no shape and only lowers the share
+    `aligned`.
     """
 
     name, title = "shape", "Sparsity and shape"
@@ -160,7 +168,7 @@ class Shape(PairAnalysis):
         yield long_frame(first, sums, **place)
 
     def _sums(self, pairs: PairAlignment, alignment: Tensor, direction: str) -> dict[str, Tensor]:
-        """(B, H) sums of the measures over aligned tokens, and how many tokens there are."""
+        """(B, H) sums of the measures over aligned tokens, and the numbers of tokens."""
         masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
         measures = measure_shape(alignment, *masks, direction)
         counted = aligning_words(pairs, direction, self.texts.kinds.special)
@@ -170,7 +178,7 @@ class Shape(PairAnalysis):
         return sums | {"aligned": aligned.sum(2), "tokens": counted.sum(2)}
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """Metrics of the last layer, the table `shape` and its figure."""
+        """Returns metrics of the last layer, the table `shape` and its figure."""
         by = ["alignment", "layer", "direction", "head"]
         table = mean_table(frame, by, MEASURES, "aligned")
         table = table.merge(frame.groupby(by, as_index=False)["tokens"].sum())
@@ -195,7 +203,7 @@ CAPTION = (
 
 @styled
 def shape_figure(table: DataFrame, title: str) -> Figure:
-    """Mass in the top k in the last layer and relative entropy, from the table `shape`."""
+    """Plots the weight of the top k in the last layer, and relative entropy by layer."""
     import seaborn
 
     figure, (left, right) = page_panels(title, 2, PANEL_HEIGHT + 0.6)

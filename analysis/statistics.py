@@ -1,4 +1,4 @@
-"""Means with intervals, significance, correlations, and samples that are the same every time."""
+"""Means with intervals, significance tests, correlations, and deterministic samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,19 +13,19 @@ from analysis.tables.metric_names import Metric
 RESAMPLES = 1000
 LEVEL = 0.95
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
-CELLS = 2**22  # weights drawn at once: 32 MB as float64
+CELLS = 2**22  # weights drawn at a time: 32 MB as float64
 PERMUTATIONS = 10_000
-_SIGNS = 2**23  # drawn at once: 64 MB as float64
+_SIGNS = 2**23  # signs drawn at a time: 64 MB as float64
 
 
 def long_frame(first: int, values: Mapping[str, Tensor], axis: str = "", **place: Any) -> DataFrame:
-    """Measures of a batch of pairs as rows of a table.
+    """Turns measures of a batch of pairs into rows of a table.
 
     Args:
         first: the number of the batch's first pair.
-        values: measure → (B,), or (B, K) where the second axis counts `axis` from 1.
-        axis: "head" or another name of the second axis.
-        place: columns that are the same in every row, such as layer=1.
+        values: measure → (B,) or (B, K).
+        axis: the name of the second axis, such as "head"; it is numbered from 1.
+        place: columns that are constant over all rows, such as layer=1.
 
     Returns:
         A row for each pair, or each pair and head: `pair`, `axis`, the place, fp64 measures.
@@ -40,12 +40,14 @@ def long_frame(first: int, values: Mapping[str, Tensor], axis: str = "", **place
 def mean_table(
     frame: DataFrame, by: Sequence[str], measures: Sequence[str], weight: str
 ) -> DataFrame:
-    """Means of each group with 95 % intervals, which resample pairs as wholes.
+    """Averages measures in each group, with 95 % intervals that resample whole pairs.
 
     Args:
-        frame: `pair`, the columns of `by`, the sums of `measures`, and over how many they are
-            summed (`weight`), such as tokens.
-        by: the columns that name a group; measures: the columns that are averaged.
+        frame: `pair`, the columns of `by`, the sums of `measures`, and in the column `weight` the
+            number of summands, such as tokens.
+        by: the columns that identify a group.
+        measures: the columns that are averaged.
+        weight: the column with the numbers of summands.
 
     Returns:
         A row for each group: `by`, then each measure with `_low` and `_high`, and the total weight.
@@ -60,18 +62,18 @@ def mean_table(
 
 
 def interval(sums: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The 95 % percentile bootstrap interval of K ratios Σ_p sums / Σ_p counts (Efron, 1979).
+    """Computes 95 % percentile bootstrap intervals of K ratios Σ_p sums / Σ_p counts (Efron, 1979).
 
-    Units (such as pairs) are drawn as wholes, with replacement, so that tokens of one text stay
-    together; the same draws serve all K ratios. A draw that leaves a ratio without any count says
-    nothing about it.
+    Whole units (such as pairs) are drawn with replacement, so that the tokens of a text stay
+    together; the same draws are used for all K ratios. A draw in which a ratio has no count is
+    ignored for that ratio.
 
     Args:
-        sums: (P, K) what each unit adds to the numerators.
-        counts: (P, K) what it adds to the denominators, ≥ 0; None = 1 each.
+        sums: (P, K) each unit's share of the numerators.
+        counts: (P, K) each unit's share of the denominators, ≥ 0; None = 1 each.
 
     Returns:
-        (low, high), each (K,) float64; NaN where nothing was counted.
+        (low, high), each (K,) float64; NaN if nothing was counted.
     """
     units, ratios = sums.shape
     if not sums.numel():
@@ -97,30 +99,31 @@ RANK_CORRELATION = Metric(
 
 
 def spearman(first: Tensor, second: Tensor) -> float:
-    """Spearman's ρ of (n,) values, the correlation of their ranks, in [−1, 1].
+    """Computes Spearman's ρ of (n,) values, the correlation of their ranks, in [−1, 1].
 
-    Equal values share the mean of their ranks. NaN if a side has fewer than two different values.
+    Equal values share the mean of their ranks. NaN if either side has fewer than two distinct
+    values.
     """
     both = DataFrame({"first": first.numpy(), "second": second.numpy()})
     return float(both.corr("spearman").loc["first", "second"])
 
 
 def spread(table: Any, limit: int) -> Any:
-    """At most `limit` rows of a column table, evenly spread from the first to the last."""
+    """Selects at most `limit` rows of a column table, evenly spread from the first to the last."""
     return table if limit >= len(table) else table.select(spread_numbers(len(table), limit))
 
 
 def spread_numbers(size: int, limit: int) -> list[int]:
-    """At most `limit` numbers from 0 to size − 1, evenly spread, both ends included."""
+    """Returns at most `limit` numbers from 0 to size − 1, evenly spread, both ends included."""
     return np.linspace(0, size - 1, min(limit, size)).round().astype(int).tolist()
 
 
 def randomisation_test(first: np.ndarray, second: np.ndarray) -> float:
-    """The two-sided p-value of Fisher's paired randomisation test (Smucker et al., CIKM 2007).
+    """Computes the two-sided p of Fisher's paired randomisation test (Smucker et al., CIKM 2007).
 
-    If both systems were equal, the two values of a query could be exchanged. The p-value is the
-    share of random exchanges after which the means differ at least as much as they do; the given
-    pairing counts as one of them, so that no p-value is 0.
+    Under the null hypothesis, the two values of a query can be exchanged. The p-value is the share
+    of random exchanges after which the means differ at least as much as observed; the observed
+    assignment counts as one of them, so that no p-value is 0.
 
     Args:
         first, second: (Q,) values of the same queries under two systems.
@@ -130,7 +133,7 @@ def randomisation_test(first: np.ndarray, second: np.ndarray) -> float:
     """
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     differences = differences[differences != 0]  # exchanging equal values changes nothing
-    # Sums that are equal in exact arithmetic differ in their last bits.
+    # Sums that are equal in exact arithmetic may differ in their last bits.
     observed = abs(differences.sum()) - 1e-9
     rng, reached = np.random.default_rng(0), 0
     at_once = max(1, _SIGNS // max(1, len(differences)))
@@ -142,9 +145,10 @@ def randomisation_test(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction for several tests (1979): corrected p-values, in the given order.
+    """Applies Holm's correction for multiple tests (1979); returns p-values in the given order.
 
-    The k-th smallest of n is multiplied by n − k + 1, and then raised to the largest before it.
+    The k-th smallest of n is multiplied by n − k + 1, then raised to the largest before it and
+    capped at 1.
     """
     order, values = np.argsort(p_values), np.sort(p_values)
     raised = np.maximum.accumulate(values * np.arange(len(values), 0, -1)).clip(max=1)

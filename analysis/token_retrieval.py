@@ -1,4 +1,4 @@
-"""Whose tokens does a query token retrieve, and where? (XTR §5.1, Figures 2, 4, Tables 6, E.)"""
+"""Which document tokens does a query token retrieve? (XTR §5.1, Figures 2, 4, Tables 6, E.)"""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -25,22 +25,22 @@ from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_vectors import TokenVectors
 
 FILE = "token_contexts"
-KEPT_RANKS = (1, 2, 5, 20, 100)  # whose tokens are kept in context
-AROUND = 10  # tokens of a context, before and after
-RANKS = (1, 10, 100)  # of the metrics
-BINS = 40  # of the histogram
-_SEARCHED = 8  # queries at once: every token of the index is compared with all their tokens
+KEPT_RANKS = (1, 2, 5, 20, 100)  # ranks whose tokens are kept with their context
+AROUND = 10  # tokens of context before and after
+RANKS = (1, 10, 100)  # ranks of the metrics
+BINS = 40  # bins of the histogram
+_SEARCHED = 8  # queries per batch: all their tokens are compared with every token of the index
 KINDS = {"gold": "from a relevant document", "lexical": "the query token itself"}
 
 
 class Retrieved(NamedTuple):
-    """What T query tokens retrieved at K ranks.
+    """The document tokens that T query tokens retrieved at K ranks.
 
     Attributes:
-        rows: (T, K) int64 token rows of the index, best first, −1 where nothing was retrieved.
+        rows: (T, K) int64 token rows of the index, best first, −1 if nothing was retrieved.
         similarities: (T, K) fp32.
-        gold: (T, K) bool, from a relevant document.
-        lexical: (T, K) bool, the same token as the query's.
+        gold: (T, K) bool, the token is from a relevant document.
+        lexical: (T, K) bool, the token equals the query token.
     """
 
     rows: Tensor
@@ -50,7 +50,7 @@ class Retrieved(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query's words, and the numbers of its relevant documents and of those to ignore."""
+    """A query's words, and the numbers of its relevant and its ignored documents."""
 
     id: str
     words: TokenVectors
@@ -59,7 +59,7 @@ class Query(NamedTuple):
 
 
 def retrieve(tokens: NearestTokens, queries: Sequence[Query], neighbours: int) -> list[Retrieved]:
-    """The nearest document tokens of all words of some queries, searched together."""
+    """Retrieves the nearest document tokens of all words of some queries in one search."""
     vectors = [q.words.vectors if q.words.keys is None else q.words.keys for q in queries]
     ignored = max(int(tokens.store.counts[query.ignored].sum()) for query in queries)
     searched = min(neighbours + ignored, len(tokens.rows))
@@ -77,7 +77,7 @@ def retrieve(tokens: NearestTokens, queries: Sequence[Query], neighbours: int) -
 
 
 def read_token_contexts(run: Path) -> dict[str, dict[str, Any]]:
-    """What was kept of a run, by query id (`TokenRetrieval`); {} where it was not measured.
+    """Reads the contexts that `TokenRetrieval` kept, by query id; {} if it was not run.
 
     Raises:
         ValueError: the file is broken.
@@ -97,13 +97,13 @@ def _check(kept: dict[str, Any]) -> dict[str, Any]:
 class TokenRetrieval(Analysis):
     """Gold and lexical token retrieval by rank, over the words of test queries.
 
-    All tokens of the index are searched, whatever the system's own search would leave out. The
-    query's special tokens (end, sentinels) retrieve nothing here.
+    All tokens of the index are searched, even if the system's own search would skip some. The
+    query's special tokens (end, sentinels) are not searched with.
 
     Args:
-        queries: test queries at most, spread evenly over the first test split.
-        neighbours: tokens retrieved, at most as many as the index has.
-        contexts: how many of the first queries are kept with the contexts of what they retrieved.
+        queries: the maximum number of test queries, evenly spread over the first test split.
+        neighbours: tokens retrieved for each word, at most all tokens of the index.
+        contexts: for how many of the first queries the retrieved tokens are kept in context.
     """
 
     name, title = "token_retrieval", "Token retrieval"
@@ -127,8 +127,8 @@ class TokenRetrieval(Analysis):
 
     @torch.inference_mode()
     def finish(self) -> Findings:
-        """Metrics "gold@k" and "lexical@k", the probabilities at rank k itself."""
-        tokens = NearestTokens(self.model.searcher.store)  # of all documents, none pruned
+        """Returns metrics "gold@k" and "lexical@k", the probabilities at rank k itself."""
+        tokens = NearestTokens(self.model.searcher.store)  # all tokens, none pruned
         neighbours, queries = min(self.neighbours, len(tokens.rows)), self._queries()
         parts, contexts = [], {}
         for start in track(range(0, len(queries), _SEARCHED), "retrieving tokens"):
@@ -154,7 +154,7 @@ class TokenRetrieval(Analysis):
         return Findings(named(self.name, flat), tables, figures, {FILE: contexts})
 
     def _queries(self) -> list[Query]:
-        """Queries that have a word and, in the index, a relevant document."""
+        """Returns the queries with at least one word and one relevant document in the index."""
         data, index = self.data, self.model.searcher
         table = spread(data.test_queries(data.test_splits[0]), self.queries)
         grades = data.judgements(data.test_splits[0], table)
@@ -169,10 +169,10 @@ class TokenRetrieval(Analysis):
         return queries
 
     def _contexts(self, ids: Sequence[int], retrieved: Retrieved) -> dict[str, Any]:
-        """A query's text, and for each of its tokens its shares and what it retrieved, in context.
+        """Returns a query's text and, for each token, shares and what it retrieved, in context.
 
-        "gold" and "lexical": the shares of all that the token retrieved that are from relevant
-        documents, and the same token.
+        "gold" and "lexical" are the shares of the retrieved tokens that are from a relevant
+        document, and that equal the query token.
         """
         tokenizer, special = self.data.tokenizer, {*find_special(self.data)}
 
@@ -196,16 +196,16 @@ class TokenRetrieval(Analysis):
 
 
 def tabulate(retrieved: Retrieved) -> DataFrame:
-    """A row for each retrieved token: its rank, from 1, and the values of `Retrieved`."""
+    """Tabulates a row for each retrieved token: its rank, from 1, and the values of `Retrieved`."""
     real = retrieved.rows >= 0
     columns = retrieved._asdict() | {"rank": torch.arange(1, real.shape[1] + 1).expand_as(real)}
     return DataFrame({name: column[real].numpy() for name, column in columns.items()})
 
 
 def densities_of(table: DataFrame) -> DataFrame:
-    """The densities "gold" and "other" by similarity, the centre of a bin (XTR Figure 2).
+    """Computes the densities "gold" and "other" at each bin's central similarity (XTR Figure 2).
 
-    A kind of token that was never retrieved has no density (NaN).
+    The density is NaN for a kind of token that was never retrieved.
     """
     edges = np.histogram_bin_edges(table["similarities"], BINS)
     found = DataFrame({"similarity": (edges[1:] + edges[:-1]) / 2}).set_index("similarity")
@@ -225,7 +225,7 @@ CAPTION = (
 
 @styled
 def retrieval_figure(curves: DataFrame, densities: DataFrame, title: str) -> Figure:
-    """Probabilities over a logarithmic rank (XTR Figure 4), and similarities (XTR Figure 2)."""
+    """Plots probabilities by rank (XTR Figure 4), and densities of similarities (XTR Figure 2)."""
     figure = page_figure(title)
     left, right = figure.subplots(1, 2)
     style = ["-", "--"]

@@ -13,17 +13,17 @@ from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import STOPWORDS
 from gr_mvdr.tokenizers import token_strings
 
-# The piece begins a word: SentencePiece's mark, and what byte-level tokenisers write for a space.
+# Marks of a piece that begins a word: SentencePiece's, and a byte-level tokeniser's space.
 WORD_MARKS = ("▁", "Ġ")
 
 
 def find_special(data: RetrievalDataModule) -> list[int]:
-    """Ids of special tokens: the tokeniser's own, and those around texts such as [unused0]."""
+    """Returns the ids of special tokens: the tokeniser's, and the template's, such as [unused0]."""
     return sorted({*data.tokenizer.all_special_ids, *data.template.special})
 
 
 def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) -> str:
-    """One token as the tokeniser writes it, with its word mark; several tokens as text."""
+    """Formats one token as the tokeniser writes it, with its word mark; several tokens as text."""
     if isinstance(tokens, str):
         return tokens
     names = " ".join(token_strings(tokenizer, tokens))
@@ -34,23 +34,22 @@ def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) ->
 
 @dataclass(frozen=True)
 class TokenKinds:
-    """What kind of token every id is.
+    """Classifies every token id.
 
-    The rule, the same in every analysis:
+    All analyses use the same rule:
 
     - *Special* tokens (`find_special`: padding, end, unknown, markers) never count as aligning
-      tokens. They stay on the other side as something to align to, since the system sees
-      them there.
-    - *Punctuation* is a piece without a letter or digit, a bare word mark included.
+      tokens. Other tokens may align to them, since the system sees them there.
+    - *Punctuation* is a piece without a letter or digit, including a bare word mark.
     - A *stopword* is a whole word of the English list `data_modules.seal_examples.STOPWORDS`, in
-      whatever case: a piece that begins a word ("▁the"), or any piece of a tokeniser without word
+      any case: a piece that begins a word ("▁the"), or any piece of a tokeniser without word
       marks. A piece within a word is not a stopword ("the" of "▁ba the").
-    - *Content* is every other token, including ids beyond the tokeniser's, the tokens of docids.
+    - *Content* is every other token, including docid tokens, whose ids lie beyond the tokeniser's.
 
     Rates are given over all tokens that are not special, and over content tokens.
 
     Attributes:
-        special, punctuation, stopword: (V,) bool, no id in two of them.
+        special, punctuation, stopword: (V,) bool; no id is in two of them.
     """
 
     special: Tensor
@@ -59,17 +58,18 @@ class TokenKinds:
 
     @property
     def content(self) -> Tensor:
-        """(V,) bool, none of the three."""
+        """(V,) bool, ids in none of the three other kinds."""
         return ~(self.special | self.punctuation | self.stopword)
 
     @classmethod
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, size: int, special: Sequence[int]
     ) -> "TokenKinds":
-        """The kinds of a Hugging Face tokeniser's ids.
+        """Classifies the ids of a Hugging Face tokeniser.
 
         Args:
-            size: V; ids from len(tokenizer) on are docid tokens. special: ids, `find_special`.
+            size: V; ids from len(tokenizer) on are docid tokens.
+            special: ids of special tokens, from `find_special`.
         """
         # A tokeniser may have gaps between its ids.
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
@@ -92,11 +92,11 @@ CHUNK = 4096  # documents at a time: bounds memory, whatever the corpus
 
 
 def document_frequencies(tokens: Sequence[Sequence[int]], vocabulary_size: int) -> Tensor:
-    """(V,) int64: in how many documents each token id occurs.
+    """(V,) int64: the number of documents in which each token id occurs.
 
     Args:
         tokens: the corpus' token column, one sequence of ids for each document; read in slices.
-        vocabulary_size: V; ids are below it.
+        vocabulary_size: V; all ids are below it.
     """
     frequencies = numpy.zeros(vocabulary_size, dtype=numpy.int64)
     for start in range(0, len(tokens), CHUNK):
@@ -109,16 +109,16 @@ def document_frequencies(tokens: Sequence[Sequence[int]], vocabulary_size: int) 
 
 
 def inverse_document_frequency(frequencies: Tensor, n_documents: int) -> Tensor:
-    """idf = ln(1 + (N − df + 0.5) / (df + 0.5)), always positive, fp32 of the same shape."""
+    """Computes idf = ln(1 + (N − df + 0.5) / (df + 0.5)), always positive; fp32, same shape."""
     frequencies = frequencies.double()
     return torch.log1p((n_documents - frequencies + 0.5) / (frequencies + 0.5)).float()
 
 
 def idf_bin(idf: Tensor) -> Tensor:
-    """The number of the bin 0-2-4-6-8-15 that each value falls into, int64 of the same shape.
+    """Returns the number of the bin 0-2-4-6-8-15 that each value falls into; int64, same shape.
 
-    A bin holds its lower edge. The last has no upper end, so that a corpus of more than a million
-    documents, whose rarest tokens pass 15, keeps them.
+    A bin includes its lower edge. The last bin has no upper edge, since the rarest tokens of a
+    corpus with more than a million documents exceed 15.
     """
     inner = torch.tensor(BIN_EDGES[1:-1], dtype=idf.dtype, device=idf.device)
     return torch.bucketize(idf, inner, right=True)
