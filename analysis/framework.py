@@ -299,7 +299,7 @@ class FrameworkRanking(Analysis):
 
     Each is taken as the sum over target tokens, as in the paper, and as their mean, since log p
     falls with every further token and sums therefore favour short documents. Only systems that
-    generate documents are measured; others rank by the relevance itself.
+    generate documents are measured; systems that generate nothing rank by the relevance itself.
 
     Args:
         queries: the number of rerank queries, evenly spread over the first test split.

@@ -87,9 +87,9 @@ def lemma_terms(
         attention: (B, M, N), real rows sum to 1 over the query; heads may be flattened into B.
         document_mask: (B, M) bool.
         query_mask: (B, N) bool.
-        smallest: weights are clamped to this value before the logarithm: the smallest positive
-            value that the storage precision can hold. So s_i ≤ 2 ln(1 / smallest), 175 for fp32,
-            and exp(s_i) cannot overflow.
+        smallest: weights are clamped to this value before the logarithm; use `SMALLEST` of the
+            precision they were stored in. Then s_i ≤ 2 ln(1 / smallest), which is 175 for fp32, and
+            exp(s_i) cannot overflow.
 
     Returns:
         (B,) float64 each: `residual_lemma` ‖A − R‖_{1,∞} of the lemma's own R; `logits_norm` ‖E‖₁;
