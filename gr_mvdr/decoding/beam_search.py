@@ -1,8 +1,8 @@
-"""Constrained beam search over all hypotheses of a batch at once (SEAL, GENRE and DSI decode so).
+"""Constrained beam search over all hypotheses of a batch at once (used by SEAL, GENRE and DSI).
 
-The constraint lists the allowed tokens of every hypothesis in one call; their log-probabilities are
-gathered from the model's, which are normalised over the whole vocabulary, and tensor operations
-choose the best of each query. No Python runs for a single hypothesis.
+The constraint lists the allowed next tokens of all hypotheses in one call. The search gathers their
+log-probabilities from the model's, which are normalised over the whole vocabulary, and chooses each
+query's best with tensor operations. Python never loops over the hypotheses.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.options import Size, checked
 
-# The model, one position a call: `step(tokens, parents)` are the log-probabilities (R, V) of the
-# next token, −inf for what must not be chosen: a tensor, or what is indexed like one (`LogProbs`),
-# valid until the next call. tokens: (R,) int64, the last token of each hypothesis; R ≤ B × beam may
-# change. parents: (R,) int64, the row of the previous call that each continues (to reorder a
-# cache). The first call has one row a query, and parents 0 … B−1.
+# The model; each call decodes one position. `step(tokens, parents)` returns the log-probabilities
+# (R, V) of the next token, −inf for tokens that must not be chosen. The result is a tensor or is
+# indexed like one (`LogProbs`), and is valid until the next call. tokens: (R,) int64, the last
+# token of each hypothesis; R ≤ B × beam may change. parents: (R,) int64, the row of the previous
+# call that each hypothesis continues (to reorder a cache). The first call has one row for each
+# query, and parents 0 … B−1.
 Step = Callable[[Tensor, Tensor], Any]
 
 
@@ -29,9 +30,11 @@ Step = Callable[[Tensor, Tensor], Any]
 class Successors:
     """The allowed next tokens of H hypotheses, n in all, ordered by hypothesis, then by token.
 
-    row (n,) int64, the hypothesis that is extended; token (n,) int64; state: the n extended
-    hypotheses, indexable by an int64 or boolean tensor like every state; counts: how many of the n
-    each hypothesis has.
+    Attributes:
+        row: (n,) int64, the hypothesis that is extended.
+        token: (n,) int64.
+        state: the n extended hypotheses; like every state, an int64 or boolean tensor indexes it.
+        counts: the number of next tokens of each hypothesis; they sum to n.
     """
 
     row: Tensor
@@ -41,30 +44,32 @@ class Successors:
 
 
 class Constraint(Protocol):
-    """A set of token sequences, read from the left; a state is one of H prefixes.
+    """A set of token sequences, read from the left; a state holds H prefixes of them.
 
-    An n-gram index allows every n-gram of a corpus, a trie every identifier.
+    An n-gram index allows every n-gram of a corpus; a trie allows every identifier.
     """
 
     def root(self, batch: int, device: torch.device | str) -> Any:
-        """The state of `batch` empty prefixes; `state[index]` selects some of the prefixes.
+        """Returns the state of `batch` empty prefixes; `state[index]` selects some prefixes.
 
-        Successors and their states stay on `device`; so must the tensors that index a state.
+        Successors and their states are on `device`; tensors that index a state must be there, too.
         """
 
     def expand(self, state: Any) -> Successors:
-        """Every allowed one-token extension; a prefix that cannot be extended adds no row."""
+        """Returns all allowed one-token extensions; a prefix without any adds no row."""
 
     def reachable(self, state: Any) -> np.ndarray:
-        """The numbers of the documents that one prefix can still lead to."""
+        """Returns the numbers of the documents that a state of one prefix can still lead to."""
 
 
 @dataclass
 class Hypotheses:
     """Token sequences generated for a batch of queries, ordered by query.
 
-    query: (n,) int64, which query; tokens: (n, length) int64, −1 after a sequence's end;
-    log_probs: (n,) float, log p(sequence | query).
+    Attributes:
+        query: (n,) int64, the number of the query.
+        tokens: (n, length) int64, −1 after a sequence's end.
+        log_probs: (n,) float, log p(sequence | query).
     """
 
     query: Tensor
@@ -76,23 +81,23 @@ class Hypotheses:
 
     @property
     def lengths(self) -> Tensor:
-        """(n,) int64, in tokens."""
+        """(n,) int64, the number of tokens of each sequence."""
         return (self.tokens >= 0).sum(1)
 
     def __getitem__(self, index: Tensor) -> "Hypotheses":
         return Hypotheses(*(values[index] for values in vars(self).values()))
 
     def of(self, query: int) -> list[tuple[list[int], float]]:
-        """One query's sequences and their log-probabilities, as plain Python numbers."""
+        """Returns one query's sequences and their log-probabilities as plain Python numbers."""
         mine = self[self.query == query]
         columns = mine.tokens.tolist(), mine.lengths.tolist(), mine.log_probs.tolist()
         return [(tokens[:length], score) for tokens, length, score in zip(*columns, strict=True)]
 
 
-# Is called at every step before the pruning: `observer(depth, live, successors, scores, preferred)`
-# with the length of the hypotheses that the step makes (1, 2, …), those that it extends, all their
-# successors, (n,) log p of each successor's hypothesis, and (n,) what the best are chosen by:
-# scores, under a plan with its bonus.
+# Called at every step before pruning: `observer(depth, live, successors, scores, preferred)`.
+# depth: the length of the extended hypotheses (1, 2, …). live: the hypotheses that the step
+# extends. successors: all their successors. scores: (n,) log p of each extended hypothesis.
+# preferred: (n,) the values by which the step chooses: scores, plus the bonus of a plan.
 Observer = Callable[[int, Hypotheses, Successors, Tensor, Tensor], None]
 
 
@@ -100,10 +105,12 @@ Observer = Callable[[int, Hypotheses, Successors, Tensor, Tensor], None]
 class BeamSearchResult:
     """The sequences that a beam search generated.
 
-    final: the hypotheses that ended (with the end token, for want of a successor, or at the length
-    limit), the best of each query first. candidates: the best 2 × beam of every step, SEAL's keys,
-    step after step within a query, the best first within a step. first_log_probs: (B, V), the first
-    step's log-probabilities, SEAL's unigrams.
+    Attributes:
+        final: the hypotheses that ended (with the end token, without a successor, or at the length
+            limit), each query's best first.
+        candidates: the best 2 × beam hypotheses of every step (SEAL's keys), ordered by query, then
+            by step, then best first.
+        first_log_probs: (B, V) the log-probabilities of the first step (SEAL's unigrams).
     """
 
     final: Hypotheses
@@ -126,21 +133,22 @@ def beam_search(
 ) -> BeamSearchResult:
     """Finds probable sequences within the constraint, for B queries at once (SEAL's decoding).
 
-    Every step keeps the best 2 × beam candidates of each query; those that end are finished, the
-    best `beam_size` others go on. Equal candidates are ordered by their hypothesis' rank, then by
-    token, so the result depends on nothing but the log-probabilities. A hypothesis that the
-    constraint does not extend ends where it is; a query may end without any sequence.
+    Every step keeps the best 2 × beam candidates of each query. Candidates with the end token are
+    finished; the best `beam_size` others continue. Ties are broken by the rank of the extended
+    hypothesis, then by token, so that the log-probabilities alone determine the result. A
+    hypothesis without a successor ends there; a query may end without any sequence.
 
     Args:
-        length: of the longest sequence, in tokens, the end token included.
-        end_token: a sequence that ends with it is finished; None: no such token.
-        plan: from the first step's log-probabilities (B, V) to a bonus (states, B) of every prefix,
-            whose state must be a number. A step chooses by log p + bonus; bonuses do not add up
-            over steps and are in no log-probability (PAG, Zeng et al. 2024). −inf: never chosen.
+        length: the maximum length of a sequence in tokens, end token included.
+        end_token: a sequence that ends with it is finished; None = there is no such token.
+        plan: maps the first step's log-probabilities (B, V) to a bonus (states, B) for every
+            prefix, whose state must be a number. A step chooses by log p + bonus, and never chooses
+            −inf. Bonuses do not add up over steps and are not part of any log-probability (PAG,
+            Zeng et al. 2024).
 
     Raises:
-        ValueError: a size below 1; a log-probability that is not a number; what the constraint
-            raises for a `length` it cannot check.
+        ValueError: a size is below 1, a log-probability is nan, or the constraint cannot check
+            sequences of `length` tokens.
     """
     parents = queries = torch.arange(batch_size, device=device)
     last, sizes = torch.zeros_like(queries), [1] * batch_size
@@ -164,10 +172,10 @@ def beam_search(
             preferred = scores + bonus[successors.state, live.query[successors.row]]
         if observer is not None:
             observer(depth, live, successors, scores, preferred)
-        if preferred.isnan().any():  # it would never be chosen, and the search find nothing
+        if preferred.isnan().any():  # otherwise the search would silently find nothing
             rule = "its weights or inputs are broken"
             raise ValueError(f"the model's log-probabilities are nan: {rule}")
-        if depth > 1:  # the empty sequence is no result
+        if depth > 1:  # the empty sequence is not a result
             ends = [row for row, count in enumerate(successors.counts) if not count]
             ended.append(live[torch.tensor(ends, dtype=torch.int64, device=device)])
         counts = iter(successors.counts)
@@ -196,14 +204,14 @@ def beam_search(
 
 
 def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
-    """The k best scores of each group, the best first; equal scores keep their order.
+    """Finds the k best scores of each group, the best first; equal scores keep their order.
 
     Args:
-        scores: (n,) without nan, group after group; −inf is never chosen.
-        counts: how many scores each group has.
+        scores: (n,) without nan, ordered by group; −inf is never chosen.
+        counts: the number of scores in each group.
 
     Returns:
-        (groups, k or the size of the largest group) int64 indices, −1 where a group has no more.
+        (groups, min(k, size of the largest group)) int64 indices into `scores`, padded with −1.
     """
     if len(set(counts)) == 1:
         table = scores.view(len(counts), counts[0])
@@ -212,7 +220,7 @@ def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
     k = min(k, table.shape[1])
     if not k:
         return torch.empty(len(counts), 0, dtype=torch.int64, device=scores.device)
-    # topk breaks ties arbitrarily: here ties with the k-th go to the lowest index.
+    # topk breaks ties arbitrarily; here ties with the k-th score go to the lowest index.
     least = table.topk(k, dim=1).values[:, -1:]
     above, equal = table > least, table == least
     equal &= equal.cumsum(1) <= k - above.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""One decoding step with a cache, as a beam search calls it at each position."""
+"""The decoding step with a cache that a beam search calls at each position."""
 
 from typing import Any
 
@@ -12,18 +12,20 @@ from gr_mvdr.relevance import at_least_float32
 
 
 class DecodingStep:
-    """(tokens (R,), parents (R,)) → `LogProbs` (R, V) over tokens, with a cache.
+    """Maps tokens (R,) and parents (R,) to the `LogProbs` (R, V) of the next token, with a cache.
 
-    The softmax runs over the head's rows. A token has the probability of all its rows together, and
-    the decoder goes on with their mean, weighted by their probabilities: every row of a token is a
-    candidate, and all row paths of a token sequence are one hypothesis. So log p(sequence | query)
-    depends on the sequence alone, in a search of any width (docs/models.md has the other ways).
+    The softmax runs over the head's rows. The probability of a token is the sum over its rows, and
+    the next decoder input is the mean of these rows, weighted by their probabilities. Thus all row
+    paths of a token sequence are one hypothesis, and log p(sequence | query) does not depend on
+    the width of the search (docs/models.md describes the alternatives).
     """
 
     def __init__(self, head: Head, queries: Tensor, query_mask: Tensor):
         """
         Args:
-            head: of the decoder; queries: (B, N, d) the encoder's; query_mask: (B, N) bool.
+            head: the decoder's head.
+            queries: (B, N, d) the encoder's states.
+            query_mask: (B, N) bool.
         """
         self.head, self.queries, self.mask = head, queries, query_mask
         self.query = torch.arange(len(queries), device=queries.device)  # of each hypothesis
@@ -54,26 +56,26 @@ class DecodingStep:
         return self.scores
 
     def _extend(self, tokens: Tensor, parents: Tensor) -> None:
-        """Every hypothesis' decoder inputs (R, t, d): its parent's, and the vector of its token."""
+        """Appends each token's vector to its parent's decoder inputs, giving (R, t, d)."""
         if self.inputs is None:
             self.inputs = self.head.start_vector.expand(len(tokens), 1, -1)
             return
         self.cache.self_attention_cache.reorder_cache(parents)
         query = self.query[parents]
-        # Mostly every query keeps its number of hypotheses: their views of it are those of before.
+        # Usually each query keeps its number of hypotheses; then these need no reordering.
         if parents.device.type != "cpu" or not torch.equal(query, self.query):
             self.cache.cross_attention_cache.reorder_cache(parents)
             self.query, self.queries, self.mask = query, self.queries[parents], self.mask[parents]
         vectors = self.head.expected_inputs(self.scores, parents, tokens).to(self.inputs)
-        self.scores = None  # not kept while the next ones are made
+        self.scores = None  # freed before the next ones are computed
         self.inputs = torch.cat([self.inputs[parents], vectors[:, None]], dim=1)
 
 
 class LogProbs:
-    """The log-probabilities (R, V) of tokens, made from their rows' where they are read.
+    """The log-probabilities (R, V) of tokens, computed from those of the head's rows when read.
 
-    `log_probs[hypotheses, tokens]` (m,) with int64 tensors; `log_probs[hypotheses]` (n, V) with one
-    or a slice.
+    `log_probs[hypotheses, tokens]` with two int64 tensors returns (m,); `log_probs[hypotheses]`
+    with an int64 tensor or a slice returns (n, V).
     """
 
     def __init__(self, head: Head, of_rows: Tensor):
@@ -86,16 +88,17 @@ class LogProbs:
 
 
 def score_tokens(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
-    """(B, M) log p(token | query, tokens before it), zero at padding.
+    """Computes (B, M) log p(token | query, tokens before it), zero at padding.
 
-    The sum of a row is the number that a search gives the sequence if it finds it: teacher forcing
-    along tokens, not along given rows.
+    A row's sum equals the log-probability that a search gives the sequence: teacher forcing runs
+    along tokens, not along given rows of the head.
 
     Args:
-        step: a fresh one for B queries; ids, mask: (B, M) a sequence for each.
+        step: a step for B queries that has not been called yet.
+        ids, mask: (B, M) one sequence for each query.
     """
     pairs = torch.arange(len(ids), device=ids.device)
-    last = pairs  # before the first token any will do
+    last = pairs  # the first call ignores its tokens
     scores = []
     for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
         scores.append(step(last, pairs)[pairs, token].masked_fill(~real, 0.0))

@@ -1,16 +1,16 @@
 """SEAL's intersective scorer: from generated n-grams to document scores (Bevilacqua et al. 2022).
 
-A key n of probability p(n|q) weighs max(0, logit p(n|q) − logit p(n))^α, where
-p(n) = (count + s) / (tokens + s) and logit x = log x − log(1 − x). A unigram weighs the same
-without the exponent. A document's score is the sum of the weights of the keys that occur in it
+A key is a generated n-gram n. Its weight is max(0, logit p(n|q) − logit p(n))^α, where
+p(n) = (count + s) / (tokens + s) and logit x = log x − log(1 − x). The weight of a unigram is the
+same without the exponent. A document's score is the sum of the weights of the keys that occur in it
 without overlapping, computed in two stages:
 
-1. The keys that are rare enough to visit all their places score every document that they reach.
-2. The best of these documents are scored again, on their own text and with the frequent keys too;
+1. Rare keys, all of whose occurrences can be visited, score every document that holds them.
+2. The best of these documents are scored again on their own text, now with the frequent keys too;
    then the places that no key has taken receive unigram weights.
 
-A match is a key at a place of a text. Both stages work on the matches in all documents at once;
-Python loops over the keys alone.
+A match is a key at a place of a text. Both stages process the matches of all documents at once;
+Python loops only over the keys.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,17 +30,18 @@ class EvidenceOptions:
     """The options of `score_documents`.
 
     Attributes:
-        max_occurrences_1: a key that occurs more often waits for stage 2.
+        max_occurrences_1: a key that occurs more often is used in stage 2 only.
         n_docs_complete_score: the number of documents in stage 2; the others get no score.
         alpha: exponent of the keys' weights; unigrams have none.
-        beta: the part of its weight that a key loses if better keys cover all its tokens.
+        beta: the fraction of its weight that a key loses if better keys cover all its tokens.
         smoothing: s, added to the counts of the corpus.
-        use_top_k_unigrams: the number of unigrams that count, the most probable ones.
-        add_best_unigrams_to_ngrams: makes the best unigrams, as many as there are keys, keys too.
-        special_ids: ids that never score as unigrams.
-        among: the numbers of the documents that may get a score; None: all.
-        document_ids: of the corpus's documents. They break ties in stage 1, as in
-            `gr_mvdr.evaluation.ranking.Ranking`; None: ties go to the lowest document number.
+        use_top_k_unigrams: only this many unigrams, the most probable ones, count.
+        add_best_unigrams_to_ngrams: whether the best unigrams become keys too, as many as there are
+            keys.
+        special_ids: ids that are stripped from the ends of keys and never score as unigrams.
+        among: the numbers of the documents that may get a score; None = all.
+        document_ids: the ids of the corpus's documents, which break ties in stage 1 as in
+            `gr_mvdr.evaluation.ranking.Ranking`; None = ties go to the lowest document number.
     """
 
     max_occurrences_1: Count = 1500
@@ -65,16 +66,16 @@ def score_documents(
 
     Args:
         index: the corpus.
-        keys: token ids and log p(n|q). Special ids are cut off at a key's ends; of equal keys the
-            most probable counts.
-        unigram_log_probs: (V,) log-probabilities of the first generated token; None: no unigrams.
-        parameters: of `EvidenceOptions`.
+        keys: token ids and log p(n|q). Special ids are stripped from both ends of a key; among
+            equal keys only the most probable one counts.
+        unigram_log_probs: (V,) log-probabilities of the first generated token; None = no unigrams.
+        parameters: the options of `EvidenceOptions`.
 
     Returns:
         {document number: score}, the best first.
 
     Raises:
-        ValueError: a key is longer than the index is deep.
+        ValueError: a key is longer than the depth of the index.
     """
     options = EvidenceOptions(**parameters)
     weighed = weigh(index, keys, unigram_log_probs, options)
@@ -92,13 +93,14 @@ def share_scores(
     documents: Sequence[int],
     **parameters: Any,
 ) -> dict[int, list[tuple[tuple[int, ...], float]]]:
-    """What each key and each unigram adds to the scores that `score_documents` gives documents.
+    """Splits the scores of `score_documents` into the contributions of keys and unigrams.
 
     Args:
-        documents: numbers of documents that have a score; the rest: see `score_documents`.
+        index, keys, unigram_log_probs, parameters: see `score_documents`.
+        documents: numbers of documents that have a score.
 
     Returns:
-        {document number: (token ids, part of the score), the greatest first}.
+        {document number: [(token ids, contribution), …]}, the greatest contribution first.
     """
     options = EvidenceOptions(**parameters)
     weighed = weigh(index, keys, unigram_log_probs, options)
@@ -111,14 +113,17 @@ def share_scores(
     return {number: sorted(own, key=lambda share: -share[1]) for number, own in shares.items()}
 
 
-# What keys weigh ----------------------------------------------------------------------------------
+# Weights of keys ----------------------------------------------------------------------------------
 
 
 class WeighedKeys(NamedTuple):
-    """n-grams of positive weight, the heaviest first (equal weights: in the order of their tokens).
+    """n-grams with positive weight, the heaviest first; ties are ordered by tokens.
 
-    weights: (n,) float64; low, high: (n,) int64, their intervals in the index; unigrams: (largest
-    token of the corpus + 2,) float64, the weight of each token as a unigram, the last one 0.
+    Attributes:
+        weights: (n,) float64.
+        low, high: (n,) int64, the n-grams' intervals in the index.
+        unigrams: (largest token of the corpus + 2,) float64, each token's weight as a unigram; the
+            last one, for the terminator, is 0.
     """
 
     ngrams: list[tuple[int, ...]]
@@ -134,7 +139,7 @@ def weigh(
     unigram_log_probs: Sequence[float] | np.ndarray | None,
     options: EvidenceOptions,
 ) -> WeighedKeys:
-    """The weights of keys and unigrams; leaves out keys that weigh nothing."""
+    """Computes the weights of keys and unigrams; drops keys of weight 0."""
     merged: dict[tuple[int, ...], float] = {}
     for ngram, log_prob in keys:
         if stripped := strip(ngram, options.special_ids):
@@ -165,7 +170,7 @@ def weigh(
 
 
 def strip(ngram: Sequence[int], special_ids: Collection[int]) -> tuple[int, ...]:
-    """An n-gram without the special ids at its ends."""
+    """Returns an n-gram without the special ids at its ends."""
     kept = [place for place, token in enumerate(ngram) if token not in special_ids]
     return tuple(ngram[kept[0] : kept[-1] + 1]) if kept else ()
 
@@ -173,8 +178,8 @@ def strip(ngram: Sequence[int], special_ids: Collection[int]) -> tuple[int, ...]
 def log_odds(
     log_probs: np.ndarray, counts: np.ndarray, n_tokens: int, smoothing: float
 ) -> np.ndarray:
-    """max(0, logit p(n|q) − logit p(n)); 0 for what does not occur in the corpus."""
-    # A count of 0 gives 0 below; 1 instead of it keeps the logarithm finite.
+    """Computes max(0, logit p(n|q) − logit p(n)); 0 for n-grams that the corpus lacks."""
+    # A count of 0 gives 0 below; replacing it by 1 keeps the logarithm finite.
     corpus = np.log((np.maximum(counts, 1) + smoothing) / (n_tokens + smoothing))
     # The logit of probability 1 is infinite.
     given, corpus = np.minimum(log_probs, -1e-10), np.minimum(corpus, -1e-10)
@@ -186,14 +191,14 @@ def log_odds(
 
 
 def _best_documents(index: NgramIndex, keys: WeighedKeys, options: EvidenceOptions) -> np.ndarray:
-    """Stage 1: the numbers of the documents that the rare keys score best, ascending."""
+    """Stage 1: returns the numbers of the documents that rare keys score best, ascending."""
     rare = np.flatnonzero(keys.high - keys.low <= options.max_occurrences_1)
     row, entry = ragged_range(keys.low[rare], keys.high[rare])
     both = np.sort((rare[row] << 32) | index.suffixes[entry])
     key, place = both >> 32, both & 0xFFFFFFFF
     document = index.documents_at(place)
     reached = np.flatnonzero(np.bincount(document, minlength=index.n_documents))
-    number_of = np.empty(index.n_documents, np.int64)  # among those reached
+    number_of = np.empty(index.n_documents, np.int64)  # position in `reached`
     number_of[reached] = np.arange(len(reached))
     matches, taken = (key, place, number_of[document]), np.zeros(len(index.text), bool)
     (document, _, weight), _ = _add_up(keys, matches, taken, len(reached), options.beta)
@@ -201,7 +206,7 @@ def _best_documents(index: NgramIndex, keys: WeighedKeys, options: EvidenceOptio
     if options.among is not None:
         scores = np.where(np.isin(reached, list(options.among)), scores, -np.inf)
 
-    def id_of(place: int) -> Any:  # without ids, names that fall as the numbers rise
+    def id_of(place: int) -> Any:  # without ids, the negative number: ties go to the lowest number
         number = reached[place]
         return -number if options.document_ids is None else options.document_ids[number]
 
@@ -211,21 +216,21 @@ def _best_documents(index: NgramIndex, keys: WeighedKeys, options: EvidenceOptio
 def _find_parts(
     index: NgramIndex, keys: WeighedKeys, chosen: np.ndarray, beta: float
 ) -> tuple[np.ndarray, ...]:
-    """Stage 2: what all keys add to the chosen documents on their own text, and then unigrams.
+    """Stage 2: computes what all keys, and then unigrams, add to the chosen documents' scores.
 
     Returns:
-        (n,) each: the place in `chosen`, what adds to its score, and how much; a key is its number,
-        and a unigram its token + the number of keys.
+        Three arrays (n,): the document's place in `chosen`; the key's number, or for a unigram its
+        token + the number of keys; and the contribution.
     """
     bounds = zip(index.starts[chosen].tolist(), index.starts[chosen + 1].tolist(), strict=True)
     tokens = np.concatenate([index.text[:0], *(index.text[start:end] for start, end in bounds)])
-    # The terminator becomes the corpus's largest token + 1, which no key has.
+    # The terminator becomes the corpus's largest token + 1, which no key contains.
     tokens = np.minimum(tokens, tokens.dtype.type(index.tokens[-1] + 1))
     document = np.repeat(np.arange(len(chosen)), np.diff(index.starts)[chosen])
     taken, (key, place) = np.zeros(len(tokens), bool), _find(keys, tokens)
     matches = key, place, document[place]
     parts, covered = _add_up(keys, matches, taken, len(chosen), beta)
-    # Free places: each token type counts once a document, and less if a key has covered it.
+    # Free places: each distinct token counts once per document, and less if a key has covered it.
     types = np.flatnonzero(keys.unigrams)
     column_of = np.full(len(keys.unigrams), -1)
     column_of[types] = np.arange(len(types))
@@ -242,7 +247,7 @@ def _find_parts(
 
 
 def _find(keys: WeighedKeys, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every place of keys in a text: (m,) key and place of each, key after key."""
+    """Finds all matches of keys in a text: the key (m,) and place (m,), ordered by key."""
     firsts = np.unique(np.array([ngram[0] for ngram in keys.ngrams], np.int64))
     group_of = np.full(len(keys.unigrams), len(firsts), np.uint16)  # by token
     group_of[firsts] = np.arange(len(firsts))
@@ -271,21 +276,21 @@ def _add_up(
     n_documents: int,
     beta: float,
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """The weights of the keys that occur in D documents.
+    """Computes the weights of the keys that occur in D documents.
 
-    The keys claim places in descending order of weight; a match that overlaps a claimed place
-    counts for nothing. A key counts once a document, however often it occurs, and takes every place
-    it can. Its weight is multiplied by
-    1 − β + β · (its tokens that no better key has covered / its distinct tokens).
+    The keys claim places in descending order of weight; a match that overlaps a claimed place does
+    not count. A key counts once per document, however often it occurs, but claims every place it
+    can. Its weight is multiplied by
+    1 − β + β · (its distinct tokens that no better key covers / its distinct tokens).
 
     Args:
-        matches: key, place and document of each, (m,) int64, ordered by key, then by place;
-            documents count from 0 to D − 1.
-        taken: (places,) bool, all False; set where a key takes a place.
+        matches: the key, place and document of each match, (m,) int64, ordered by key, then by
+            place; documents are numbered from 0 to D − 1.
+        taken: (places,) bool, all False; set to True where a key claims a place.
 
     Returns:
-        Document, key and weight of each key that counts in a document, (n,) each; and the distinct
-        tokens that they cover, (2, c) documents and tokens.
+        The document, key and weight (n,) of each key that counts in a document; and the distinct
+        tokens that these keys cover, (2, c) documents and tokens.
     """
     counted = _claim_places(keys, *matches[:2], taken)
     key, document = matches[0][counted], matches[2][counted]
@@ -299,8 +304,8 @@ def _add_up(
     first = np.cumsum(n_types) - n_types
     pair, entry = ragged_range(first[key], first[key] + n_types[key])
     cell = document[pair] * len(vocabulary) + column[entry]
-    # Which pair of key and document covers a token first: written in reverse, so that the first
-    # stays. Only cells that were written are read, so the table need not be filled.
+    # The first (key, document) pair that covers each token: writing in reverse order leaves the
+    # first. Only cells that were written are read, so the table need not be initialised.
     covered_by = np.empty(n_documents * len(vocabulary), np.int32)
     covered_by[cell[::-1]] = pair[::-1]
     fresh = covered_by[cell] == pair
@@ -312,7 +317,7 @@ def _add_up(
 def _claim_places(
     keys: WeighedKeys, key: np.ndarray, place: np.ndarray, taken: np.ndarray
 ) -> np.ndarray:
-    """(m,) bool: the matches that overlap no better key and no earlier match of their own."""
+    """Returns (m,) bool: matches that overlap no better key and no earlier match of their key."""
     counted, lengths = np.zeros(len(key), bool), np.array([len(n) for n in keys.ngrams], np.int64)
     close = (key[1:] == key[:-1]) & (np.diff(place) < lengths[key[1:]])
     overlaps_itself = set(key[1:][close].tolist())
@@ -323,7 +328,7 @@ def _claim_places(
             continue
         window = places[:, None] + np.arange(length)
         free = ~taken[window].any(1)
-        if k in overlaps_itself:  # takes its places from left to right
+        if k in overlaps_itself:  # claims its places from left to right
             end = -1
             for i in np.flatnonzero(free).tolist():
                 free[i] = places[i] >= end

@@ -1,7 +1,7 @@
-"""What names documents in a search: identifiers in a trie, or any n-gram of a text (gr_as_mvdr §4).
+"""Names of documents: identifiers in a trie, or all n-grams of a document's text (gr_as_mvdr §4).
 
-A search generates token sequences of at most `length` tokens within the names' `constraint`. The
-names say which documents a sequence belongs to, and make scores of what a search has generated.
+A search generates sequences of at most `length` tokens under the `constraint` of the names. The
+names map a generated sequence to documents, and the result of a search to document scores.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,12 +21,12 @@ from gr_mvdr.template import Ids
 
 @dataclass(frozen=True)
 class TrieNames:
-    """One identifier a document (DSI, GENRE); documents that share it have one score.
+    """One identifier for each document (DSI, GENRE); documents with the same identifier tie.
 
     Attributes:
         constraint: the trie of the identifiers.
-        sequences: of each document its identifier's tokens, [] where it has none.
-        length_penalty: a document scores log p(identifier | query) / length^penalty.
+        sequences: the tokens of each document's identifier; [] = it has none.
+        length_penalty: a document's score is log p(identifier | query) / length^penalty.
     """
 
     constraint: Trie
@@ -38,22 +38,22 @@ class TrieNames:
         return self.constraint.depth
 
     def within(self, documents: frozenset[int]) -> "TrieNames":
-        """The names of some documents, by number; a search with them finds no others."""
+        """Returns the names of these documents alone; a search with them finds no others."""
         chosen = [own if row in documents else [] for row, own in enumerate(self.sequences)]
         return replace(self, constraint=Trie.build(chosen))
 
     def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
-        """(n,) int64, the numbers of the documents that a generated sequence names, ascending."""
+        """Returns (n,) int64, the numbers of the documents that a sequence names, ascending."""
         node = int(self.constraint.find(torch.tensor([list(tokens)])))
         return self.constraint.documents_at(node) if node >= 0 else np.empty(0, np.int64)
 
     def gold_prefixes(self, document: int) -> set[Ids]:
-        """Every token sequence that a search may hold on its way to a document."""
+        """Returns every token sequence that a search may hold on its way to a document."""
         tokens = tuple(self.sequences[document])
         return {tokens[:length] for length in range(1, len(tokens) + 1)}
 
     def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
-        """Document number → score, from what a search generated for query `query` of its batch."""
+        """Returns document number → score, from the sequences generated for one query."""
         final = result.final[result.final.query == query]
         scores = final.log_probs.double() / final.lengths**self.length_penalty
         nodes = self.constraint.find(final.tokens).tolist()
@@ -67,10 +67,11 @@ class TrieNames:
     def shares(
         self, result: BeamSearchResult, query: int, documents: Sequence[int]
     ) -> dict[int, list[tuple]]:
-        """Document number → (tokens, value) of each part of its score; they sum to it.
+        """Returns document number → the parts of its score as (tokens, value); they sum to it.
 
-        Here each token's log-probability / length^penalty: the search has kept all prefixes' sums.
-        A third item names the part's view where documents have several (`models.beyond.views`).
+        Here a part is a token's log-probability / length^penalty, the difference of the sums of two
+        prefixes. If documents have several views (`models.beyond.views`), a third item names the
+        part's view.
         """
         totals = {tuple(tokens): total for tokens, total in result.candidates.of(query)}
         shares = {}
@@ -85,13 +86,13 @@ class TrieNames:
 
 @dataclass(frozen=True)
 class NgramNames:
-    """Any n-gram of a document's text names it; the evidence of all is added up (SEAL).
+    """Any n-gram of a document's text names it; a score sums the evidence of n-grams (SEAL).
 
     Attributes:
-        corpus: the n-grams of all documents, by which evidence is weighed.
+        corpus: the n-grams of all documents, whose counts weigh the evidence.
         constraint: the n-grams that may be generated.
-        length: the longest generated n-gram, in tokens.
-        document_ids: decide between documents of equal evidence.
+        length: the maximum length of a generated n-gram, in tokens.
+        document_ids: ids that break ties between documents.
         evidence: parameters of `score_documents`.
         documents: numbers of the documents that may get a score; None = all.
     """
@@ -110,9 +111,9 @@ class NgramNames:
         return self.corpus.documents(list(tokens))
 
     def gold_prefixes(self, document: int) -> set[Ids]:
-        """Every n-gram of the document up to `length` tokens."""
+        """Returns every n-gram of the document up to `length` tokens."""
         tokens = self.corpus.sequence(document).tolist()
-        # The end token alone, the last of them, names no document.
+        # The last token, the end token, does not name a document on its own.
         return {
             tuple(tokens[start : start + length])
             for start in range(len(tokens) - 1)
@@ -120,7 +121,7 @@ class NgramNames:
         }
 
     def keys(self, result: BeamSearchResult, query: int) -> dict[Ids, float]:
-        """A query's n-grams and their log-probabilities: the candidates of every step."""
+        """Returns one query's n-grams and their log-probabilities: the candidates of all steps."""
         return {tuple(tokens): score for tokens, score in result.candidates.of(query)}
 
     def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
@@ -131,12 +132,12 @@ class NgramNames:
     def shares(
         self, result: BeamSearchResult, query: int, documents: Sequence[int]
     ) -> dict[int, list[tuple]]:
-        """The n-grams and unigrams that counted for each document, the greatest value first."""
+        """Returns the n-grams and unigrams that count for each document, greatest value first."""
         evidence = self._evidence(result, query)
         return share_scores(self.corpus, *evidence, documents, **self.evidence)
 
     def _evidence(self, result: BeamSearchResult, query: int) -> tuple[list, np.ndarray]:
-        """A query's keys, and the log-probabilities of unigrams."""
+        """Returns a query's keys and the log-probabilities of the unigrams."""
         first = result.first_log_probs[query].cpu().numpy()
         return list(self.keys(result, query).items()), first
 

@@ -1,8 +1,9 @@
-"""An index of every n-gram of a corpus: a suffix array, which does the work of SEAL's FM-index.
+"""An index of all n-grams of a corpus: a suffix array, used instead of SEAL's FM-index.
 
-A prefix of t tokens is an interval [low, high) of the sorted suffixes: its length is the prefix's
-count, its entries are the prefix's places. The prefix's successors begin at `low` and wherever two
-neighbours share exactly t tokens, so the array of shared prefix lengths lists them.
+The suffixes that begin with a prefix of t tokens form an interval [low, high) of the sorted
+suffixes. The interval's length is the prefix's count; its entries are the prefix's places. A new
+successor begins at `low` and wherever two neighbours share exactly t tokens, so the array of shared
+prefix lengths lists the successors.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,18 +19,18 @@ from gr_mvdr.decoding.beam_search import Successors
 from gr_mvdr.files import open_tensors, reading, write_tensors
 
 _ARRAYS = ("text", "starts", "suffixes", "shared")
-# Depths whose branches are held in memory; deeper intervals are short enough to scan.
+# The number of depths whose branches are kept in memory; deeper intervals are short enough to scan.
 LISTED_DEPTHS = 2
-DEPTH, DEEPEST = 16, 255  # tokens of the longest n-gram, unless asked for more, and at most
-# Tokens, with one more for each document, that int32 can number.
+DEPTH, DEEPEST = 16, 255  # default and maximum depth: tokens of the longest n-gram
+# The maximum number of tokens, plus one per document, that int32 can number.
 MOST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Prefixes of `depth` tokens each: their intervals [low, high) of the index, (H,) int64.
+    """Prefixes of `depth` tokens each, as intervals [low, high) of the index, (H,) int64.
 
-    The intervals stay in numpy, like the index; `device` is where the search runs.
+    The intervals are numpy arrays, like the index; the search runs on `device`.
     """
 
     low: np.ndarray
@@ -46,17 +47,19 @@ class Intervals:
 
 
 class NgramIndex:
-    """Counts, places and continuations of the n-grams of a corpus; a `Constraint` for the search.
+    """Counts, places and successors of the n-grams of a corpus; a `Constraint` for the search.
 
-    An n-gram lies within one document: it never crosses a document's end. Places are int32, so that
-    tokens and documents together are at most 2^31 − 1.
+    An n-gram never crosses the end of a document. Places are int32, so the numbers of tokens and
+    documents together are at most 2^31 − 1.
 
     Attributes:
-        text: (T,) uint16 or uint32, each document followed by the terminator (the type's maximum);
-        starts: (documents + 1,) int64, where each document begins in `text`;
-        suffixes: (tokens,) int32, places in `text` ordered by `depth` tokens and then by place;
-        shared: (tokens,) uint8, how many tokens each suffix shares with the one sorted before it;
-        tokens, token_counts: (distinct tokens,) int64, the tokens that occur and how often.
+        text: (T,) uint16 or uint32, each document followed by the terminator (the type's maximum).
+        starts: (documents + 1,) int64, the place in `text` where each document begins.
+        suffixes: (tokens,) int32, places in `text` ordered by `depth` tokens, then by place.
+        shared: (tokens,) uint8, the number of tokens that each suffix shares with the suffix sorted
+            before it.
+        tokens: (distinct tokens,) int64, the tokens that occur.
+        token_counts: (distinct tokens,) int32, how often each of them occurs.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class NgramIndex:
         self.text, self.starts, self.suffixes, self.shared = text, starts, suffixes, shared
         self.depth = depth
         self.terminator = int(np.iinfo(text.dtype).max)
-        # Branches of depth t: where suffixes begin that share at most t tokens with the one before.
+        # Branches of depth t begin at suffixes that share at most t tokens with the suffix before.
         self._branches = [
             np.append(np.flatnonzero(shared <= t), len(suffixes)).astype(np.int32)
             for t in range(LISTED_DEPTHS)
@@ -80,14 +83,15 @@ class NgramIndex:
 
     @classmethod
     def build(cls, sequences: Iterable[Sequence[int]], depth: int = DEPTH) -> "NgramIndex":
-        """Indexes the documents' token ids; an end-of-sequence token is the caller's to append.
+        """Indexes the documents' token ids; the caller appends end tokens if they are needed.
 
         Args:
-            sequences: token ids ≥ 0, document by document in the order of their numbers.
-            depth: the search's longest n-gram, at most 255; longer ones are counted more slowly.
+            sequences: each document's token ids ≥ 0, in the order of the documents' numbers.
+            depth: the length of the longest n-gram that a search can generate, at most 255; longer
+                n-grams are counted more slowly.
 
         Raises:
-            ValueError: more tokens than int32 can number.
+            ValueError: there are more tokens than int32 can number.
         """
         text, starts = join_sequences([np.asarray(tokens, np.int64) for tokens in sequences])
         suffixes = sort_suffixes(text, starts, depth)
@@ -103,8 +107,8 @@ class NgramIndex:
         """Opens a saved index by memory map.
 
         Raises:
-            FileNotFoundError: no such file.
-            ValueError: it is damaged.
+            FileNotFoundError: the file does not exist.
+            ValueError: the file is damaged.
         """
         tensors, settings = open_tensors(Path(path))
         with reading(f"{path}: is damaged"):
@@ -112,19 +116,19 @@ class NgramIndex:
             return cls(**arrays, depth=settings["depth"])
 
     def holds(self, sequences: Iterable[Sequence[int]]) -> bool:
-        """Whether these are the documents that it was built of, token by token."""
+        """Returns whether the index was built from exactly these token sequences."""
         text, starts = join_sequences([np.asarray(tokens, np.int64) for tokens in sequences])
         return np.array_equal(starts, self.starts) and np.array_equal(text, self.text)
 
     def within(self, documents: Iterable[int]) -> "NgramIndex":
-        """The n-grams of some documents alone, of one or more; all keep their numbers.
+        """Returns an index of the n-grams of some documents (at least one), without sorting again.
 
-        Counts are those within these documents. Takes a pass over all tokens, no sorting.
+        The documents keep their numbers; n-grams are counted in these documents only.
         """
         wanted = np.zeros(self.n_documents, bool)
         wanted[list(documents)] = True
         rows = np.flatnonzero(np.repeat(wanted, np.diff(self.starts))[self.suffixes])
-        # Two suffixes share what all neighbours between them share.
+        # Two suffixes share as many tokens as the least similar neighbours between them.
         shared = np.zeros(len(rows), np.uint8)
         shared[1:] = np.minimum.reduceat(self.shared[: rows[-1] + 1], rows[:-1] + 1)
         return NgramIndex(self.text, self.starts, self.suffixes[rows], shared, self.depth)
@@ -138,49 +142,49 @@ class NgramIndex:
         return len(self.starts) - 1
 
     def sequence(self, document: int) -> np.ndarray:
-        """The tokens of one document, as they were given."""
+        """Returns the tokens of one document."""
         return self.text[self.starts[document] : self.starts[document + 1] - 1]
 
     def count(self, ngram: Sequence[int]) -> int:
-        """How often the n-gram occurs."""
+        """Returns how often the n-gram occurs."""
         if len(ngram) > self.depth:
             return len(self.positions(ngram))
         low, high = self.intervals([ngram])
         return int(high[0] - low[0])
 
     def successors(self, ngram: Sequence[int]) -> np.ndarray:
-        """The distinct tokens that follow the n-gram somewhere, ascending, int64."""
+        """Returns the distinct tokens that follow the n-gram, ascending, int64."""
         if len(ngram) < self.depth:
             return self.expand(Intervals(*self.intervals([ngram]), len(ngram))).token.numpy()
         following = self.text[self.positions(ngram) + len(ngram)]
         return np.unique(following[following != self.terminator]).astype(np.int64)
 
     def documents(self, ngram: Sequence[int]) -> np.ndarray:
-        """The distinct numbers of the documents that hold the n-gram, ascending, int64."""
+        """Returns the numbers of the documents that contain the n-gram, ascending, int64."""
         return np.unique(self.documents_at(self.positions(ngram)))
 
     def documents_at(self, positions: np.ndarray) -> np.ndarray:
-        """The numbers of the documents that hold these places of `text`."""
+        """Returns the number of the document at each of these places of `text`."""
         return np.searchsorted(self.starts, positions, side="right") - 1
 
     def positions(self, ngram: Sequence[int]) -> np.ndarray:
-        """Every place of `text` where the n-gram begins, in no particular order, int64."""
+        """Returns all places of `text` where the n-gram begins, in no particular order, int64."""
         (low,), (high,) = self.intervals([ngram[: self.depth]])
         places = self.suffixes[low:high].astype(np.int64)
         for t in range(self.depth, len(ngram)):
-            if ngram[t] == self.terminator:  # no token, and behind the last one nothing comes
+            if ngram[t] == self.terminator:  # not a token; a place after the last one is invalid
                 return places[:0]
             places = places[self.text[places + t] == ngram[t]]
         return places
 
     def intervals(self, ngrams: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """The intervals of n-grams of at most `depth` tokens, all at once.
+        """Finds the intervals of n-grams of at most `depth` tokens, all at once.
 
         Returns:
-            low, high (n,) int64; high − low is the n-gram's count.
+            low, high: (n,) int64; high − low is an n-gram's count.
 
         Raises:
-            ValueError: an n-gram is longer.
+            ValueError: an n-gram has more than `depth` tokens.
         """
         lengths = np.fromiter(map(len, ngrams), np.int64, len(ngrams))
         if lengths.max(initial=0) > self.depth:
@@ -201,7 +205,7 @@ class NgramIndex:
     def _first_at_least(
         self, low: np.ndarray, high: np.ndarray, token: np.ndarray, depth: int
     ) -> np.ndarray:
-        """The first row of each interval [low, high) whose token at `depth` is ≥ `token`."""
+        """Finds the first row of each interval [low, high) whose token at `depth` is ≥ `token`."""
         while (open_ := low < high).any():
             middle = np.where(open_, (low + high) >> 1, 0)
             less = open_ & (self.text[self.suffixes[middle] + np.where(open_, depth, 0)] < token)
@@ -215,7 +219,11 @@ class NgramIndex:
         return Intervals(np.zeros(batch, np.int64), np.full(batch, len(self), np.int64), 0, device)
 
     def expand(self, state: Intervals) -> Successors:
-        """The distinct tokens that follow each prefix; ValueError at the depth of the index."""
+        """Returns the distinct tokens that follow each prefix.
+
+        Raises:
+            ValueError: the prefixes are as long as the index is deep.
+        """
         if state.depth >= self.depth:
             raise ValueError(
                 f"length={state.depth + 1}: an index of depth {self.depth} cannot constrain longer "
@@ -231,14 +239,14 @@ class NgramIndex:
         return Successors(row, token, Intervals(start, stop, state.depth + 1, state.device), counts)
 
     def reachable(self, state: Intervals) -> np.ndarray:
-        """The numbers of the documents that hold one prefix, ascending, int64."""
+        """Returns the numbers of the documents that contain one prefix, ascending, int64."""
         return np.unique(self.documents_at(self.suffixes[state.low[0] : state.high[0]]))
 
     def _split(self, state: Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cuts each interval into its branches: rows of the state, first and last + 1 entries."""
+        """Splits intervals into branches; returns each branch's row of the state, start and end."""
         if state.depth < LISTED_DEPTHS:
             branches = self._branches[state.depth]
-            # In the type of `branches`: searchsorted would copy them to the wider one.
+            # With the dtype of `branches`, searchsorted does not copy them to a wider type.
             low, high = state.low.astype(branches.dtype), state.high.astype(branches.dtype)
             row, branch = ragged_range(
                 np.searchsorted(branches, low), np.searchsorted(branches, high)
@@ -247,7 +255,7 @@ class NgramIndex:
         row, entry = ragged_range(state.low, state.high)
         begins = (self.shared[entry] == state.depth) | (entry == state.low[row])
         row, start = row[begins], entry[begins]
-        # A branch ends where the next one of its row begins, the last one where its interval ends.
+        # A branch ends where the next branch begins; a row's last branch ends with its interval.
         stop = np.append(start, 0)[1:]
         is_last = np.append(row, -1)[1:] != row
         return row, start, np.where(is_last, state.high[row], stop)
@@ -257,17 +265,17 @@ class NgramIndex:
 
 
 def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Lays sequences in a row, a terminator (the type's largest value) after each.
+    """Concatenates sequences, with a terminator (the type's largest value) after each.
 
     Args:
-        sequences: int64 arrays of token ids ≥ 0, at least one id in all.
+        sequences: int64 arrays of token ids ≥ 0, at least one id in total.
 
     Returns:
-        text (tokens + sequences,) uint16 where the ids fit and uint32 otherwise, and
-        starts (sequences + 1,) int64, where each sequence begins, closed by the text's length.
+        text: (tokens + sequences,) uint16 if the ids fit, else uint32.
+        starts: (sequences + 1,) int64, where each sequence begins, then the text's length.
 
     Raises:
-        ValueError: too long a text.
+        ValueError: the text is longer than int32 can number.
     """
     starts = np.cumsum([0] + [len(sequence) + 1 for sequence in sequences])
     if starts[-1] > MOST:
@@ -285,17 +293,18 @@ def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]
 
 
 def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarray:
-    """The suffix array of a joined text, ordered by `depth` tokens and then by place.
+    """Computes the suffix array of a joined text, ordered by `depth` tokens, then by place.
 
-    As many tokens as fit are packed in one 64-bit key for the first sort; each further sort then
-    doubles the order's depth, and touches only the suffixes that are still equal. Suffixes
-    are compared up to the terminator, which is larger than every token: never across a document.
+    The first sort uses 64-bit keys into which as many tokens as fit are packed. Each further sort
+    doubles the depth of the order and touches only suffixes that are still tied. A comparison stops
+    at the terminator, which is larger than every token, and so never crosses a document's end.
 
     Args:
-        text, starts: as `join_sequences` returns them; depth: tokens that are compared.
+        text, starts: as `join_sequences` returns them.
+        depth: the number of tokens that are compared.
 
     Returns:
-        (tokens,) int32, the places in `text`; terminators are no suffixes.
+        (tokens,) int32, the places in `text`, without those of terminators.
     """
     keys, sorted_depth = _packed_keys(text, depth)
     order = np.argsort(keys, kind="stable").astype(np.int32)
@@ -307,19 +316,19 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     while sorted_depth < depth and len(tied):
         step = min(sorted_depth, depth - sorted_depth)
         suffix = order[tied]
-        # A suffix that has ended is distinct already: any constant will do.
+        # For a suffix that has ended any constant will do: its terminator already orders it.
         later = np.where(suffix <= ends[suffix] - step, suffix + step, len(text) - 1)
         keys = (rank[suffix].astype(np.int64) << 32) | rank[later]
         sort = np.argsort(keys, kind="stable")
         order[tied] = suffix[sort]
         tied = _rank(rank, order, keys[sort], tied)
         sorted_depth += step
-    n_terminators = len(starts) - 1  # they are the largest, so they come last
+    n_terminators = len(starts) - 1  # terminators are the largest, so they come last
     return order[: len(order) - n_terminators].copy()
 
 
 def _packed_keys(text: np.ndarray, depth: int) -> tuple[np.ndarray, int]:
-    """The first tokens of every suffix as one int64 (terminator largest), and how many they are."""
+    """Packs the first tokens of every suffix into one int64; returns also their number."""
     terminator = np.iinfo(text.dtype).max
     largest = int(text[text != terminator].max()) + 1
     bits = largest.bit_length()
@@ -329,7 +338,7 @@ def _packed_keys(text: np.ndarray, depth: int) -> tuple[np.ndarray, int]:
     keys = tokens.astype(np.int64)
     for packed in range(1, width):
         rest = np.append(keys[1:], 0)
-        rest[ended] = 0  # what follows a terminator belongs to another sequence
+        rest[ended] = 0  # the tokens after a terminator belong to another sequence
         np.left_shift(tokens, bits * packed, out=keys, dtype=np.int64)
         keys |= rest
     return keys, width
@@ -338,7 +347,7 @@ def _packed_keys(text: np.ndarray, depth: int) -> tuple[np.ndarray, int]:
 def _rank(rank: np.ndarray, order: np.ndarray, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Writes the ranks of `order[rows]`, sorted by `keys`; returns the rows that are still tied.
 
-    A suffix's rank is the first row of its group of equals, so refining one group changes no other.
+    A suffix's rank is the first row of its group of ties, so refining one group changes no other.
     """
     new = np.ones(len(keys), bool)
     new[1:] = keys[1:] != keys[:-1]
@@ -349,10 +358,10 @@ def _rank(rank: np.ndarray, order: np.ndarray, keys: np.ndarray, rows: np.ndarra
 
 
 def count_common_prefixes(text: np.ndarray, suffixes: np.ndarray, depth: int) -> np.ndarray:
-    """How many tokens each suffix shares with the one sorted before it, at most `depth`.
+    """Counts the tokens that each suffix shares with the suffix sorted before it, up to `depth`.
 
-    Two suffixes equal up to the end of their sequences count as sharing `depth` tokens, so that
-    they form one branch of every prefix and not one each.
+    Two suffixes that are equal up to the end of their sequences count as sharing `depth` tokens, so
+    that they form one branch of a prefix instead of two.
 
     Returns:
         (tokens,) uint8; the first is 0.

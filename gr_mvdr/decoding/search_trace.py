@@ -1,4 +1,4 @@
-"""One query's beam search observed: where it loses a document, its time, what may follow."""
+"""Observes one query's beam search: where it loses a document, its time, possible next tokens."""
 
 import math
 import time
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint, Hypotheses, Step, Successors
 
-_EXAMPLES = 10  # documents listed of those that a sequence names or can lead to
+_EXAMPLES = 10  # at most so many of the documents that a sequence names or can reach are listed
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,10 @@ class Hypothesis:
     """A token sequence of a search.
 
     Attributes:
-        tokens: its token ids, one or more; log_prob: log p(tokens | query).
-        documents: ids of some of the documents that it names, where a search ended with it;
-            n_documents: how many it names.
+        tokens: its token ids, one or more.
+        log_prob: log p(tokens | query).
+        documents: ids of some of the documents that it names, if a search ended with it.
+        n_documents: the number of documents that it names.
     """
 
     tokens: tuple[int, ...]
@@ -33,7 +34,7 @@ class Hypothesis:
 
     @property
     def probability(self) -> float:
-        """p(tokens | query), by which a beam chooses."""
+        """p(tokens | query), by which a beam search without a plan chooses."""
         return math.exp(self.log_prob)
 
 
@@ -42,12 +43,12 @@ class PathStep:
     """One step of a search, seen from a gold document.
 
     Attributes:
-        alive: whether a gold hypothesis is kept, or has ended before.
-        best: the best gold successor; None if the constraint offered none.
+        alive: whether a gold hypothesis is kept or has ended earlier.
+        best: the best gold successor; None if the constraint allows none.
         rank: its rank (from 1) among all successors; ties go to the first.
-        kept: the hypotheses that go on or end here, the best first.
-        limit: the least probable one that goes on: the last place of the beam. What ends takes no
-            place, so that a kept hypothesis may be less probable.
+        kept: the hypotheses that continue or end at this step, the best first.
+        limit: the least probable hypothesis that continues, the last place of the beam. Hypotheses
+            that end take no place in the beam, so some in `kept` may be less probable.
     """
 
     alive: bool
@@ -62,10 +63,11 @@ class SearchPath:
     """One query's search, seen from its gold documents.
 
     Attributes:
-        steps: in their order.
-        generated: the sequences that the search ended with, the best first.
-        model_ms: mean time of the model in a step, without the query's encoding.
-        constraint_ms: mean time of everything else in a step but the last: the constraint, top-k.
+        steps: the steps of the search, in order.
+        generated: the sequences that the search generated, the best first.
+        model_ms: the model's mean time per step in milliseconds, without encoding the query.
+        constraint_ms: the mean time per step of everything else (constraint, top-k). The last
+            step's selection is not measured.
     """
 
     steps: tuple[PathStep, ...]
@@ -75,12 +77,12 @@ class SearchPath:
 
     @property
     def lost(self) -> int | None:
-        """The step, from 1, after which no gold hypothesis was alive; None if one is generated."""
+        """The step (from 1) that lost the last gold hypothesis; None if one is generated."""
         return next((n for n, step in enumerate(self.steps, start=1) if not step.alive), None)
 
     @property
     def lost_step(self) -> PathStep | None:
-        """The step that lost the gold: `best` left the beam, `kept[0]` to `limit` replaced it."""
+        """The step that lost the gold: `best` left the beam; `kept[0]` to `limit` stayed in it."""
         return self.steps[self.lost - 1] if self.lost else None
 
 
@@ -88,13 +90,13 @@ class SearchTrace:
     """Follows the hypotheses of gold documents through the search of one query.
 
     A hypothesis is gold if it is a prefix of a gold document's identifier. The gold is alive after
-    a step while such a hypothesis goes on or has ended.
+    a step if a gold hypothesis continues or has ended.
 
         trace = SearchTrace(names.gold_prefixes(document), system.template.stop)
         path = trace.path(system.search([tokens], trace=trace))
 
     Args:
-        gold: every prefix of a gold identifier, the whole identifier included.
+        gold: all prefixes of the gold identifiers, including the whole identifiers.
         end: the token that ends a sequence.
     """
 
@@ -103,9 +105,9 @@ class SearchTrace:
         self._next = defaultdict(list)
         for prefix in gold:
             self._next[prefix[:-1]].append(prefix[-1])
-        # Of each step the hypotheses that it began with, the best gold successor and its rank.
+        # For each step: the hypotheses that it extended, the best gold successor, and its rank.
         self._steps: list[tuple[dict, Hypothesis | None, int | None]] = []
-        self._ms: dict[str, float] = defaultdict(float)  # of each part of the search
+        self._ms: dict[str, float] = defaultdict(float)  # milliseconds by part of the search
         self._since = 0.0
 
     def observe(
@@ -116,7 +118,7 @@ class SearchTrace:
         scores: Tensor,
         preferred: Tensor,
     ) -> None:
-        """The search's `observer`: the successors among which a step chooses."""
+        """Records a step; pass it to `beam_search` as the `observer`."""
         self._stop("constraint")
         prefixes = list(map(tuple, live.tokens[:, : depth - 1].tolist()))
         gold = torch.zeros_like(successors.row, dtype=torch.bool)
@@ -134,7 +136,7 @@ class SearchTrace:
         self._stop("observer")
 
     def timed(self, step: Step) -> Step:
-        """The search's step, its time measured."""
+        """Wraps the search's step function to measure its time."""
         self._since = _clock()
 
         def measured(tokens: Tensor, parents: Tensor) -> Any:
@@ -146,7 +148,7 @@ class SearchTrace:
         return measured
 
     def _stop(self, part: str) -> None:
-        """Adds the time since the last call to a part of the search."""
+        """Adds the time since the last call to the total of `part`."""
         now = _clock()
         self._ms[part] += 1000 * (now - self._since)
         self._since = now
@@ -157,18 +159,19 @@ class SearchTrace:
         named: Callable[[tuple[int, ...]], Sequence[int]] = lambda tokens: (),
         document_ids: Sequence[str] = (),
     ) -> SearchPath:
-        """The whole search, once it has ended.
+        """Returns the path of a search that has ended.
 
         Args:
+            result: what the search returned.
             named: token ids → numbers of the documents that they name.
-            document_ids: of all documents.
+            document_ids: the ids of all documents.
         """
         final = {tuple(tokens): log_prob for tokens, log_prob in result.final.of(0)}
         ended = min((len(tokens) for tokens in final if tokens in self.gold), default=math.inf)
         steps = []
         for length, (_, best, rank) in enumerate(self._steps, start=1):
             ends = {t: p for t, p in final.items() if len(t) == length}
-            if last := length == len(self._steps):  # what the longest length cuts off goes on
+            if last := length == len(self._steps):  # sequences cut at the length limit continue
                 going_on = {t: p for t, p in ends.items() if t[-1] != self.end_token}
             else:
                 going_on = self._steps[length][0]
@@ -187,12 +190,12 @@ class SearchTrace:
 
 
 def _clock() -> float:
-    if torch.cuda.is_initialized():  # kernels run on after their call
+    if torch.cuda.is_initialized():  # kernels run asynchronously
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-# What may follow a prefix -----------------------------------------------------------------------
+# Continuations of a prefix ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -200,11 +203,12 @@ class Continuation:
     """A token that may follow a prefix.
 
     Attributes:
-        token: its id; text: as it is written, from a `Retriever`.
+        token: its id.
         probability: p(token | query, prefix), over the whole vocabulary.
-        allowed: whether the constraint has it; a search chooses no other token.
-        n_documents: how many documents can still be reached after it.
+        allowed: whether the constraint allows it; a search chooses no other token.
+        n_documents: the number of documents that can still be reached after it.
         documents: the ids of some of them.
+        text: the token as text, set by a `Retriever`.
     """
 
     token: int
@@ -224,19 +228,20 @@ def continue_prefix(
     document_ids: Sequence[str],
     device: torch.device | str = "cpu",
 ) -> list[Continuation]:
-    """The most probable tokens after a prefix, the most probable first; [] where a sequence ends.
+    """Lists the most probable tokens after a prefix, best first; [] if the constraint allows none.
 
     Args:
-        step: a fresh one for one query; prefix: token ids, [] = the beginning.
-        k: the k most probable allowed tokens are listed, and forbidden ones among the k most
-            probable of all.
-        document_ids: of all documents.
+        step: a step for one query that has not been called yet.
+        prefix: token ids; [] = the beginning.
+        k: lists the k most probable allowed tokens, and the forbidden ones among the k most
+            probable tokens of all.
+        document_ids: the ids of all documents.
 
     Raises:
         ValueError: the constraint does not allow the prefix.
     """
     row = torch.zeros(1, dtype=torch.int64, device=device)
-    log_probs = step(row, row)[row][0]  # before the first token any will do
+    log_probs = step(row, row)[row][0]  # the first call ignores its tokens
     successors = constraint.expand(constraint.root(1, device))
     for token in prefix:
         chosen = (successors.token == token).nonzero().squeeze(1)

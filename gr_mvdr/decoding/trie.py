@@ -1,8 +1,8 @@
-"""A trie of all documents' identifiers in flat arrays: DSI's and GENRE's search space.
+"""A trie of all documents' identifiers in flat arrays: the search space of DSI and GENRE.
 
-The nodes are numbered breadth first and the children of a node are side by side, ascending by
-token. The numbers parent · width + token of all nodes but the root are therefore ascending: this
-one array is the trie, and whole batches of nodes are looked up in it by bisection.
+The nodes are numbered breadth first; the children of a node are adjacent and ascending by token.
+Hence the numbers parent · width + token of all nodes except the root are ascending. This one array
+is the trie, and bisection looks up whole batches of nodes in it.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from gr_mvdr.decoding.beam_search import Successors
 class Trie:
     """The identifiers of a collection; a `Constraint` whose state is an (H,) tensor of nodes.
 
-    An identifier may be the beginning of another one, [5] of [5, 7]: its node then holds documents
-    and has children. A search goes on through such a node and would never end there, so a scheme
-    with such identifiers appends an end token to all of them, [5, 1] and [5, 7, 1].
+    An identifier may be a prefix of another one, as [5] is of [5, 7]; its node then holds documents
+    and has children. A search continues through such a node and would never end there, so a scheme
+    with such identifiers appends an end token to all of them: [5, 1] and [5, 7, 1].
 
     Attributes:
-        edges: (nodes − 1,) int64, parent · width + token of each node but the root, node 0;
-        width: the largest token + 1;
-        documents: (documents,) int64, document numbers ordered by node, then by number;
-        node: (documents,) int64, the node at which each of `documents` is, ascending;
-        depth: the number of tokens of the longest identifier.
+        edges: (nodes − 1,) int64, parent · width + token of each node except the root, node 0.
+        width: the largest token + 1.
+        documents: (documents,) int64, document numbers ordered by node, then by number.
+        node: (documents,) int64, the node of each entry of `documents`, ascending.
+        depth: the length of the longest identifier, in tokens.
     """
 
     def __init__(self, edges: np.ndarray, width: int, documents: np.ndarray, node: np.ndarray):
@@ -42,11 +42,11 @@ class Trie:
 
     @classmethod
     def build(cls, sequences: Sequence[Sequence[int]]) -> "Trie":
-        """Sorts the identifiers into a trie, depth by depth.
+        """Builds the trie of identifiers, depth by depth.
 
         Args:
-            sequences: the tokens of each document's identifier, document by document. Equal
-                sequences share a node; a document with an empty one is not in the trie.
+            sequences: the tokens of each document's identifier. Equal sequences share a node; a
+                document with an empty sequence is not in the trie.
 
         Raises:
             ValueError: no document has an identifier.
@@ -75,31 +75,32 @@ class Trie:
         return len(self.edges) + 1
 
     def _first_child(self, nodes: np.ndarray) -> np.ndarray:
-        """Where the children of nodes begin; those of a node end where the next one's begin."""
+        """Returns each node's first child; a node's children end where the next node's begin."""
         return 1 + np.searchsorted(self.edges, nodes * self.width)
 
     def documents_at(self, node: int, end: int | None = None) -> np.ndarray:
-        """The numbers of the documents whose identifier ends at a node, ascending, int64.
+        """Returns the numbers of the documents whose identifier ends at a node, ascending, int64.
 
         Args:
-            end: those of all nodes from `node` to `end` − 1; None = of the one node.
+            end: if given, includes the documents of all nodes from `node` to `end` − 1, ordered by
+                node.
         """
         return self.documents[slice(*np.searchsorted(self.node, [node, end or node + 1]))]
 
     def find(self, tokens: Tensor) -> Tensor:
-        """The nodes to which token sequences lead, all at once.
+        """Finds the nodes to which token sequences lead, all at once.
 
         Args:
             tokens: (n, length) int64, −1 after a sequence's end.
 
         Returns:
-            (n,) int64 node numbers; −1 where the trie has no such path. A node may be an inner one:
-            `documents_at` then is empty unless an identifier ends there.
+            (n,) int64 node numbers; −1 if the trie has no such path. A node may be an inner node,
+            for which `documents_at` is empty unless an identifier ends there.
         """
         edges, _ = self._on(tokens.device)
         node = tokens.new_zeros(len(tokens))
         for token in tokens.unbind(1):
-            edge = node * self.width + token  # below 0 once a path has been lost
+            edge = node * self.width + token  # negative once a path has left the trie
             place = torch.searchsorted(edges, edge).clamp(max=len(edges) - 1)
             is_child = (edges[place] == edge) & (token < self.width)
             node = torch.where(token < 0, node, torch.where(is_child, place + 1, -1))
@@ -107,17 +108,17 @@ class Trie:
 
     @cached_property
     def parent(self) -> np.ndarray:
-        """(nodes − 1,) int64, the parent of each node but the root, ascending."""
+        """(nodes − 1,) int64, the parent of each node except the root, ascending."""
         return self.edges // self.width
 
     def best_below(self, scores: Tensor) -> Tensor:
-        """The best score at and below every node: a segmented maximum, level by level upwards.
+        """Computes the maximum score at and below every node, from the deepest level upwards.
 
         Args:
             scores: (len(documents), B) float, in the order of `documents`.
 
         Returns:
-            (nodes, B), −inf where no document is.
+            (nodes, B), −inf where a subtree holds no document.
         """
         queries = scores.shape[1]
         best = scores.new_full((len(self), queries), -torch.inf)
@@ -133,29 +134,29 @@ class Trie:
     # The constraint of a search: all hypotheses at once --------------------------------------
 
     def root(self, batch: int, device: torch.device | str) -> Tensor:
-        """`batch` empty prefixes, (batch,) int64."""
+        """Returns `batch` empty prefixes, (batch,) int64."""
         return torch.zeros(batch, dtype=torch.int64, device=device)
 
     def expand(self, state: Tensor) -> Successors:
-        """The children of each node (H,) int64."""
+        """Returns the children of each node (H,) int64."""
         edges, tokens = self._on(state.device)
         low, high = torch.searchsorted(edges, torch.stack([state, state + 1]) * self.width)
         counts = (high - low).tolist()
         row = torch.repeat_interleave(high - low, output_size=sum(counts))
-        shift = high - (high - low).cumsum(0)  # from a row's place among all to its edge
+        shift = high - (high - low).cumsum(0)  # from a successor's position to its edge
         edge = torch.arange(len(row), device=row.device) + shift[row]
         return Successors(row, tokens[edge], edge + 1, counts)
 
     def reachable(self, state: Tensor) -> np.ndarray:
-        """The numbers of the documents at and below one node (1,), int64."""
+        """Returns the numbers of the documents at and below one node (1,), int64."""
         levels, level = [self.documents[:0]], np.array([int(state[0]), int(state[0]) + 1])
-        while level[0] < level[1]:  # a level of the subtree: its nodes are side by side
+        while level[0] < level[1]:  # the nodes of one level of the subtree are adjacent
             levels.append(self.documents_at(*level))
             level = self._first_child(level)
         return np.concatenate(levels)
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """`edges` and their tokens on a device, moved there at the first use."""
+        """Returns `edges` and their tokens on a device; copies them there on first use."""
         if device not in self._tensors:
             edges = torch.from_numpy(self.edges).to(device)
             self._tensors[device] = edges, edges % self.width

@@ -1,1 +1,1 @@
-"""What a document is called: atomic docids, digits, paths of a cluster tree, titles."""
+"""Document identifiers: atomic docids, digits, paths in a cluster tree, titles."""

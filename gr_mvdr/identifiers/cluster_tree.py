@@ -1,4 +1,4 @@
-"""Semantic docids: the path of a document in a tree of clusters (DSI, Tay et al. 2022, §3.2)."""
+"""Semantic docids: a document's path in a tree of clusters (DSI, Tay et al. 2022, §3.2)."""
 
 import warnings
 from collections import defaultdict
@@ -16,14 +16,15 @@ from gr_mvdr.progress import track
 class SemanticDocids(EmbeddedDocids):
     """The path through a tree of clusters, then a number in the leaf (DSI's semantic docids).
 
-    Documents with a common prefix are similar. Leaves have no children, so that no identifier is a
+    Documents with a common prefix are similar. All documents are in leaves, so no identifier is a
     prefix of another and none needs an end token.
 
-    The tree's nodes are numbered breadth first, the root is 0, the children of a node are adjacent.
+    The tree's nodes are numbered breadth first from the root, 0; the children of a node are
+    adjacent.
 
     Attributes:
-        first_child: (nodes + 1,) int64, node n's children are first_child[n] and the nodes before
-            first_child[n + 1]; a leaf has none.
+        first_child: (nodes + 1,) int64; the children of node n are the nodes from first_child[n] to
+            first_child[n + 1] − 1; a leaf has none.
         centroids: (nodes, d) float32.
         points: (D, d) float32, the vectors of the known documents.
     """
@@ -46,20 +47,22 @@ class SemanticDocids(EmbeddedDocids):
     ):
         """
         Args:
-            k: clusters that a cluster is split into (DSI 10, NCI 30).
-            leaf_size: largest cluster that is not split (DSI 100, NCI 30).
-            balanced: the parts of a cluster differ in size by at most one.
-            positional: every position has tokens of its own, as in NCI; else all share theirs.
+            k: the number of clusters that a cluster is split into (DSI 10, NCI 30).
+            leaf_size: the size of the largest cluster that is not split (DSI 100, NCI 30).
+            balanced: whether the parts of a cluster differ in size by at most one.
+            positional: whether each position has its own tokens, as in NCI; otherwise all positions
+                share their tokens.
             embeddings: see `EmbeddedDocids`.
-            new_documents: documents that arrive later go down the tree by the nearest centroids;
-                "number" gives them the leaf's next number, or, when its tokens are used up, the
-                identifier of the leaf's nearest known document; "nearest" always gives them that.
+            new_documents: the identifiers of documents that arrive later and descend to the leaf of
+                the nearest centroids. "number" = the leaf's next number, or the identifier of the
+                leaf's nearest known document if its numbers are used up; "nearest" = always the
+                latter.
             seed: random seed of the clustering.
         """
         super().__init__(embeddings)
         self.k, self.leaf_size, self.balanced, self.seed = k, leaf_size, balanced, seed
         self.positional, self.new_documents = positional, new_documents
-        # The most children of a node or members of a leaf.
+        # The maximum number of a node's children or a leaf's members.
         self.numbers = max(k, leaf_size)
         self.width = self.numbers if positional else None
 
@@ -68,10 +71,10 @@ class SemanticDocids(EmbeddedDocids):
         return self.numbers * (max(map(len, self.known.values())) if self.positional else 1)
 
     def learn(self, documents: Table) -> list[list[int]]:
-        """Splits the documents into k clusters, and these again until `leaf_size` is reached.
+        """Splits the documents into k clusters, recursively, down to clusters of `leaf_size`.
 
         Raises:
-            ValueError: fewer than k documents, but for a single one, which is a leaf.
+            ValueError: there are fewer than k documents, but more than one.
         """
         from threadpoolctl import threadpool_limits
 
@@ -84,9 +87,9 @@ class SemanticDocids(EmbeddedDocids):
         groups, centroids, counts = [np.arange(len(points))], [points.mean(0)], []
         paths: list[list[int]] = [[]]
         docids: list[list[int]] = [[]] * len(points)
-        # One thread: the order of a sum over several threads varies.
+        # One thread, since the order of a sum over several threads varies.
         with threadpool_limits(limits=1):
-            # A generator: the lists grow while the loop reads them.
+            # A generator, since the lists grow while the loop reads them.
             nodes = zip((group for group in groups), paths, strict=True)
             for group, path in track(nodes, "clustering into nodes"):
                 if len(group) <= self.leaf_size:
@@ -115,13 +118,13 @@ class SemanticDocids(EmbeddedDocids):
             if self.new_documents == "number" and taken[leaf] < self.numbers:
                 named.append(self._tokens([*path, taken[leaf]]))
                 taken[leaf] += 1
-            else:  # differences, not products: an exact copy has distance 0
+            else:  # differences instead of products: an exact copy has distance 0
                 distances = ((self.points[leaves[leaf]] - point) ** 2).sum(1)
                 named.append(known[leaves[leaf][distances.argmin()]])
         return named
 
     def descend(self, point: np.ndarray) -> list[int]:
-        """The child numbers to the leaf that a point (d,) reaches by the nearest centroids."""
+        """Follows the nearest centroids from the root; returns the child numbers to the leaf."""
         node, path = 0, []
         while len(children := range(*self.first_child[node : node + 2])):
             costs = ((self.centroids[children.start : children.stop] - point) ** 2).sum(1)
@@ -130,19 +133,20 @@ class SemanticDocids(EmbeddedDocids):
         return path
 
     def _tokens(self, place: list[int]) -> list[int]:
-        """The tokens of a path, or of a path and the number in its leaf."""
+        """Returns the tokens of a path, or of a path and the number in its leaf."""
         first, step = self.first_token, self.width or 0
         return [first + position * step + number for position, number in enumerate(place)]
 
 
 def split(points: np.ndarray, k: int, balanced: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits a cluster into at least 2 parts; equal points evenly, in their order.
+    """Splits a cluster into at least 2 parts; if all points are equal, evenly and in order.
 
     Args:
-        points: (n, d) float32, n ≥ 2; k: parts, ≥ 2; fewer if fewer points are distinct.
+        points: (n, d) float32, n ≥ 2.
+        k: the number of parts, ≥ 2; there are fewer if fewer points are distinct.
 
     Returns:
-        part numbers (n,) int64 and centroids (parts, d) float32; no part is empty.
+        The part numbers (n,) int64 and the centroids (parts, d) float32; no part is empty.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -156,7 +160,7 @@ def split(points: np.ndarray, k: int, balanced: bool, seed: int) -> tuple[np.nda
             means = KMeans(k, n_init=1, random_state=seed).fit(points)
         centers = means.cluster_centers_
         used, own = np.unique(means.labels_, return_inverse=True)
-        if balanced:  # squared distances, but for each point's squared norm
+        if balanced:  # squared distances without each point's squared norm, which is constant
             labels = balance_labels((centers**2).sum(1) - 2 * points @ centers.T)
         elif len(used) > 1:
             return own, centers[used]
@@ -164,12 +168,12 @@ def split(points: np.ndarray, k: int, balanced: bool, seed: int) -> tuple[np.nda
 
 
 def balance_labels(costs: np.ndarray) -> np.ndarray:
-    """Assigns points to clusters whose sizes differ by at most one, greedily at low cost.
+    """Greedily assigns points to clusters whose sizes differ by at most one, at low cost.
 
-    Every cluster is filled to ⌊n/k⌋ first; the remaining points go to different clusters. In each
-    round every unlabelled point chooses its cheapest open cluster. A cluster chosen by too many
-    takes the points with the largest loss by their second choice. There are at most 2k rounds,
-    since a round that leaves points unlabelled fills a cluster.
+    Every cluster is first filled to ⌊n/k⌋ points; the remaining points go to different clusters. In
+    each round every unassigned point chooses its cheapest open cluster. A cluster that too many
+    points choose takes those that would lose most by their second choice. There are at most 2k
+    rounds, since a round that leaves points unassigned fills a cluster.
 
     Args:
         costs: (n, k), the cost of point i in cluster j; n ≥ k.

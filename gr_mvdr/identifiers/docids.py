@@ -11,13 +11,17 @@ from gr_mvdr.options import AtLeast, Size, part
 
 @part("identifiers")
 class AtomicDocids(Scheme):
-    """One new token a document (DSI's atomic docids).
+    """One new token for each document (DSI's atomic docids).
 
-    A document that arrives later has no trained token, and an untrained one would be noise.
+    A document that arrives after training gets no token, since an untrained token would be noise.
     """
 
     def __init__(self, new_documents: Literal["skip", "refuse"] = "skip"):
-        """new_documents: they get no identifier and no search returns them, or raise an error."""
+        """
+        Args:
+            new_documents: "skip" = documents that arrive later get no identifier, and no search
+                returns them; "refuse" = they raise an error.
+        """
         super().__init__()
         self.new_documents = new_documents
 
@@ -33,7 +37,7 @@ class AtomicDocids(Scheme):
         return [[self.first_token + number] for number in range(len(documents))]
 
     def assign(self, documents: Table) -> Identifiers:
-        """[] for new documents; raises ValueError if `new_documents` is "refuse"."""
+        """Gives [] to new documents; raises ValueError if `new_documents` is "refuse"."""
         ids = documents["id"][:]
         new = [document for document in ids if document not in self.known]
         if new and self.new_documents == "refuse":
@@ -48,13 +52,13 @@ class AtomicDocids(Scheme):
 class NaiveDocids(Scheme):
     """The decimal digits of the document's number, then </s> (DSI's naive string docids).
 
-    Without leading zeros, so that any number of new documents get the next numbers.
+    Numbers have no leading zeros, so any number of new documents can get the next numbers.
     """
 
     n_tokens = 10
 
     def name(self, documents: Table) -> list[list[int]]:
-        """The numbers after those of the known documents."""
+        """Gives new documents the numbers after those of the known documents."""
         numbers = range(len(self.known), len(self.known) + len(documents))
         digits = ([self.first_token + int(digit) for digit in str(n)] for n in numbers)
         return [[*tokens, self.template.stop] for tokens in digits]
@@ -62,9 +66,9 @@ class NaiveDocids(Scheme):
 
 @part("identifiers")
 class Titles(Scheme):
-    """A document's identifier is its title, then </s>. Documents with the same title share it.
+    """The title, then </s>; documents with the same title share an identifier (GENRE).
 
-    Under a BART it begins with <s>, as the sequences of GENRE's published models do.
+    With a BART backbone it begins with <s>, as in GENRE's published models.
     """
 
     options = ("missing", "first_tokens", "max_length", "long")
@@ -78,18 +82,19 @@ class Titles(Scheme):
     ):
         """
         Args:
-            missing: a document without a title is an error ("refuse"), or its text's first tokens
-                name it; a document without text is then named by the end token alone.
-            first_tokens: number of these tokens.
-            max_length: tokens of an identifier, </s> (and BART's <s>) included.
-            long: a longer identifier is an error ("refuse"), or is cut.
+            missing: a document without a title is an error ("refuse"), or the first tokens of its
+                text name it ("first_tokens"); without text, its identifier is the end token alone.
+            first_tokens: the number of these tokens.
+            max_length: the maximum length of an identifier in tokens, </s> (and BART's <s>)
+                included.
+            long: a longer identifier is an error ("refuse") or is truncated ("cut").
         """
         super().__init__()
         self.missing, self.first_tokens = missing, first_tokens
         self.max_length, self.long = max_length, long
 
     def name(self, documents: Table) -> list[list[int]]:
-        """The titles' tokens within the template.
+        """Returns the titles' tokens with the template's special tokens around them.
 
         Raises:
             ValueError: a title is missing or too long, and the option for it is "refuse".

@@ -1,4 +1,4 @@
-"""One vector for each document, and docids made of these vectors.
+"""One vector for each document, and docids made from these vectors.
 
 The vectors come from TF-IDF and SVD or from a pretrained encoder.
 """
@@ -19,16 +19,16 @@ TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
 
 
 class DocumentEmbeddings:
-    """Makes the vectors of documents; `arrays`, `values`: what it learns, see `Scheme`."""
+    """Computes the vectors of documents; `arrays` and `values` list what it learns (`Scheme`)."""
 
     arrays: ClassVar[tuple[str, ...]] = ()
     values: ClassVar[tuple[str, ...]] = ()
 
     def fit(self, documents: Table) -> None:
-        """Learns from the known documents; by default nothing."""
+        """Learns from the known documents; does nothing by default."""
 
     def transform(self, documents: Table) -> np.ndarray:
-        """(n, d) float32 of length 1, or of zeros for a document without a known word.
+        """Returns (n, d) float32 unit vectors, or zeros for a document without a known word.
 
         Args:
             documents: a table with `text`.
@@ -40,7 +40,8 @@ class DocumentEmbeddings:
 class TfidfSvd(DocumentEmbeddings):
     """TF-IDF of the documents' words, reduced by a truncated SVD (latent semantic analysis).
 
-    Needs no pretrained model and no network. Words as in BM25, term frequencies as 1 + ln tf.
+    Needs no pretrained model and no network. Words are split as for BM25; a term frequency tf
+    counts as 1 + ln tf.
     """
 
     arrays, values = ("idf", "components"), ("vocabulary",)
@@ -49,8 +50,8 @@ class TfidfSvd(DocumentEmbeddings):
     def __init__(self, dimension: Size = 64, max_features: Size = 100_000, seed: Seed = 0):
         """
         Args:
-            dimension: d, at most the number of documents and of words.
-            max_features: the size of the vocabulary, the most frequent words.
+            dimension: d; reduced to the number of documents or words if one of them is smaller.
+            max_features: the number of words in the vocabulary, the most frequent ones.
             seed: random seed of the SVD's projection.
         """
         self.dimension, self.max_features, self.seed = dimension, max_features, seed
@@ -69,7 +70,7 @@ class TfidfSvd(DocumentEmbeddings):
         weights = vectorizer.fit_transform(texts)
         self.vocabulary = vectorizer.get_feature_names_out().tolist()
         self.idf = vectorizer.idf_
-        # As TruncatedSVD, without its explained variances, which are undefined for one document.
+        # As TruncatedSVD, but without explained variances, which are undefined for one document.
         dimension = min(self.dimension, *weights.shape)
         _, _, self.components = randomized_svd(weights, dimension, random_state=self.seed)
 
@@ -92,17 +93,17 @@ class TfidfSvd(DocumentEmbeddings):
 
 @part("embeddings")
 class HuggingFaceEncoder(DocumentEmbeddings):
-    """A pretrained encoder with its own tokeniser; the mean of its token vectors.
+    """The mean of the token vectors of a pretrained encoder with its own tokeniser.
 
-    The T5 family (its encoder alone) or an encoder-only model such as BERT.
+    The model is of the T5 family (only its encoder is used) or encoder-only, such as BERT.
     """
 
     def __init__(self, name: str, length: Size = 256, batch_size: Size = 32):
         """
         Args:
-            name: on the Hugging Face hub, or a folder.
-            length: tokens read of a document.
-            batch_size: documents at once.
+            name: a name on the Hugging Face hub, or a folder.
+            length: the number of tokens read of a document.
+            batch_size: the number of documents encoded at once.
         """
         self.name, self.length, self.batch_size = name, length, batch_size
 
@@ -119,21 +120,24 @@ class HuggingFaceEncoder(DocumentEmbeddings):
 
 
 class EmbeddedDocids(Scheme):
-    """Docids made of the documents' vectors: a subclass clusters or quantises them."""
+    """Docids made from the documents' vectors; a subclass clusters or quantises them."""
 
     def __init__(self, embeddings: dict[str, Any] | None = None):
-        """embeddings: `_target_` and options of a part of this module; None = TF-IDF and SVD."""
+        """
+        Args:
+            embeddings: the document embedder, `_target_` and options; None = TF-IDF and SVD.
+        """
         super().__init__()
         self.embeddings = dict(embeddings or TFIDF)
         self.embedder: DocumentEmbeddings = build("embeddings", self.embeddings)
         self.owners = [self, self.embedder]
 
     def embed(self, documents: Table) -> np.ndarray:
-        """(n, d) float32 vectors of documents."""
+        """Returns (n, d) float32 vectors of documents."""
         return self.embedder.transform(documents)
 
 
 def normalise_rows(vectors: np.ndarray) -> np.ndarray:
-    """(n, d) → float32 rows of length 1; rows of zeros stay zero."""
+    """Scales rows (n, d) to length 1, float32; rows of zeros stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

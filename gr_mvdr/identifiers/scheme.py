@@ -18,7 +18,7 @@ from gr_mvdr.template import TextTemplate
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
 Table = Any
-_COLLISIONS = 0.05  # a larger share of documents that share their identifiers is reported
+_COLLISIONS = 0.05  # a larger share of documents with a shared identifier is reported
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Identifiers:
     """The identifiers of a collection.
 
     Attributes:
-        document_ids: of D documents; sequences: their tokens, [] = not assigned yet.
+        document_ids: the ids of D documents.
+        sequences: the tokens of their identifiers; [] = not assigned yet.
     """
 
     document_ids: list[str]
@@ -43,7 +44,7 @@ class Identifiers:
         return _hash([self.document_ids, self.sequences])
 
     def documents(self) -> dict[tuple[int, ...], list[str]]:
-        """The ids of the documents that each identifier names."""
+        """Returns the ids of the documents that each identifier names."""
         named: dict[tuple[int, ...], list[str]] = {}
         for document, sequence in zip(self.document_ids, self.sequences, strict=True):
             if sequence:
@@ -51,12 +52,14 @@ class Identifiers:
         return named
 
     def statistics(self) -> dict[str, float]:
-        """Collisions, lengths and branching.
+        """Computes statistics of collisions, lengths and branching.
 
         Returns:
-            documents; assigned, those with an identifier; collision_rate, the share of the
-            assigned whose identifier another document has, too; mean_, min_, max_length in tokens;
-            branching, the mean number of tokens that can follow a prefix.
+            documents: the number of documents.
+            assigned: the number of documents with an identifier.
+            collision_rate: the share of the assigned documents whose identifier is not unique.
+            mean_length, min_length, max_length: in tokens.
+            branching: the mean number of tokens that can follow a prefix.
         """
         named = self.documents()
         lengths = np.array([len(s) for s in self.sequences if s] or [0])
@@ -73,7 +76,7 @@ class Identifiers:
         }
 
     def describe_collisions(self) -> str:
-        """The share of documents that share their identifier, and an example; "" where few do."""
+        """Reports the share of documents with a shared identifier and an example; "" if few."""
         if (rate := self.statistics()["collision_rate"]) <= _COLLISIONS:
             return ""
         first, second, *others = max(self.documents().values(), key=len)
@@ -84,7 +87,7 @@ class Identifiers:
         )
 
     def save(self, file: Path) -> None:
-        """Writes the identifiers, the tokens of all in a row and where each begins."""
+        """Writes the concatenated tokens of all identifiers, and the place where each begins."""
         tokens = [token for sequence in self.sequences for token in sequence]
         starts = torch.tensor([0, *map(len, self.sequences)]).cumsum(0)
         arrays = {"tokens": torch.tensor(tokens, dtype=torch.int64), "starts": starts}
@@ -95,10 +98,11 @@ class Identifiers:
         """Reads saved identifiers.
 
         Args:
-            document_ids: of the documents that they must belong to; None = any.
+            document_ids: the documents that the identifiers must belong to; None = any.
 
         Raises:
-            FileNotFoundError: no such file. ValueError: it is damaged, or of other documents.
+            FileNotFoundError: the file does not exist.
+            ValueError: the file is damaged, or belongs to other documents.
         """
         arrays, settings = open_tensors(file)
         saved, tokens = settings["document_ids"], arrays["tokens"].tolist()
@@ -113,25 +117,27 @@ class Identifiers:
 class Scheme:
     """Makes identifiers: atomic, naive or semantic docids, titles.
 
-    A new scheme is a subclass with `name`, and `learn` if documents known in training get other
-    identifiers than those that come later. What it learns it lists in `arrays` and `values`.
+    A new scheme is a subclass that defines `name`, and `learn` if documents that are known in
+    training are named otherwise than later ones. It lists its learned attributes in `arrays` and
+    `values`.
 
     Attributes:
-        n_tokens: number of new tokens, from `first_token` on; known once fitted.
-        width: number of tokens of a position, where position i has the tokens first_token + i·width
-            to first_token + (i + 1)·width − 1; None where a token may be at any position.
+        n_tokens: the number of new tokens, from `first_token` on; known after `fit`.
+        width: the number of tokens of each position: position i has the tokens from
+            first_token + i·width to first_token + (i + 1)·width − 1; None = a token may occur at
+            any position.
         known: id → identifier of the documents that were known in training, in their order.
-        first_token: the first new token's id.
+        first_token: the id of the first new token.
         template: the special tokens around an identifier; T5's until a system sets its own.
-        owners: the objects whose attributes are kept: the scheme, and what embeds its documents.
+        owners: the objects whose attributes are saved: the scheme and its document embedder.
     """
 
     # The options that the identifiers of known documents depend on.
     options: ClassVar[tuple[str, ...]] = ()
-    # Names of the attributes that are kept: numpy arrays, and plain values.
+    # Names of the attributes that are saved: numpy arrays, and plain values.
     arrays: ClassVar[tuple[str, ...]] = ()
     values: ClassVar[tuple[str, ...]] = ()
-    # Advice to the user where many documents share their identifiers.
+    # Advice to the user if many documents share their identifiers.
     advice = (
         "take another identifier, such as model=dsi_semantic, or give each document a title of "
         "its own"
@@ -149,20 +155,21 @@ class Scheme:
         return self.name(documents)
 
     def name(self, documents: Table) -> list[list[int]]:
-        """An identifier for each document that is not in `known`, end token included if needed.
+        """Names each document that is not in `known`; the tokens include an end token if needed.
 
-        [] = none. Documents added at the end of the table change no identifier before them.
+        [] = no identifier. Appending documents to the table must not change earlier identifiers.
         """
         raise NotImplementedError
 
     def statistics(self) -> dict[str, float]:
-        """Statistics of a fitted scheme besides `Identifiers.statistics`."""
+        """Returns statistics of a fitted scheme besides `Identifiers.statistics`."""
         return {}
 
     def fit(self, documents: Table, first_token: int) -> None:
         """
         Args:
-            documents: the known ones; first_token: the first free token id.
+            documents: the known documents.
+            first_token: the first free token id.
 
         Raises:
             ValueError: there are no documents.
@@ -173,14 +180,14 @@ class Scheme:
         self.known = dict(zip(documents["id"][:], self.learn(documents), strict=True))
 
     def assign(self, documents: Table) -> Identifiers:
-        """The identifiers of documents: the known ones keep theirs, even with another text."""
+        """Assigns identifiers; known documents keep theirs, even if their text has changed."""
         ids = documents["id"][:]
         new = [row for row, document in enumerate(ids) if document not in self.known]
         names = iter(self.name(documents.select(new)) if new else [])
         return Identifiers(ids, [self.known[d] if d in self.known else next(names) for d in ids])
 
     def save(self, file: Path) -> None:
-        """Writes the state of `assign`, but for identifiers."""
+        """Writes the state that `assign` needs, except the identifiers."""
         every = [(owner, name) for owner in self.owners for name in owner.arrays]
         arrays = {name: torch.from_numpy(getattr(owner, name)) for owner, name in every}
         values = {name: getattr(owner, name) for owner in self.owners for name in owner.values}
@@ -188,15 +195,18 @@ class Scheme:
         write_tensors(file, arrays, {**self._origin(), **values, **state})
 
     def _origin(self) -> dict[str, Any]:
-        """What the identifiers of known documents depend on."""
+        """Returns the scheme's class and options, which determine the known identifiers."""
         options = {name: getattr(self, name) for name in self.options}
         return {"scheme": type(self).__name__, **options}
 
     def load(self, file: Path, identifiers: Identifiers) -> None:
-        """Restores the state that `save` wrote; `identifiers`: of the known documents, and others.
+        """Restores the state that `save` wrote.
+
+        Args:
+            identifiers: must include those of all known documents.
 
         Raises:
-            ValueError: it is damaged, or was saved by another scheme or with other options.
+            ValueError: the file is damaged, or another scheme or other options saved it.
         """
         tensors, values = open_tensors(file)
         saved = {name: tensor.numpy() for name, tensor in tensors.items()} | values
@@ -216,7 +226,7 @@ class Scheme:
 
 
 def hash_collection(document_ids: Sequence[str]) -> str:
-    """Hash of these documents in this order, 32 hexadecimal digits."""
+    """Returns the hash of these ids in this order, 32 hexadecimal digits."""
     return _hash(list(document_ids))
 
 
