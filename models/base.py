@@ -1,4 +1,4 @@
-"""What every system can do: the verbs on which search, reranking and analysis are built."""
+"""The base class of all systems: the methods that search, reranking and analysis build on."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pi
 
 # A column table: table["id"], table["tokens"], len(table), table[i:j] -> dict of lists,
 # table.select(rows) -> a table.
-# A `datasets.Dataset` is one; the models need no more of it.
+# A `datasets.Dataset` is one; the models use nothing else of it.
 Table = Any
 # Ids of the documents that a search can retrieve; None = all indexed documents.
 Among = Sequence[str] | None
@@ -34,14 +34,14 @@ _BATCH = 64  # pairs scored at once in reranking
 
 
 class Share(NamedTuple):
-    """What one part of a query or of an identifier adds to a document's score.
+    """The contribution of one part, such as a query token or an n-gram, to a document's score.
 
     Attributes:
-        tokens: the part as token ids, or as a word of the text: a query token, the token of a
-            docid, a generated n-gram.
-        value: its part of the score.
-        view: the view of the document whose search found the part, if documents have several.
-        text: the tokens as they are written, from a `Retriever`.
+        tokens: the part (a query token, a docid token, a generated n-gram, …) as token ids, or as
+            text.
+        value: the part's contribution to the score.
+        view: the view of the document whose search generated the part, if documents have several.
+        text: the tokens as text, set by a `Retriever`.
     """
 
     tokens: tuple[int, ...] | str
@@ -51,36 +51,36 @@ class Share(NamedTuple):
 
 
 class System(pl.LightningModule):
-    """A retrieval system: a LightningModule with the verbs of the house.
+    """A retrieval system: a LightningModule with one interface for all systems.
 
-    A trainable system has a `loss`; `score` and `align` read given pairs; `index` and `retrieve`
-    search; `rerank` orders given candidates.
+    `loss` trains a trainable system; `score` and `align` read given pairs; `index` prepares a
+    search and `retrieve` runs it; `rerank` orders given candidates.
     """
 
     paradigm: ClassVar[Paradigm]
     trainable: ClassVar[bool] = True
-    # Whether its relevance is Eq. 1, so that it has an alignment.
+    # Whether it has an alignment in the sense of Eq. 1.
     alignable: ClassVar[bool] = True
-    # Whose tokens its decoder generates; None = it has no decoder.
+    # The side whose tokens its decoder generates; None = it has no decoder.
     generates: ClassVar[Literal["document", "query"] | None] = None
-    # To what a share of a search's score belongs, and what `score` measures.
+    # Names of the parts that the shares of a score belong to, and of the quantity `score`.
     share_of: ClassVar[str] = "query token"
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
-    # What a search's scores need of the whole collection; "" = shards can be searched separately.
+    # What the search scores need from the whole collection; "" = shards are searched separately.
     scores_need: str = "all documents"
-    # Whether `score` reads a document's text, also if the document is not indexed.
+    # Whether `score` reads a document's text, so that the document need not be indexed.
     scores_texts: bool = True
     # Whether its training loss compares a query's document with negatives.
     needs_negatives: bool = False
-    # Whether every rank calls `index` and writes its own shards of it; otherwise rank 0 calls it.
+    # Whether every rank calls `index` and writes its own shards; otherwise only rank 0 calls it.
     indexes_in_shards: bool = False
-    # What `retrieve` reads of the indexed documents, in systems that search vectors or terms.
+    # The index that `retrieve` reads, in systems that search vectors or terms.
     searcher: Any = None
-    # Number of token ids, if larger than the tokeniser's vocabulary.
+    # The number of token ids, if larger than the tokeniser's vocabulary.
     vocabulary_size: int = 0
     # Whether a search has options that `plan_search` chooses.
     plans_search: bool = False
-    # Special tokens around the texts that it reads: its backbone's.
+    # The special tokens around the texts that it reads, those of its backbone.
     template = TextTemplate()
     # Parameters without weight decay.
     without_decay: Sequence[Tensor] = ()
@@ -91,7 +91,7 @@ class System(pl.LightningModule):
             optimizer: the options of `make_optimizer`; None = nothing is trained.
 
         Raises:
-            ValueError: an unknown option, or one out of its range.
+            ValueError: an option is unknown or out of range.
         """
         super().__init__()
         if optimizer is not None:
@@ -99,89 +99,89 @@ class System(pl.LightningModule):
             check_options("model.optimizer", signature, optimizer, given=["system"])
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Makes what training needs of the collection: identifiers, output tables.
+        """Prepares training on a collection: identifiers, output tables, token statistics.
 
         Args:
             documents: a column table with `id`, `title_tokens`, `text` and `tokens`.
             known: rows of the documents that exist during training; `index` adds the others.
-            directory: where identifiers are kept.
+            directory: the folder that keeps the identifiers.
         """
 
     def covers(self, document: int) -> bool:
-        """Whether a search can retrieve the document of that row; it may lack an atomic docid."""
+        """Returns whether a search can retrieve the document of this row (it may have no docid)."""
         return True
 
     # Training -------------------------------------------------------------------------------------
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the system's own training loss on this rank's part of a batch.
+        """Computes the training loss () on this rank's part of a batch.
 
-        Its mean over ranks, gradients included, is the loss of the whole batch
+        The mean over ranks, also of its gradients, is the loss of the whole batch
         (`gr_mvdr.ranks`).
         """
         raise NotImplementedError
 
     def training_step(self, batch: PairBatch) -> Tensor:
-        """() the loss."""
+        """Returns the loss () and logs its mean over ranks."""
         loss = self.loss(batch)
         mean = sum_over_ranks(loss) / world_size()
         self.log("train/loss", mean, batch_size=len(batch))
         return loss
 
     def validation_step(self, batch: PairBatch) -> None:
-        """Logs the mean loss over ranks, weighted by the size of all ranks' batches."""
+        """Logs the mean loss over ranks, weighted by the total size of their batches."""
         size = int(sum_over_ranks(torch.tensor(len(batch), device=self.device)))
         mean = sum_over_ranks(self.loss(batch)) / world_size()
         self.log("validation/loss", mean, batch_size=size, sync_dist=True)
 
     def configure_optimizers(self) -> Any:
-        """AdamW under the schedule of `model.optimizer`."""
+        """Returns AdamW with the schedule of `model.optimizer`."""
         return make_optimizer(self, **self.hparams.optimizer)
 
     def configure_model(self) -> None:
-        """Shards the parameters where the trainer's strategy asks for it."""
+        """Shards the parameters if the trainer's strategy requires it."""
         if self.device_mesh is not None:
             shard(self, self.device_mesh["data_parallel"])
 
     # Given pairs ----------------------------------------------------------------------------------
 
     def cut_query(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens of a query that the system reads, special tokens included."""
+        """Truncates a query to the tokens that the system reads, special tokens included."""
         return self.template.read_query(tokens, _longest(self, "query", tokens))
 
     def cut_document(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens of a document that the system reads, special tokens included."""
+        """Truncates a document to the tokens that the system reads, special tokens included."""
         return self.template.read_document(tokens, _longest(self, "document", tokens))
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) fp32, what the system ranks the pair (query b, document b) by."""
+        """Computes (B,) fp32, the score of each pair (query b, document b) that ranks documents."""
         raise NotImplementedError
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """The tensors of the pairs' equation (Eq. 1).
+        """Returns the tensors of Eq. 1 for each pair.
 
         Raises:
-            NotImplementedError: the system's relevance is no sum over token pairs.
+            NotImplementedError: the system's relevance is not a sum over token pairs.
         """
         kind = self.paradigm.replace("_", "-")
         raise NotImplementedError(f"a {kind} has no alignment: its relevance is not Eq. 1")
 
     def explain(self, batch: PairBatch) -> Explanation:
-        """All alignments that the system has for the pairs, and the other terms of their scores."""
+        """Returns all alignments of the pairs, and the other terms of their scores."""
         return Explanation([self.align(batch)])
 
     def shares(self, batch: PairBatch) -> list[list[Share]]:
-        """The parts of each pair's `score`: by default what each query token adds (Eq. 1)."""
+        """Splits each pair's `score`; by default into what each query token adds (Eq. 1)."""
         return query_shares(self.align(batch))
 
     # Search ---------------------------------------------------------------------------------------
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Builds what `retrieve` searches.
+        """Builds the index that `retrieve` searches.
 
         Args:
             documents: a column table with `id`, `text` and `tokens`.
-            directory: where the index is kept; None = a temporary folder.
+            directory: the folder that keeps the index; None = the index is temporary.
         """
         raise NotImplementedError
 
@@ -190,12 +190,12 @@ class System(pl.LightningModule):
 
         Raises:
             FileNotFoundError: the folder holds no index.
-            ValueError: another model or collection made it, or it is damaged.
+            ValueError: the index belongs to another model or collection, or is damaged.
         """
         raise NotImplementedError
 
     def update_index(self, documents: Table) -> None:
-        """Replaces the indexed documents; some of the new ones may be indexed already."""
+        """Replaces the indexed documents by these, of which some may be indexed already."""
         self.index(documents)
 
     @torch.inference_mode()
@@ -207,19 +207,19 @@ class System(pl.LightningModule):
         with_shares: bool = False,
         **search: Any,
     ) -> Ranking:
-        """The k best documents of each query, end to end.
+        """Retrieves the k best documents of each query from the whole index.
 
         Args:
             queries: a column table with `id`, `text` and `tokens`.
-            k: documents a query.
+            k: the number of documents for each query.
             among: ids of the documents that can be retrieved; None = all indexed documents.
-            with_shares: whether the ranking's `shares` hold the parts of each score, which sum to
-                it: query id → document id → shares.
-            search: options of this search in place of the system's own: of `SearchOptions`, or
+            with_shares: whether to fill the ranking's `shares`, the parts that sum to each score:
+                query id → document id → shares.
+            search: options that override the system's own: those of `SearchOptions`, or
                 `beam_size` and `plan_weight`.
 
         Raises:
-            ValueError: an id of `among` is not an indexed document's.
+            ValueError: `among` holds an id that is not indexed.
         """
         self.eval()
         return self._retrieve(queries, k, among, with_shares, **search)
@@ -232,12 +232,12 @@ class System(pl.LightningModule):
     def rerank(
         self, queries: Table, documents: Table, candidates: Candidates, **form: Any
     ) -> Ranking:
-        """Orders given candidates, here by `score`, pairs of similar length in a batch.
+        """Orders given candidates; here by `score`, batching pairs of similar length.
 
         Args:
             queries, documents: column tables with `id`, `text` and `tokens`.
             candidates: query id → document ids.
-            form: the form's options, from the model's config (`rerank.<form>`).
+            form: options of a form of reranking, from the configuration (`rerank.<form>`).
         """
         self.eval()
         scores = self.read_pairs(queries, documents, candidates, lambda b: self.score(b).tolist())
@@ -250,11 +250,11 @@ class System(pl.LightningModule):
         candidates: Candidates,
         read: Callable[[PairBatch], list],
     ) -> dict[str, dict[str, Any]]:
-        """Query id → document id → what `read` makes of the pair, such as its score.
+        """Applies `read` to all pairs; returns query id → document id → value, such as a score.
 
         Args:
             queries, documents, candidates: see `rerank`.
-            read: a value for each pair of a batch; the pairs of a batch are of similar length.
+            read: maps a batch of pairs of similar length to one value for each pair.
         """
         names, needed = documents["id"][:], set().union(*candidates.values())
         rows = [row for row, name in enumerate(names) if name in needed]
@@ -275,39 +275,39 @@ class System(pl.LightningModule):
     # Costs ----------------------------------------------------------------------------------------
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
-        """Operations that need both texts of one pair: the joint compute of mva Table 5.
+        """Counts the operations that need both texts of a pair, the joint compute of mva Table 5.
 
         Args:
-            query_tokens, document_tokens: of the whole texts, end tokens included; the system
-                reads as many of them as its limits allow.
+            query_tokens, document_tokens: the lengths of the whole texts, end tokens included; the
+                system reads as many of these tokens as its limits allow.
 
         Returns:
-            As counted in `gr_mvdr.token_index.costs`; nan = unknown.
+            FLOPs as counted in `gr_mvdr.token_index.costs`; nan = unknown.
         """
         return nan
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
-        """Flat metrics of an approximate search: its costs, and its recall of the exact search.
+        """Returns flat metrics of a search: its costs and its recall of the exact search.
 
         Args:
-            queries, ranking: the queries and what `retrieve` returned for them.
-            depth: documents a query.
+            queries, ranking: the queries, and the result of `retrieve` for them.
+            depth: the number of documents for each query.
         """
         return {}
 
     def statistics(self) -> dict[str, float]:
-        """Further flat metrics of an indexed system, "analysis/…" or "cost/…"."""
+        """Returns further flat metrics of an indexed system, "analysis/…" or "cost/…"."""
         return {}
 
 
 def query_shares(pairs: PairAlignment) -> list[list[Share]]:
-    """What each real query token adds to the relevance of B pairs, Σ_hi S A / Z (Eq. 1)."""
+    """Splits the relevance of B pairs into the sums Σ_hi S A / Z of real query tokens (Eq. 1)."""
     added = divide((pairs.similarity * pairs.alignment).sum((1, 2)), pairs.normaliser[:, None])
     return token_shares(pairs.query_ids, added, pairs.query_mask)
 
 
 def token_shares(ids: Tensor, values: Tensor, mask: Tensor) -> list[list[Share]]:
-    """The values (B, L) of real tokens as shares, text by text."""
+    """Returns the values (B, L) of real tokens as shares, a list for each text."""
     rows = zip(ids, values, mask, strict=True)
     return [
         [Share((t,), v) for t, v in zip(own[m].tolist(), row[m].tolist(), strict=True)]
@@ -325,19 +325,23 @@ def pad_pairs(
     documents: Sequence[list[int]],
     numbers: Sequence[int] | None = None,
 ) -> PairBatch:
-    """Pairs of texts, as the system cuts them, on its device; numbers: the documents' or −1."""
+    """Pads pairs of truncated texts into a batch on the system's device.
+
+    Args:
+        numbers: the documents' rows, −1 = not indexed; None = all −1.
+    """
     index = torch.tensor([-1] * len(queries) if numbers is None else numbers)
     return PairBatch(*pad(queries), *pad(documents), index).to(system.device)
 
 
 def find_backbone(system: System) -> tuple[str, PreTrainedModel]:
-    """A trainable system's model of transformers, and its name there: "encoder.backbone"."""
+    """Returns a trainable system's backbone and its module name, such as "encoder.backbone"."""
     parts = system.named_modules()
     return next((name, part) for name, part in parts if isinstance(part, PreTrainedModel))
 
 
 def hash_documents(documents: Table) -> str:
-    """32 hexadecimal digits of the documents' ids and tokens, whatever their order."""
+    """Hashes the documents' ids and tokens, in any order, to 32 hexadecimal digits."""
     total = 0
     for name, tokens in zip(documents["id"][:], documents["tokens"][:], strict=True):
         text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()

@@ -1,9 +1,9 @@
-"""DSI, DSI-PAWA, GENRE and GENRE-NP: one identifier a document, generated within a trie.
+"""DSI, DSI-PAWA, GENRE and GENRE-NP: one identifier per document, generated under a trie.
 
-A scheme (`gr_mvdr.identifiers`) makes the identifiers: new tokens, digits, paths through a cluster
-tree, titles. A head (`gr_mvdr.heads`) is the output table. The systems of gr_as_mvdr Table 6 differ
-by their YAML alone. Identifiers are made before training, kept in the run's folder, and extended
-when documents arrive afterwards.
+A scheme (`gr_mvdr.identifiers`) makes the identifiers: new tokens, digits, paths in a cluster tree,
+titles. A head (`gr_mvdr.heads`) is the output table. The systems of gr_as_mvdr Table 6 differ only
+in their YAML. Identifiers are made before training, saved in the run's folder, and extended when
+documents arrive later.
 """
 
 import shutil
@@ -45,12 +45,12 @@ SAVED = "identifiers.safetensors"
 
 @dataclass(frozen=True)
 class DocidSearch:
-    """How identifiers are searched: the options of `model.search`.
+    """The options of `model.search`.
 
     Attributes:
-        normalise: what the search's softmax runs over: the whole "vocabulary", as in training, or
-            the "reachable" tokens, those of all identifiers.
-        plan: a part that guides the search (PAG); built where its `scores` are set.
+        normalise: whether the search's softmax runs over the whole "vocabulary", as in training, or
+            over the "reachable" tokens, which occur in an identifier.
+        plan: a part that guides the search (PAG), used if its `scores` are set.
     """
 
     normalise: Literal["vocabulary", "reachable"] = "vocabulary"
@@ -90,19 +90,20 @@ class Docid(GenerativeSystem):
             backbone: arguments of `load_backbone`; its tables grow by the new tokens.
             identifiers: the scheme, `_target_` and options.
             query_length: tokens kept of a query, special tokens included.
-            document_length: tokens kept of a document where it is encoded (NP decoding's table).
-            beam_size: hypotheses a query.
+            document_length: tokens kept of a document that is encoded (NP decoding's table).
+            beam_size: hypotheses per query.
             optimizer, head, ranking: see `GenerativeSystem`.
-            trained_rows: of the embedding table: "all", or "new", the docid tokens' alone.
+            trained_rows: the trained rows of the embedding table: "all", or "new", the docid
+                tokens only.
             length_penalty: documents are ranked by log p / length^penalty (0.8 in NCI).
-            label_smoothing: of the training loss.
-            decoder_layers: a new decoder of this depth; None = the backbone's.
-            consistency: weight of the divergence between two dropout passes (an extra of NCI).
+            label_smoothing: label smoothing of the training loss.
+            decoder_layers: the depth of a new decoder; None = the backbone's decoder.
+            consistency: weight of the divergence between two dropout passes, added by NCI.
             search: options of `DocidSearch`.
 
         Raises:
             FileNotFoundError: the plan's run does not exist.
-            ValueError: an unknown key or value of `search`, or the plan's run is unfinished.
+            ValueError: `search` has an unknown key or value, or the plan's run is unfinished.
         """
         check_options("model.search", inspect_signature(DocidSearch), search or {})
         options = DocidSearch(**(search or {}))
@@ -114,14 +115,14 @@ class Docid(GenerativeSystem):
         self.scheme: Scheme = build("identifiers", identifiers)
         self.scheme.template = self.template
 
-    # Identifiers: made before training, kept, extended --------------------------------------------
+    # Identifiers: made before training, saved, extended -------------------------------------------
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Gives every known document its identifier, and the backbone rows for new tokens.
 
         Args:
             documents, known: see `System.prepare`.
-            directory: where identifiers are kept; those of an interrupted run are read back.
+            directory: the folder of the identifiers; if it exists, they are read from it.
 
         Raises:
             ValueError: the scheme cannot name the documents, or `directory` belongs to others.
@@ -142,7 +143,7 @@ class Docid(GenerativeSystem):
         if self.hparams.trained_rows == "new":
             modules = self.backbone.get_input_embeddings(), self.backbone.get_output_embeddings()
             tables = {id(module.weight): module.weight for module in modules}  # one if tied
-            self.without_decay = list(tables.values())  # it would move their other rows
+            self.without_decay = list(tables.values())  # weight decay would change the other rows
             for table in self.without_decay:
                 table.register_hook(lambda g: F.pad(g[first_token:], (0, 0, first_token, 0)))
         new = range(first_token, first_token + scheme.n_tokens)
@@ -158,12 +159,12 @@ class Docid(GenerativeSystem):
             self.plan.prepare(self, documents, known)
         if not kept:  # last: an impossible head leaves no files
             self.save_identifiers(folder)
-            # Documents that share an identifier have one score: their order is arbitrary.
+            # Documents with the same identifier have the same score: their order is arbitrary.
             if warning := self.identifiers.describe_collisions():
                 print(f"{warning}: {scheme.advice}")
 
     def save_identifiers(self, directory: Path) -> None:
-        """Identifiers, scheme and statistics as the new folder `directory`."""
+        """Writes identifiers, scheme and statistics to the new folder `directory`."""
         with new_folder(directory) as unfinished:
             self.identifiers.save(unfinished / SAVED)
             self.scheme.save(unfinished / "scheme.safetensors")
@@ -174,13 +175,14 @@ class Docid(GenerativeSystem):
         """Reads what `save_identifiers` wrote.
 
         Raises:
-            ValueError: they are damaged, or of other documents than `document_ids` (None = any).
+            ValueError: a file is damaged, or belongs to documents other than `document_ids`
+                (None = any).
         """
         self.identifiers = Identifiers.load(directory / SAVED, document_ids)
         self.scheme.load(directory / "scheme.safetensors", self.identifiers)
 
     def assign_new(self, documents: Table) -> None:
-        """Identifiers for the documents of a corpus that have none yet; the others keep theirs."""
+        """Assigns identifiers to documents that have none yet; the others keep theirs."""
         if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
         self._take_identifiers(self.scheme.assign(documents))
@@ -190,11 +192,11 @@ class Docid(GenerativeSystem):
         self.head.extend(identifiers.tokens)
 
     def covers(self, document: int) -> bool:
-        """Whether the document has an identifier."""
+        """Returns whether the document has an identifier."""
         return bool(self.identifiers.sequences[document])
 
     def statistics(self) -> dict[str, float]:
-        """Depth, collisions and codes of the identifiers, and the head's memory."""
+        """Returns statistics of the identifiers, the head's memory and the plan's costs."""
         values = self.identifiers.statistics() | self.scheme.statistics()
         metrics = {f"analysis/identifiers/{name}": float(value) for name, value in values.items()}
         return super().statistics() | metrics | (self.plan.statistics() if self.plan else {})
@@ -215,10 +217,10 @@ class Docid(GenerativeSystem):
     # Training -------------------------------------------------------------------------------------
 
     def targets(self, batch: PairBatch) -> PairBatch:
-        """The identifiers of the batch's documents on its document side.
+        """Returns the batch with the documents' identifiers on its document side.
 
         Raises:
-            ValueError: a document has no identifier (yet): `index` assigns new ones.
+            ValueError: a document has no identifier; `index` assigns missing ones.
         """
         sequences = [self.identifiers.sequences[row] for row in batch.document_index.tolist()]
         if not all(sequences):
@@ -229,13 +231,13 @@ class Docid(GenerativeSystem):
         return replace(batch, document_ids=ids, document_mask=mask)
 
     def target_source(self, document: int) -> list[int]:
-        """The document's identifier."""
+        """Returns the document's identifier."""
         return self.identifiers.sequences[document]
 
     # Search ---------------------------------------------------------------------------------------
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """The trie of all identifiers; documents that arrived after training get theirs now."""
+        """Builds the trie of all identifiers; documents that arrived after training get theirs."""
         self.assign_new(documents)
         if directory is not None:
             shutil.rmtree(Path(directory) / "identifiers", ignore_errors=True)
@@ -259,7 +261,7 @@ class Docid(GenerativeSystem):
             self.plan.index(documents, Path(directory or temporary_folder("index")))
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
-        """The step function of a search; its softmax runs as `model.search.normalise` says."""
+        """Makes the step function of a search, normalised as `model.search.normalise` says."""
         step = super().decoding_step(query_ids, query_mask)
         if self.normalise == "reachable":
             step.head = SubsetHead(self.head, self.identifiers.tokens)
@@ -269,7 +271,7 @@ class Docid(GenerativeSystem):
 
     @torch.no_grad()
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
-        """log p(token | query, tokens before) / length^penalty, as the search scores a token."""
+        """Computes log p(token | query, tokens before it) / length^penalty, as in the search."""
         batch = self.targets(batch)
         step = self.decoding_step(batch.query_ids, batch.query_mask)
         log_probs = score_tokens(step, batch.document_ids, batch.document_mask)
@@ -277,15 +279,15 @@ class Docid(GenerativeSystem):
         return batch, log_probs / lengths**self.hparams.length_penalty
 
     def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
-        """log p(identifier | query) of each candidate; one without an identifier is left out."""
+        """Ranks candidates by log p(identifier | query); omits those without an identifier."""
         return rerank_each(self, queries, documents, candidates, partial(score_identifiers, self))
 
 
 def score_identifiers(system: Docid, query: dict[str, Any], rows: Sequence[int]) -> Tensor:
-    """(n,) fp64 on the CPU, log p(identifier | query) of documents; −inf without an identifier.
+    """Computes (n,) fp64 on the CPU, the search's scores of documents; −inf without identifier.
 
-    A search that keeps everything: identifiers with a common beginning share its decoding, and
-    documents that share an identifier tie exactly.
+    It is a search that prunes nothing: identifiers with a common prefix share its decoding, and
+    documents with the same identifier tie exactly.
     """
     places: dict[tuple[int, ...], list[int]] = {}
     for place, row in enumerate(rows):

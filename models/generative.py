@@ -1,4 +1,4 @@
-"""What all generative systems do: loss, scores, alignments, constrained search (gr_as_mvdr §4).
+"""The base class of generative systems: loss, scores, alignments, search (gr_as_mvdr §4).
 
 A system generates a name of the document from the query (`models.docid`, `models.t5_seal`), or the
 query from the document (`models.beyond.query_generator`).
@@ -37,28 +37,28 @@ from models.base import Among, Candidates, Share, System, Table, token_shares
 from models.training import OptimizerOptions
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
-_TARGETS = 64  # of a training batch, for the statement of the head's memory
+_TARGETS = 64  # targets of a batch, for which the head's memory is reported
 _QUERY_BATCH = 16  # queries decoded at once
 
 
 class GenerativeSystem(System):
-    """Encoder, decoder and head: their loss, the scores and alignments of given pairs, the search.
+    """An encoder, a decoder and a head: their loss, the scores and alignments of pairs, the search.
 
-    A subclass says what is generated: `targets` in training, `names` in a search.
+    A subclass defines what is generated: `targets` in training, `names` in a search.
     """
 
     paradigm = "generative"
-    # Whose tokens it generates: the decoder's paths, and the rows of A that sum to one, are theirs.
+    # The side whose tokens it generates. The rows of A of these tokens sum to one.
     generates = "document"
-    # Of the indexed documents, set by `index`; None where queries are generated.
+    # The names of the indexed documents, set by `index`; None if queries are generated.
     names: Names | None = None
     # Scores prefixes before a search (`models.beyond.planned_search`); None = no plan.
     plan: Any = None
-    # The most tokens of a generated sequence.
+    # The maximum length of a generated sequence, in tokens.
     search_length: int
-    # Whether a target is any n-gram of `target_source`, or the whole of it.
+    # Whether a target is any n-gram of `target_source` or, if False, the whole of it.
     targets_are_ngrams: ClassVar[bool] = False
-    # Target tokens that are teacher-forced at once in alignments; None = the whole sequence.
+    # The number of target tokens teacher-forced at once in alignments; None = the whole sequence.
     window: int | None = None
 
     def __init__(
@@ -74,13 +74,13 @@ class GenerativeSystem(System):
             backbone, decoder_layers: arguments of `load_backbone`.
             optimizer: see `System`.
             head: the output table, `_target_` and options; None = the backbone's own.
-            ranking: a loss of `models.beyond.ranking_losses` that is added; None = none.
+            ranking: a loss of `models.beyond.ranking_losses` to add; None = no such loss.
         """
         super().__init__(optimizer)
         self.backbone = load_backbone(**backbone, decoder_layers=decoder_layers, decodes=True)
         cross_attention.read_decoder(
             self.backbone.get_decoder()
-        )  # one that no alignment can be read from
+        )  # raises for a decoder that no alignment can be read from
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
@@ -90,24 +90,24 @@ class GenerativeSystem(System):
         self.document_ids: list[str] = []
 
     def targets(self, batch: PairBatch) -> PairBatch:
-        """The batch with the token sequences to generate on its document side."""
+        """Returns the batch with the token sequences to generate on its document side."""
         return batch
 
     def prepare_query(self, tokens: Sequence[int]) -> list[int]:
-        """The query's first tokens with the template's, as the encoder reads them."""
+        """Truncates a query and adds the special tokens, as the encoder reads it."""
         return self.cut_query(tokens)
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Query token ids (B, N) and mask → query vectors Q (B, N, d)."""
+        """Encodes query token ids (B, N) with their mask as query vectors Q (B, N, d)."""
         return encode(self.backbone, ids, mask)
 
     # The loss -------------------------------------------------------------------------------------
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() cross-entropy of the target tokens (Eq. 10), a mean over the tokens of all ranks.
+        """Computes the cross-entropy () of target tokens (Eq. 10), a mean over all ranks' tokens.
 
-        The batch may hold S targets for each query, rows b·S … b·S + S − 1 for query b: the query
-        is encoded once. Its hard negatives are for `model.ranking` alone.
+        The batch may hold S targets for each query, rows b·S … b·S + S − 1 for query b; the query
+        is encoded once. Only `model.ranking` uses the batch's hard negatives.
         """
         batch = self.targets(batch if self.ranking_loss else batch.without_negatives())
         with self.head.batch_table(batch, self.current_epoch):
@@ -115,7 +115,7 @@ class GenerativeSystem(System):
             return loss + self.ranking_loss(self, batch) if self.ranking_loss else loss
 
     def setup(self, stage: str) -> None:
-        """Begins the ranking loss before a checkpoint to resume from is read."""
+        """Begins the ranking loss, before a checkpoint to resume from is loaded."""
         if stage == "fit" and self.ranking_loss:
             self.ranking_loss.begin(self)
 
@@ -134,12 +134,13 @@ class GenerativeSystem(System):
         index: Tensor,
         normalised: bool = True,
     ) -> Tensor:
-        """(B, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
+        """Computes (B, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
 
         Args:
-            queries, query_mask: (B, N, d) and (B, N) of each sequence's query.
-            ids, mask: (B, M) the sequences; index: (B,) their documents.
-            normalised: False = the tokens' logits.
+            queries, query_mask: (B, N, d) and (B, N), each sequence's query.
+            ids, mask: (B, M), the sequences.
+            index: (B,), the sequences' documents.
+            normalised: False = returns the tokens' logits instead.
         """
         rows = self.head.labels(ids, index)
         places = real_places(mask)
@@ -148,18 +149,18 @@ class GenerativeSystem(System):
         return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) mean log-probability of the target tokens; −inf without a target token."""
+        """Computes (B,), the mean log-probability of the target tokens; −inf without targets."""
         batch, values = self.target_shares(batch)
         return values.sum(1).masked_fill(~batch.document_mask.any(1), -torch.inf)
 
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
-        """What each target token adds to the pairs' `score`."""
+        """Splits the pairs' `score` into the contributions of target tokens."""
         targets, values = self.target_shares(batch)
         return token_shares(targets.document_ids, values, targets.document_mask)
 
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
-        """The batch with its targets as documents, and (B, M) what each of them adds to `score`."""
+        """Returns the batch with its targets, and each token's contribution (B, M) to `score`."""
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
         sides = batch.document_ids, batch.document_mask, batch.document_index
@@ -167,22 +168,22 @@ class GenerativeSystem(System):
         return batch, log_probs / batch.document_mask.sum(1, keepdim=True).clamp(min=1)
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
-        """S and A of one decoder layer, the targets teacher-forced (Eq. 12–14)."""
+        """Returns S and A of one decoder layer with teacher-forced targets (Eq. 12–14)."""
         return cross_attention.align_layer(trace_targets(self, batch), self.score(batch), layer)
 
     def explain(self, batch: PairBatch) -> Explanation:
-        """S and A of every decoder layer, and the logits as sums over all paths (§8)."""
+        """Returns S and A of every decoder layer, and the logits as sums over all paths (§8)."""
         trace, score = trace_targets(self, batch), self.score(batch)
         numbers = range(len(trace.states))
         layers = [cross_attention.align_layer(trace, score, number) for number in numbers]
         return Explanation(layers, decoder=cross_attention.sum_paths(trace))
 
     def factors(self, batch: PairBatch) -> Factors:
-        """The vectors behind the last decoder layer's S and A."""
+        """Returns the vectors behind S and A of the last decoder layer."""
         return cross_attention.collect_factors(trace_targets(self, batch))
 
     def forced(self, batch: PairBatch) -> PairBatch:
-        """The batch with the token sequences that are teacher-forced in scores and alignments."""
+        """Returns the batch with the sequences that scores and alignments teacher-force."""
         return self.targets(batch)
 
     # The head and its table -----------------------------------------------------------------------
@@ -193,7 +194,7 @@ class GenerativeSystem(System):
         """Makes the head for targets that are cut from these sequences.
 
         Args:
-            vocabulary: the tokens that occur in them.
+            vocabulary: the tokens that occur in the sequences.
             sequences, documents: see `Head.make_table`.
 
         Raises:
@@ -201,7 +202,7 @@ class GenerativeSystem(System):
         """
         head = self.hparams.head or PLAIN
         self.head = build("head", head, self.backbone, vocabulary=vocabulary).to(self.device)
-        # The rows of any other head are those of indexed documents.
+        # All heads but the plain one only have rows for the tokens of indexed documents.
         self.scores_texts = self.scores_texts and type(self.head) is Head
         self.head.make_table(sequences, documents, self.hparams.document_length)
         output = self.backbone.get_output_embeddings().weight
@@ -222,19 +223,19 @@ class GenerativeSystem(System):
             self.head.renew_table(checkpoint["table"])
 
     def statistics(self) -> dict[str, float]:
-        """The memory of the head and of its logits for a batch of targets."""
+        """Returns the memory of the head and of its logits for a batch of targets."""
         return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS * self.search_length))}
 
     # Search ---------------------------------------------------------------------------------------
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
-        """The step function of a search for queries (B, N)."""
+        """Makes the step function of a search for queries (B, N)."""
         return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
 
     def _retrieve(
         self, queries: Table, k: int, among: Among, with_shares: bool, **options: Any
     ) -> Ranking:
-        """Constrained beam search, then from names to documents."""
+        """Runs a constrained beam search and maps generated names to documents."""
         results: dict[str, dict[str, float]] = {query: {} for query in queries["id"][:]}
         shares: dict[str, dict[str, list[Share]]] = {query: {} for query in results}
         if (names := narrow(self, among)) is None:
@@ -262,14 +263,15 @@ class GenerativeSystem(System):
         plan_weight: float | None = None,
         trace: SearchTrace | None = None,
     ) -> BeamSearchResult:
-        """Beam search for queries, given as tokens; see `gr_mvdr.decoding.beam_search`.
+        """Runs a beam search for queries; see `gr_mvdr.decoding.beam_search`.
 
         Args:
-            names: what may be generated; None = the names of all documents.
-            texts: the queries', which a plan may read.
-            sources: token ids that the encoder reads; None = the queries, as `prepare_query` cuts
-                them.
-            beam_size, plan_weight: None = the system's own; trace: is shown and times every step.
+            queries: the token ids of each query.
+            names: the names that may be generated; None = those of all documents.
+            texts: the queries' texts, which a plan may read.
+            sources: the token ids that the encoder reads; None = `prepare_query` of each query.
+            beam_size, plan_weight: None = the system's own.
+            trace: observes and times every step.
         """
         names, plan = names or self.names, None
         if self.plan is not None:
@@ -292,14 +294,14 @@ class GenerativeSystem(System):
 
 
 def trace_targets(system: GenerativeSystem, batch: PairBatch) -> cross_attention.DecoderTrace:
-    """What the decoder computes with the batch's targets teacher-forced."""
+    """Records the decoder's computation with the batch's targets teacher-forced."""
     batch = system.forced(batch)
     queries = system.encode(batch.query_ids, batch.query_mask)
     return cross_attention.trace_decoder(system.head, batch, queries, system.window)
 
 
 def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
-    """() mean cross-entropy of all ranks' target tokens; `consistency` adds NCI's divergence."""
+    """Computes the mean cross-entropy () of all ranks' targets, plus NCI's divergence if set."""
     per_query = len(batch.document_ids) // len(batch)
     query_mask = batch.query_mask.repeat_interleave(per_query, 0)
     index = batch.document_index.repeat_interleave(per_query, 0)
@@ -316,7 +318,7 @@ def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
     if not (weight and system.training):
         total = table_cross_entropy(system.head, states(), labels, masked, smoothing)
         return mean_over_ranks(total, len(labels))
-    # Two whole predictions side by side.
+    # Two predictions with different dropout.
     pair = [at_least_float32(system.head.logits(*states())) for _ in range(2)]
     if masked is not None:
         pair = [logits.masked_fill(masked, -torch.inf) for logits in pair]
@@ -326,9 +328,9 @@ def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
 
 
 def _mask_relevant(head: Head, batch: PairBatch, labels: Tensor) -> Tensor | None:
-    """(n, R) bool, rows excluded from the negatives of n target positions; None = no rows.
+    """Returns (n, R) bool, rows excluded from the negatives of n target positions; None = no rows.
 
-    They belong to other documents that are relevant to the query, and are not the target itself.
+    These rows belong to other documents that are relevant to the query.
     """
     rows = head.relevant_rows(batch.relevant)
     if rows is None:
@@ -341,7 +343,7 @@ def _mask_relevant(head: Head, batch: PairBatch, labels: Tensor) -> Tensor | Non
 def target_states(
     system: GenerativeSystem, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor
 ) -> States:
-    """What the head makes the logits of n target positions from (`Head.logits`).
+    """Computes the inputs of `Head.logits` for n target positions.
 
     Args:
         queries: (B, N, d) from `encode`; query_mask: (B, N).
@@ -352,14 +354,17 @@ def target_states(
     return system.head.states_at(places, output.last_hidden_state, context, position)
 
 
-# A search and what it did -------------------------------------------------------------------------
+# Names, and traces of a search --------------------------------------------------------------------
 
 
 def narrow(system: GenerativeSystem, among: Among = None) -> Names | None:
-    """The names of the documents of these ids, None = of all; None if none of them has a name.
+    """Returns the names of some indexed documents; None if none of them has a name.
+
+    Args:
+        among: ids of these documents; None = all documents.
 
     Raises:
-        ValueError: no documents are indexed, or an id is not an indexed document's.
+        ValueError: no documents are indexed, or an id is not indexed.
     """
     if system.names is None:
         raise ValueError(f"system={type(system).__name__}: index the documents first")
@@ -376,12 +381,14 @@ def narrow(system: GenerativeSystem, among: Among = None) -> Names | None:
 def trace_search(
     system: GenerativeSystem, query: Sequence[int], document: int, text: str | None = None
 ) -> SearchPath:
-    """The search for a query as seen from a document: where did the beam lose it, to what?
+    """Traces the search for a query to find where the beam loses a document.
 
-    T5-SEAL counts the n-grams of all steps: it may find a document that its beam lost.
+    T5-SEAL uses the n-grams of all steps, so it may retrieve a document that its beam lost.
 
     Args:
-        query: token ids; document: the document's number; text: the query's, for a plan.
+        query: token ids.
+        document: the document's number.
+        text: the query's text, for a plan.
 
     Raises:
         ValueError: the document has no identifier.
@@ -399,10 +406,11 @@ def trace_search(
 def list_continuations(
     system: GenerativeSystem, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
 ) -> list[Continuation]:
-    """The most probable tokens after a prefix, and which of them the constraint allows.
+    """Lists the most probable tokens after a prefix, and which of them the constraint allows.
 
     Args:
-        query, prefix: token ids; k: see `continue_prefix`.
+        query, prefix: token ids.
+        k: see `continue_prefix`.
 
     Returns:
         [] after the end of an identifier.
@@ -430,7 +438,7 @@ def rerank_each(
 
     Args:
         queries, documents, candidates: see `System.rerank`.
-        score: a query and n rows of `documents` → (n,); −inf leaves a document out.
+        score: maps a query and n rows of `documents` to scores (n,); −inf omits a document.
     """
     system.eval()
     row, results = {name: number for number, name in enumerate(documents["id"][:])}, {}

@@ -1,7 +1,7 @@
-"""Every multi-vector system: token vectors, an alignment, a salience, a Z, and a search.
+"""All multi-vector systems: token vectors, an alignment, a salience, a Z, and a search.
 
-DPR, Sentence-T5, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/`
-names the choices of each. From a text to the loss: `TokenEncoder` (D and Q), `Scoring` (all pairs
+DPR, Sentence-T5, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are configurations of this one class,
+in `conf/model/`. The way from a text to the loss is: `TokenEncoder` (D and Q), `Scoring` (all pairs
 of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py. A search reads a `TokenIndex`
 of the documents' vectors, or encodes BM25's candidates when it scores them (`EncodedDocuments`).
 """
@@ -38,7 +38,7 @@ from models.token_encoder import Projections, TokenEncoder
 from models.training import OptimizerOptions
 
 _QUERY_BATCH = 32  # queries encoded at once
-_FIDELITY_QUERIES = 100  # on which an approximate search is compared with the exact one
+_FIDELITY_QUERIES = 100  # queries on which approximate and exact search are compared
 _PROPOSED = 2000  # documents that BM25 proposes under model.search.neighbours=auto
 
 EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors without padding
@@ -46,11 +46,11 @@ EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors withou
 
 @part("model")
 class MultiVector(System):
-    """Token vectors of a shared encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2).
+    """Token vectors of a shared encoder, scored by a form of Eq. 1 (gr_as_mvdr §3, aligner §2).
 
     Attributes:
         searcher: the source of the documents' vectors, after `index`.
-        mean_floats: the mean number of floats of a document, after `index`.
+        mean_floats: the mean number of floats per document, after `index`.
     """
 
     paradigm = "multi_vector"
@@ -81,14 +81,15 @@ class MultiVector(System):
         """
         Args:
             backbone, dimension, projections, pooling, salience, heads: see `TokenEncoder`.
-            query_length, document_length: tokens kept of a text, those around it included.
-            alignment, loss: of `gr_mvdr.alignment` and `gr_mvdr.losses`, as dicts with `_target_`.
-            training_alignment: the one that the loss uses; None = the same (xtr has another).
+            query_length, document_length: tokens kept of a text, special tokens included.
+            alignment, loss: parts of `gr_mvdr.alignment` and `gr_mvdr.losses`, as dicts with
+                `_target_`.
+            training_alignment: the alignment in training; None = `alignment` (xtr has another).
             normaliser: Z of Eq. 1, see `gr_mvdr.relevance.normaliser`.
             search, optimizer: see `SearchOptions` and `System`.
-            attend_expansion: whether a query's tokens attend to those that fill it up
+            attend_expansion: whether a query's tokens attend to its expansion tokens
                 (`TextTemplate.expansion`, ColBERT's query augmentation), which always align.
-            expansion_length: tokens that queries are filled up to; None = query_length.
+            expansion_length: the length to which queries are expanded; None = query_length.
             gradient_cache: texts encoded at once in training (`encode_share`); None = all.
         """
         super().__init__(optimizer)
@@ -105,12 +106,12 @@ class MultiVector(System):
         lengths = {"query_length": query_length, "document_length": document_length}
         check_length(self.encoder.backbone, **lengths)
         self.vocabulary_size, self.template = self.encoder.n_tokens, self.encoder.template
-        # Tokens that a query has at least.
+        # The minimum number of a query's tokens.
         self.filled_to = 0 if self.template.expansion is None else expansion_length or query_length
         self.search.check(self.scoring, salience or {})
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Lets a salience count the collection's tokens (IDF); see `System.prepare`."""
+        """Fits saliences that count the collection's tokens (IDF); see `System.prepare`."""
         if self.encoder.salience:
             texts = [self.cut_document(documents["tokens"][row]) for row in known]
             for salience in self.encoder.salience.values():
@@ -119,9 +120,10 @@ class MultiVector(System):
     # Training ---------------------------------------------------------------------------------
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the configured loss over the batch's (documents, queries) relevance (Eq. 2).
+        """Computes the configured loss () of the batch's (documents, queries) relevance (Eq. 2).
 
-        The batch is that of all ranks: each encodes its share, and all compute the whole loss.
+        The batches of all ranks are joined: each rank encodes its share and computes the whole
+        loss.
         """
         batch = gather_batch(batch)
         documents = self._share(self.encode_documents, batch.document_ids, batch.document_mask)
@@ -137,20 +139,20 @@ class MultiVector(System):
     def _share(
         self, encode: Callable[[Tensor, Tensor], TokenVectors], ids: Tensor, mask: Tensor
     ) -> TokenVectors:
-        """The vectors of all texts, of which this rank encodes its share."""
+        """Returns the vectors of all texts, of which this rank encodes its share."""
         return concatenate(encode_share(encode, ids, mask, self.hparams.gradient_cache)).gather()
 
     def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """Document tokens (B, M) int64 and mask (B, M) bool → their vectors."""
+        """Encodes document tokens (B, M) int64 with their mask (B, M) bool."""
         return self.encoder(ids, mask, "document")
 
     def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """Query tokens (B, N) int64 and mask (B, N) bool → their vectors, expansion included."""
+        """Encodes query tokens (B, N) int64 with their mask (B, N) bool, expansion included."""
         return self.encoder(*self._fill_up(ids, mask))
 
     def _fill_up(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Side, Tensor | None]:
-        """Queries as `TokenEncoder.grouped` takes them, filled up with the template's token
-        (ColBERT's augmentation)."""
+        """Expands queries with the template's token (ColBERT's augmentation); returns the
+        arguments of `TokenEncoder.grouped`."""
         attended, missing = None, max(0, self.filled_to - ids.shape[1])
         if self.filled_to:
             ids, real = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
@@ -162,11 +164,11 @@ class MultiVector(System):
     # Given pairs ------------------------------------------------------------------------------
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) relevance of the pairs under the system's alignment (Eq. 1)."""
+        """Computes the pairs' relevance (B,) under the system's alignment (Eq. 1)."""
         return self.scoring(*self._sides(batch))
 
     def _tokens(self, batch: PairBatch) -> tuple[Grouped, Grouped]:
-        """Token vectors of each query's own document (no hard negatives) and of the queries."""
+        """Encodes each query's own document (no hard negatives) and the queries."""
         own = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
         asked = self._fill_up(batch.query_ids, batch.query_mask)
         return self.encoder.grouped(*own, "document"), self.encoder.grouped(*asked)
@@ -175,14 +177,14 @@ class MultiVector(System):
         return [merge_tokens(*side) for side in self._tokens(batch)]
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """S and A of each pair, salience included; relevance equals score (Eq. 1)."""
+        """Returns S and A of each pair, salience included; relevance equals score (Eq. 1)."""
         return self.explain(batch).layers[0]
 
     def explain(self, batch: PairBatch) -> Explanation:
-        """The alignment of B pairs, and Ã before salience where a side has one.
+        """Returns the alignment of B pairs, and Ã before salience if a side has salience.
 
-        Where tokens are merged, A of a group is spread evenly over its tokens. The relevance stays
-        the same, since a group's similarity is the mean of its tokens' (`merge_tokens`).
+        If tokens are merged, A of a group is spread evenly over its tokens. This does not change
+        the relevance, since a group's similarity is the mean of its tokens' (`merge_tokens`).
         """
         sides, groups = zip(*self._tokens(batch), strict=True)
         merged, pairwise = [merge_tokens(*one) for one in zip(sides, groups, strict=True)], None
@@ -203,16 +205,16 @@ class MultiVector(System):
         return Explanation([pairs], pairwise=pairwise)
 
     def factors(self, batch: PairBatch) -> Factors:
-        """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
+        """Returns the token vectors behind S, and the keys behind A if they differ (mva §2.1)."""
         return self.scoring.factors(*self._sides(batch))
 
     # Index ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
+        """Encodes the corpus into a `TokenIndex`.
 
-        In mode "rerank" no vectors are kept: `EncodedDocuments`.
+        Mode "rerank" stores no vectors; see `EncodedDocuments`.
         """
         lengths = [len(self.cut_document(tokens)) for tokens in documents["tokens"]]
         self.mean_floats = fmean(self.encoder.floats(self._document_vectors(n)) for n in lengths)
@@ -234,10 +236,10 @@ class MultiVector(System):
             self.searcher.proposer(self.search)
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
-        """Opens an index that this very model made of these documents.
+        """Opens the index that this model made of these documents.
 
         Raises:
-            ValueError: another model, dimension or collection made it, or it is damaged.
+            ValueError: the index is damaged, or belongs to another model or collection.
         """
         if self.search.mode == "rerank":
             self.searcher = EncodedDocuments(self, documents)
@@ -255,7 +257,7 @@ class MultiVector(System):
         self.searcher.proposer(self.search)
 
     def _encoder(self, documents: Table) -> Callable[[Sequence[str]], Iterator[PackedTokens]]:
-        """Encodes the documents of a table, by their ids."""
+        """Returns a function that encodes the documents of these ids."""
         rows = {name: row for row, name in enumerate(documents["id"][:])}
 
         def encode(names: Sequence[str]) -> Iterator[PackedTokens]:
@@ -267,14 +269,14 @@ class MultiVector(System):
         return encode
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
-        """The hashes of the model's weights, with the pooling, and of the documents."""
+        """Returns hashes of the model's weights, with the index's pooling, and the documents."""
         pool = self.search.pool
         pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
         return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
 
     @torch.inference_mode()
     def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
-        """Documents' tokens as they are read → their vectors (B, M, …) as they are stored, fp32."""
+        """Encodes documents' tokens as the vectors (B, M, …) that an index stores, in fp32."""
         sides = (part.to(self.device) for part in pad(documents))
         tokens = self.eval().encode_documents(*sides).float()
         return merge_tokens(tokens, group_tokens(tokens, self.search.pool, self.search.pool_by))
@@ -283,7 +285,7 @@ class MultiVector(System):
 
     @torch.inference_mode()
     def encoded_queries(self, queries: Table) -> EncodedQueries:
-        """The queries' ids and token vectors; searches encode queries nowhere else."""
+        """Encodes queries for all searches; returns their ids and token vectors."""
         self.eval()
         encoded = []
         for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
@@ -296,9 +298,9 @@ class MultiVector(System):
     def _retrieve(
         self, queries: Table, k: int, among: Among, with_shares: bool, **search: Any
     ) -> Ranking:
-        """End-to-end search (gr_as_mvdr §6.3); a share is what a query token adds (xtr Eq. 4).
+        """Searches the whole index (gr_as_mvdr §6.3); a share is a query token's (xtr Eq. 4).
 
-        Documents of `among` are all scored with all their tokens, in every mode.
+        With `among`, all these documents are scored with all their tokens, in every mode.
         """
         encoded, index, options = self.encoded_queries(queries), self.searcher, None
         candidates = None if among is None else dict.fromkeys(queries["id"][:], among)
@@ -325,11 +327,11 @@ class MultiVector(System):
         scoring: Scoring | None = None,
         **search: Any,
     ) -> Ranking:
-        """`retrieve` for encoded queries.
+        """Retrieves documents as `retrieve` does, for encoded queries.
 
         Args:
-            scoring: scores the candidates in place of the system's own, under which "auto" options
-                are still chosen (aligner §3.1).
+            scoring: scores the candidates instead of the system's own scoring, which still chooses
+                "auto" options (aligner §3.1).
         """
         index, options = self._searched(k, search)
         ids, results = index.store.document_ids, {}
@@ -345,7 +347,7 @@ class MultiVector(System):
         return Ranking(results)
 
     def _searched(self, k: int, search: dict[str, Any]) -> tuple[TokenIndex, SearchOptions]:
-        """The index that a search with other options reads, and all its options."""
+        """Returns the index and all options of a search that overrides some options."""
         options, index = self.search.changed(**search), self.searcher
         assert isinstance(index, TokenIndex), "index the documents first"
         if options.stored != self.search.stored:
@@ -356,7 +358,7 @@ class MultiVector(System):
         return index, index.planned(options, self.scoring, k)
 
     def storage_costs(self, k: int, **search: Any) -> dict[str, float]:
-        """Metrics of the bytes that `retrieve` reads under these options."""
+        """Returns metrics of the bytes that `retrieve` reads with these options."""
         index, options = self._searched(k, search)
         return index.storage_costs(options)
 
@@ -392,10 +394,11 @@ class MultiVector(System):
         documents: list[str],
         options: SearchOptions | None,
     ) -> dict[str, list[Share]]:
-        """Each query token's share of the scores of documents.
+        """Returns each query token's share of the documents' scores.
 
         Args:
-            index, options: of the search that scored them; None = from all their tokens.
+            index, options: those of the search that scored the documents; options None = the
+                scores are of all tokens.
         """
         if not documents:
             return {}
@@ -429,13 +432,13 @@ class MultiVector(System):
         return n_groups(self.encoder.pooling["document"].count(read), self.search.pool)
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
-        """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
+        """Counts the operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
         read = max(min(query_tokens, self.hparams.query_length), self.filled_to)
         n = self.encoder.pooling["query"].count(read)
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
-        """Costs, and the recall of an approximate search against the exact one."""
+        """Returns costs, and the recall of an approximate search against the exact search."""
         metrics = self.searcher.costs.metrics()
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.mean_floats is not None:
@@ -450,35 +453,39 @@ class MultiVector(System):
 
 
 class EncodedDocuments:
-    """Documents that are encoded when they are scored (mva §5), in place of a `TokenIndex`.
+    """Encodes documents when it scores them (mva §5); replaces a `TokenIndex` in mode "rerank".
 
-    Stores no vector. To encode 1,000 candidates of each of 7,000 queries takes as long as to encode
-    7,000,000 documents, once for `retrieve` and once for `rerank`.
+    It stores no vectors. 7,000 queries with 1,000 candidates each need 7,000,000 document encodings
+    for `retrieve`, and as many again for `rerank`.
     """
 
     bytes_per_token = 0.0
 
     def __init__(self, system: MultiVector, documents: Table):
-        """documents: with `id`, `text` and `tokens`; `bm25` proposes some of them, once indexed."""
+        """
+        Args:
+            documents: a table with `id`, `text` and `tokens`; `bm25` proposes candidates once it
+                has indexed them.
+        """
         self.system, self.documents, self.bm25 = system, documents, WordBM25()
         self.rows = {name: row for row, name in enumerate(documents["id"][:])}
         self.costs = SearchCosts()
 
     def propose(self, queries: Table, among: Among) -> dict[str, list[str]]:
-        """Query id → BM25's best `neighbours` documents."""
+        """Returns query id → BM25's best `neighbours` documents."""
         count = self.system.search.neighbours
         return self.bm25.propose(queries, _PROPOSED if isinstance(count, str) else count, among)
 
     def numbers(self, ids: Sequence[str]) -> Tensor:
-        """(C,) int64 numbers of documents by id; KeyError for an unknown one."""
+        """Returns the numbers (C,) int64 of documents; raises KeyError for an unknown id."""
         return torch.tensor([self.rows[name] for name in ids], dtype=torch.int64)
 
     def vectors(self, documents: Tensor) -> TokenVectors:
-        """The vectors (C, M, …) of documents (C,), encoded now."""
+        """Encodes documents (C,); returns their vectors (C, M, …)."""
         return self.system.encode_texts(self._texts(documents)).to("cpu")
 
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
-        """(C,) fp32 relevance of documents (C,) to a query (N, …); see `TokenIndex.score`."""
+        """Computes the relevance (C,) fp32 of documents (C,) to a query; see `TokenIndex.score`."""
         texts, scores = self._texts(documents), torch.empty(len(documents))
         counts = []
         with self.costs.timed():
@@ -497,7 +504,7 @@ class EncodedDocuments:
 
 
 def _spread(alignment: Tensor, documents: Tensor | None, queries: Tensor | None) -> Tensor:
-    """(B, H, K, L) of groups → (B, H, M, N) of their tokens."""
+    """Spreads A of groups (B, H, K, L) over their tokens (B, H, M, N)."""
     if documents is not None:
         alignment = documents.mT.unsqueeze(1).to(alignment) @ alignment
     return alignment if queries is None else alignment @ queries.unsqueeze(1).to(alignment)

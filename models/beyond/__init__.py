@@ -1,1 +1,1 @@
-"""Methods beyond the papers, one file each: the rest of the code names them in configs alone."""
+"""Methods beyond the papers, one file each; only configs name them, no other code imports them."""

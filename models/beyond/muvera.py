@@ -1,10 +1,9 @@
-"""Fixed-dimensional encodings: one vector a text that estimates MaxSim (Dhulipala et al. 2024).
+"""MUVERA: one vector for each text whose inner product estimates MaxSim (Dhulipala et al. 2024).
 
-The paper's name for them is MUVERA.
-
-R times, k random planes cut the space into 2ᵏ blocks. In each block a query has one vector of p
-dimensions, the sum of its tokens there, and a document the mean of its tokens there. Two similar
-tokens mostly share a block, so the inner product over all blocks is near Σ_j max_i S_ij.
+The vectors are called fixed-dimensional encodings. In each of R repetitions, k random planes cut
+the space into 2ᵏ blocks. For each block, a query has the sum of its token vectors there, projected
+to p dimensions, and a document the mean of its own. Two similar tokens mostly share a block, so the
+inner product over all blocks is close to Σ_j max_i S_ij.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
 FILE = "fde.safetensors"
 _TOKENS = 4096  # encoded at once
-_NUMBERS = 1 << 22  # of stored rows that are compared at once
+_NUMBERS = 1 << 22  # numbers of stored vectors that are compared at once
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,11 @@ class Encoding:
     """The random map from a text's tokens to one vector, shared by documents and queries.
 
     Attributes:
-        planes: (R, k, d) normals of the planes; the signs of a token's products number its block.
-        projections: (R, d, p) that keep inner products in expectation; None = p is d.
-        sketch: count-sketch of the R · 2ᵏ · p numbers: the place (E,) int64 of each in a shorter
-            vector, its sign (E,), and the size of that vector; None = all numbers are kept.
+        planes: (R, k, d) normals of the planes; the signs of a token's products with them are the
+            bits of its block's number.
+        projections: (R, d, p) matrices that keep inner products in expectation; None = p is d.
+        sketch: a count-sketch of the n = R · 2ᵏ · p numbers: the place (n,) int64 of each in a
+            shorter vector, its sign (n,), and the size of that vector; None = all numbers are kept.
     """
 
     planes: Tensor
@@ -45,7 +45,7 @@ class Encoding:
     @classmethod
     def draw(cls, dimension: int, options: SearchOptions) -> "Encoding":
         """Draws Gaussian planes and projections of ±1/√p; d = `dimension`."""
-        # Numpy's frozen generator, so that every version draws the map of a stored index.
+        # RandomState is frozen, so every version of numpy draws the map of a stored index.
         random = np.random.RandomState(options.seed)
         r, p = options.fde_repetitions, options.fde_projection
         planes = torch.from_numpy(random.standard_normal((r, options.fde_planes, dimension)))
@@ -60,16 +60,16 @@ class Encoding:
 
     @property
     def size(self) -> int:
-        """E, the numbers of an encoded text."""
+        """E, the size of an encoded text."""
         if self.sketch is not None:
             return self.sketch[2]
         r, k, d = self.planes.shape
         return r * 2**k * (d if self.projections is None else self.projections.shape[2])
 
     def queries(self, tokens: PackedTokens) -> Tensor:
-        """Queries (b) → (b, E), divided by R: an inner product estimates MaxSim itself.
+        """Encodes b queries as (b, E), divided by R so that an inner product estimates MaxSim.
 
-        A token's salience scales it and leaves it in its block.
+        A token's salience scales its vector and does not change its block.
         """
         cells, values, shape = self._projected(tokens)
         sums = values.new_zeros(shape.numel(), values.shape[-1])
@@ -77,10 +77,10 @@ class Encoding:
         return self._joined(sums, shape) / shape[1]
 
     def documents(self, tokens: PackedTokens) -> Tensor:
-        """Documents (b) of at least one token → (b, E).
+        """Encodes b documents of at least one token as (b, E).
 
-        A block without a token takes the token whose signs differ least; ties go to the first
-        token. A token's salience scales it.
+        An empty block takes the document's token whose signs differ least from the block's; ties
+        go to the first token. A token's salience scales its vector.
         """
         cells, values, shape = self._projected(tokens)
         flat = cells.flatten()
@@ -94,7 +94,7 @@ class Encoding:
         return self._joined(means, shape)
 
     def _projected(self, tokens: PackedTokens) -> tuple[Tensor, Tensor, torch.Size]:
-        """The cell (t, R) and the projection (t, R, p) of each token in each repetition, and the
+        """Returns each token's cell (t, R) and projection (t, R, p) in each repetition, and the
         shape (texts, R, blocks) that numbers the cells."""
         vectors = tokens.vectors if tokens.keys is None else tokens.keys
         r, k = self.planes.shape[:2]
@@ -111,7 +111,7 @@ class Encoding:
         return cells, (vectors @ matrix).view(len(vectors), r, matrix.shape[1] // r), shape
 
     def _joined(self, cells: Tensor, shape: torch.Size) -> Tensor:
-        """(b · R · 2ᵏ, p) → (b, E)."""
+        """Joins cells (b · R · 2ᵏ, p) into encodings (b, E), sketched if there is a sketch."""
         joined = cells.view(shape[0], -1)
         if self.sketch is None:
             return joined
@@ -121,10 +121,10 @@ class Encoding:
 
 
 def _nearest_tokens(cells: Tensor, shape: torch.Size) -> Tensor:
-    """For each cell (b · R · 2ᵏ,) the text's token whose signs differ least from the block's.
+    """Finds, for each cell (b · R · 2ᵏ,), the text's token whose signs differ least from it.
 
-    A key is distance · t + token. The best token of a block is its own or that of a neighbour with
-    one other sign, at one more distance; one pass for each sign reaches all blocks.
+    A key is distance · t + token. A block's nearest token is its own or that of a neighbour that
+    differs in one sign, at a distance greater by 1; one pass for each sign reaches all blocks.
     """
     t, blocks = len(cells), shape[2]
     steps = blocks.bit_length() - 1
@@ -141,7 +141,7 @@ def _nearest_tokens(cells: Tensor, shape: torch.Size) -> Tensor:
 class OneVector:
     """Proposes the documents whose one vector is nearest to the query's (MUVERA).
 
-    The documents' vectors are kept in a file of the index, read by memory map, and made again if
+    The documents' vectors are kept in a memory-mapped file of the index, and are computed again if
     the options change or documents are added.
 
     Attributes:
@@ -167,7 +167,7 @@ class OneVector:
         return self.rows.nbytes
 
     def _encode(self, dtype: str) -> Tensor:
-        """(D, E) the vectors of all documents."""
+        """Computes the vectors (D, E) of all documents."""
         encoded = torch.empty(len(self.store), self.encoding.size, dtype=getattr(torch, dtype))
         blocks = list(self.store.blocks(_TOKENS))
         for documents in track(blocks, "encoding documents as one vector"):
@@ -178,7 +178,7 @@ class OneVector:
         return encoded
 
     def estimates(self, queries: TokenVectors) -> Tensor:
-        """(D, Q) fp32 for queries (Q, N, …), −inf for deleted documents; on the CPU."""
+        """Estimates MaxSim (D, Q) fp32 of queries (Q, N, …), on the CPU; −inf = deleted."""
         encoded = self.encoding.queries(queries.pack())
         blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
         scores = [(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks]
@@ -187,7 +187,7 @@ class OneVector:
     def propose(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
     ) -> list[Proposal]:
-        """The `refine` documents with the best estimates of Σ_j u_j max_i S_ij, without Z."""
+        """Proposes the `refine` documents with the best estimates of Σ_j u_j max_i S_ij (no Z)."""
         live = self.store.live.nonzero()[:, 0]
         count = len(live) if options.refine is None else min(options.refine, len(live))
         every = [Proposal(live, row[live]) for row in self.estimates(stack(queries)).T]

@@ -1,7 +1,8 @@
-"""Planned search: documents scored at once say which prefixes are worth keeping (PAG, Zeng 2024).
+"""Planned search: scores of whole documents guide which prefixes a beam keeps (PAG, Zeng 2024).
 
-A prefix gets the bonus weight · max score of the documents below it in the trie. It changes what a
-beam keeps and no log-probability, so that search, reranking and `score` still give one number.
+The bonus of a prefix is weight · the maximum score of the documents below it in the trie. It
+changes the hypotheses that a beam keeps but no log-probability, so search, reranking and `score`
+still agree.
 """
 
 import math
@@ -29,16 +30,18 @@ _KEY = "model.search.plan"
 
 
 class SearchPlan:
-    """The bonus of every prefix, once a query, from scores of all documents.
+    """Computes the bonus of every prefix, once for each query, from the scores of all documents.
 
-    A subclass defines `prepare` and `index`, called before training and with the collection, and
-    `scores(queries, first, rows)` → (D, B) of the documents `rows` (D,), on the device of `first`
-    (B, V), the first step's log-probabilities. A document that is no candidate may have −inf.
+    A subclass defines `prepare`, called before training; `index`, called with the collection; and
+    `scores(queries, first, rows)` → (D, B), the scores of the documents `rows` (D,) on the device
+    of `first` (B, V), the first step's log-probabilities. A document that is not a candidate may
+    have −inf.
 
     Attributes:
-        weight: of the bonus; 0 = the search without a plan. candidates: only this many best
-            documents, and ties with the last, can be retrieved; None = all.
-        n_bytes: of the scorer's index, after `index`.
+        weight: the weight of the bonus; 0 = a search without a plan.
+        candidates: only this many best documents, and ties with the last, can be retrieved; None =
+            all.
+        n_bytes: the size of the scorer's index, after `index`.
     """
 
     scores: Callable[..., Tensor]
@@ -55,17 +58,17 @@ class SearchPlan:
     def guide(
         self, queries: TextTable, trie: Trie, weight: float | None = None
     ) -> Callable[[Tensor], Tensor] | None:
-        """The `plan` of a beam search in a trie; None where the weight is 0.
+        """Returns the `plan` of a beam search in a trie; None if the weight is 0.
 
         Args:
-            queries: a table with `id`, `tokens` and, where it is known, `text`.
+            queries: a table with `id`, `tokens` and, if known, `text`.
             weight: replaces the plan's own.
         """
         weight = self.weight if weight is None else weight
         return (lambda first: self._bonus(queries, trie, weight, first)) if weight else None
 
     def _bonus(self, queries: TextTable, trie: Trie, weight: float, first: Tensor) -> Tensor:
-        """(nodes, B)."""
+        """Computes the bonus (nodes, B)."""
         with self.costs.timed():
             scores = self.scores(queries, first, trie.documents)
             if self.candidates is not None and self.candidates < len(scores):
@@ -76,7 +79,7 @@ class SearchPlan:
         return bonus
 
     def statistics(self) -> dict[str, float]:
-        """The plan's mean costs of a query; empty before the first query."""
+        """Returns the plan's mean costs per query; empty before the first query."""
         if not (queries := self.costs.queries):
             return {}
         means = {"ms": 1000 * self.costs.seconds, "documents": self.costs.candidates}
@@ -87,14 +90,14 @@ class SearchPlan:
 class FirstStepPlan(SearchPlan):
     """Scores a document by the mean log-probability of its rarest terms at the first step.
 
-    PAG sums weights ≥ 0 of a head of its own; a sum of log-probabilities would put short documents
-    first.
+    PAG sums non-negative weights of a separate head; here a sum of log-probabilities would favour
+    short documents.
     """
 
     def __init__(self, weight: float, candidates: int | None, terms: int):
         """
         Args:
-            terms: tokens kept of a document, those of the highest IDF.
+            terms: the number of a document's tokens that are kept, those with the highest IDF.
         """
         super().__init__(weight, candidates)
         self.terms = terms
@@ -136,7 +139,11 @@ class RunPlan(SearchPlan):
         self.stage.prepare(documents, known)
 
     def index(self, documents: Table, directory: Path) -> None:
-        """Opens or makes the run's index; ValueError if the run is of another collection."""
+        """Opens or builds the run's index.
+
+        Raises:
+            ValueError: the run is of another collection.
+        """
         self.run.check_index_owner(directory)
         self.stage.index(documents, temporary_folder("plan"))
         files = (self.run.path / "index").rglob("*")
@@ -152,7 +159,7 @@ class RunPlan(SearchPlan):
         columns = []
         for query in queries["id"]:
             retrieved = ranking.scores(query)
-            # What a lexical search leaves out shares no word: 0, or the last score below 0.
+            # A document that a lexical search omits shares no word: 0, or the lowest negative.
             lowest = min([0.0, *retrieved.values()]) if len(retrieved) < asked else -math.inf
             columns.append([retrieved.get(name, lowest) for name in names])
         return torch.tensor(columns).T.to(first.device)
@@ -165,11 +172,12 @@ def make_plan(
     candidates: Size | None = None,
     terms: Size = 64,
 ) -> SearchPlan:
-    """The plan of `model.search.plan`, whose options it takes.
+    """Makes the plan that `model.search.plan` describes.
 
     Args:
-        scores: "first_step", or a finished run's folder; with None the configuration has no plan.
-        weight, candidates: see `SearchPlan`; terms: see `FirstStepPlan`.
+        scores: "first_step", or a finished run's folder; None = no plan, and nothing calls this.
+        weight, candidates: see `SearchPlan`.
+        terms: see `FirstStepPlan`.
 
     Raises:
         FileNotFoundError, ValueError: the folder holds no finished run.
@@ -180,10 +188,10 @@ def make_plan(
 
 
 def choose_terms(texts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, Tensor]:
-    """Each text's distinct tokens of the highest IDF; ties go to the smallest token.
+    """Chooses each text's distinct tokens with the highest IDF; ties go to the smallest token.
 
     Returns:
-        (terms,) int64, text after text; (texts,) int64 the number of terms of each text, ≤ `most`.
+        (terms,) int64, ordered by text; (texts,) int64, the number of each text's terms, ≤ `most`.
     """
     frequency = Counter(token for text in texts for token in {*text})  # of documents
     kept = [sorted({*text}, key=lambda token: (frequency[token], token))[:most] for text in texts]

@@ -1,7 +1,7 @@
-"""Docids made of a quantiser's codes: residual (RIPOR, GRID) or product (Ultron, DDRO).
+"""Docids made from a quantiser's codes: residual (RIPOR, GRID) or product (Ultron, DDRO).
 
 RIPOR is Zeng et al. (2024), GRID Ju et al. (2025), Ultron Zhou et al. (2022), DDRO Mekonnen et al.
-(2025). faiss quantises; a finished multi-vector run may give the vectors (RIPOR).
+(2025). faiss quantises; the vectors may come from a finished multi-vector run (RIPOR).
 """
 
 from collections import Counter
@@ -33,17 +33,18 @@ PowerOfTwo = Annotated[
 
 @part("identifiers")
 class QuantisedDocids(EmbeddedDocids):
-    """A document's vector as L codes out of K each; then a number, as vectors share their codes.
+    """The L codes (of K each) of a document's vector, then a number if several share their codes.
 
-    Residual: each level quantises what those before it leave, so that documents of a common prefix
-    are alike. Product: each level quantises a part of the vector of its own. Residuals keep their
-    lengths (GRID's are normalised), so that the codes are faiss' own. Every position has tokens of
-    its own.
+    Residual: each level quantises the residual of the levels before it, so documents with a common
+    prefix are similar. Product: each level quantises a different part of the vector. Residuals are
+    not normalised (GRID's are), so that the codes are those of faiss. Each position has its own
+    tokens.
 
     Attributes:
         codebooks: (L, K, w) float32, w = d (residual) or d / L (product).
-        known_codes: (D, L) int64, of the known documents.
-        reconstruction_error: Σ ‖x − x̂‖² / Σ ‖x − mean‖² over their vectors, x̂ made of the codes.
+        known_codes: (D, L) int64, the codes of the known documents.
+        reconstruction_error: Σ ‖x − x̂‖² / Σ ‖x − mean‖² over the known documents' vectors x, where
+            x̂ is decoded from the codes.
     """
 
     options = ("quantiser", "levels", "codes", "collisions", "seed", "embeddings")
@@ -64,12 +65,12 @@ class QuantisedDocids(EmbeddedDocids):
     ):
         """
         Args:
-            levels: L, codes a document (RIPOR 32, PAG 8, GRID 3, DDRO 24).
+            levels: L, the number of codes of a document (RIPOR 32, PAG 8, GRID 3, DDRO 24).
             codes: K (256; PAG 2048).
             quantiser: see the class.
-            collisions: "number", a last position numbers the documents with the same codes from 0,
-                so that all identifiers have L + 1 tokens and none is a prefix of another; or
-                "share", documents with the same codes share one identifier.
+            collisions: "number" = a last position numbers documents with the same codes from 0, so
+                all identifiers have L + 1 tokens and none is a prefix of another; "share" =
+                documents with the same codes share one identifier.
             embeddings: see `EmbeddedDocids`.
             seed: random seed of the quantiser's k-means.
         """
@@ -80,7 +81,7 @@ class QuantisedDocids(EmbeddedDocids):
 
     @property
     def width(self) -> int:
-        """K, or more where more known documents have the same codes: a number each."""
+        """K, or the size of the largest group of known documents with the same codes if larger."""
         return max(self.codes, int(self._groups().max()) if self.collisions == "number" else 0)
 
     @property
@@ -98,17 +99,17 @@ class QuantisedDocids(EmbeddedDocids):
         return self._tokens(self.known_codes)
 
     def name(self, documents: Table) -> list[list[int]]:
-        """The next number of their codes, or the last one that there is a token for."""
+        """Gives documents the next number of their codes, or the last one that has a token."""
         codes = np.concatenate([self.known_codes, self.encode(self._widen(self.embed(documents)))])
         return self._tokens(codes)[len(self.known_codes) :]
 
     def _widen(self, points: np.ndarray) -> np.ndarray:
-        """Appends zeros, which add no distance, so that a product's parts are equally wide."""
+        """Pads vectors with zeros, which changes no distance, to divide into L equal parts."""
         missing = -points.shape[1] % self.levels if self.is_product else 0
         return np.pad(points, ((0, 0), (0, missing)))
 
     def learn_codebooks(self, points: np.ndarray) -> np.ndarray:
-        """k-means, level by level (faiss); of fewer points than codes, each is a code."""
+        """Learns codebooks by k-means (faiss); fewer points than codes are repeated."""
         import faiss
         from threadpoolctl import threadpool_limits
 
@@ -121,29 +122,29 @@ class QuantisedDocids(EmbeddedDocids):
         return faiss.vector_to_array(rows).reshape(self.levels, self.codes, -1).copy()
 
     def _faiss(self, size: int) -> Any:
-        """faiss' quantiser of vectors (size,), without codebooks."""
+        """Returns a faiss quantiser of vectors (size,), without codebooks."""
         import faiss
 
         if self.is_product:
             return faiss.ProductQuantizer(size, self.levels, self.bits)
         quantiser = faiss.ResidualQuantizer(size, self.levels, self.bits)
-        # faiss' other way begins in fewer dimensions, and needs as many documents as dimensions.
+        # faiss's progressive training starts with fewer dimensions and needs ≥ d documents.
         quantiser.train_type = faiss.ResidualQuantizer.Train_default
-        # A beam of more entries than there are codes gives wrong codes (faiss 1.15).
+        # A beam with more entries than codes gives wrong codes (faiss 1.15).
         quantiser.max_beam_size = min(quantiser.max_beam_size, self.codes)
         return quantiser
 
     def encode(self, points: np.ndarray) -> np.ndarray:
-        """(n, d) float32 → (n, L) int64 codes.
+        """Encodes vectors (n, d) float32 as codes (n, L) int64.
 
         Raises:
-            ValueError: the codebooks are of vectors of another size.
+            ValueError: the codebooks are for vectors of another size.
         """
         import faiss
 
         size, books = points.shape[1], np.ascontiguousarray(self.codebooks)
         width = size // self.levels if self.is_product else size
-        # faiss reads the codebooks as raw memory, and would read beyond them.
+        # faiss reads the codebooks as raw memory, and would read past their end.
         if (books.dtype, *books.shape) != (np.float32, self.levels, self.codes, width):
             raise ValueError(
                 f"codebooks: is damaged, must hold {self.levels} × {self.codes} float32 "
@@ -157,12 +158,12 @@ class QuantisedDocids(EmbeddedDocids):
         return faiss.unpack_bitstrings(packed, self.levels, self.bits).astype(np.int64)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """(n, L) int64 codes → (n, d) float32: the sum of their centroids, or these in a row."""
+        """Decodes codes (n, L) as vectors (n, d) float32, the sum or concatenation of centroids."""
         parts = self.codebooks[np.arange(self.levels), codes]  # (n, L, w)
         return parts.reshape(len(codes), -1) if self.is_product else parts.sum(1)
 
     def _tokens(self, codes: np.ndarray) -> list[list[int]]:
-        """The tokens of documents in their order, from their codes (n, L)."""
+        """Returns the tokens of documents, in order, from their codes (n, L)."""
         if self.collisions == "number":
             taken: Counter[tuple[int, ...]] = Counter()
             numbers, last = [], self.width - 1
@@ -173,16 +174,18 @@ class QuantisedDocids(EmbeddedDocids):
         return (self.first_token + self.width * np.arange(codes.shape[1]) + codes).tolist()
 
     def _groups(self) -> np.ndarray:
-        """How many known documents have each of the code sequences that occur."""
+        """Returns the number of known documents for each distinct code sequence."""
         return np.unique(self.known_codes, axis=0, return_counts=True)[1]
 
     def statistics(self) -> dict[str, float]:
-        """Usage of the codes, without the last position that numbers equal codes.
+        """Returns statistics of the codes, without the last position, which numbers equal codes.
 
         Returns:
-            level_i/code_usage, the share of the K codes that occur; level_i/code_entropy in bits,
-            log₂ K at most; code_collision_rate, the share of documents whose codes another has,
-            too; largest_code_group; reconstruction_error, see the class.
+            level_i/code_usage: the share of the K codes that occur.
+            level_i/code_entropy: in bits, at most log₂ K.
+            code_collision_rate: the share of documents whose codes are not unique.
+            largest_code_group: the largest number of documents with the same codes.
+            reconstruction_error: see the class.
         """
         metrics = {}
         for level, codes in enumerate(self.known_codes.T, start=1):
@@ -199,16 +202,20 @@ class QuantisedDocids(EmbeddedDocids):
 
 
 class RunEmbeddings(DocumentEmbeddings):
-    """The mean of a document's token vectors by a finished multi-vector run.
+    """The mean of a document's token vectors from a finished multi-vector run.
 
-    As in RIPOR, the vectors were trained for relevance: T5-ColBERT's (weighted by salience where
-    the run has one) or DPR's one vector. The run's tokeniser and document length read the texts.
+    As in RIPOR, the vectors were trained for relevance: T5-ColBERT's token vectors (weighted by
+    salience if the run has one) or DPR's single vector. Texts are read with the run's tokeniser and
+    document length.
     """
 
     values = ("weights",)
 
     def __init__(self, run: str):
-        """run: its folder, opened when the first documents are embedded."""
+        """
+        Args:
+            run: the run's folder, opened when the first documents are embedded.
+        """
         self.run = run
         self.weights: str | None = None  # the model's hash, once it is known
 
@@ -216,8 +223,9 @@ class RunEmbeddings(DocumentEmbeddings):
         """See `DocumentEmbeddings`.
 
         Raises:
-            FileNotFoundError: no such folder. ValueError: the run is unfinished, encodes no
-                documents, or is not the one that the known documents were embedded by.
+            FileNotFoundError: the folder does not exist.
+            ValueError: the run is unfinished, encodes no documents, or is not the run that embedded
+                the known documents.
         """
         model, tokenizer = self._opened
         tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
@@ -231,13 +239,14 @@ class RunEmbeddings(DocumentEmbeddings):
 
     @cached_property
     def _opened(self) -> tuple[MultiVector, Any]:
-        """The run's model and tokeniser."""
+        """The run's model and its tokeniser."""
         run = FinishedRun.read("model.identifiers.embeddings.run", self.run)
         kind = find_part("model", run.config.get("model", {}).get(TARGET))
         if not issubclass(kind, MultiVector):
             system = run.provenance["system"]
             raise ValueError(f"{run.key}: must be a multi-vector run, it is one of {system}")
-        # The model draws weights before it reads them; a resumed run does not come here.
+        # Building the model draws random weights, which must not change the run's random state:
+        # a resumed run does not build it.
         with reading(run.key), torch.random.fork_rng():
             model = run.load_model(None)
         weights = hash_weights(model)
@@ -251,5 +260,5 @@ class RunEmbeddings(DocumentEmbeddings):
 
 @part("embeddings", otherwise="embeddings")
 def embed_by_run(run: Text | None, otherwise: DocumentEmbeddings) -> DocumentEmbeddings:
-    """The embeddings of a finished run; of `otherwise` without a run."""
+    """Returns the embeddings of a finished run, or `otherwise` if `run` is None."""
     return otherwise if run is None else RunEmbeddings(run)
