@@ -1,4 +1,4 @@
-"""Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25, also as a proposer."""
+"""Lexical systems, where A_ij > 0 if the terms are equal (Eq. 1); BM25, also as a proposer."""
 
 from collections.abc import Hashable, Iterator
 from pathlib import Path
@@ -28,11 +28,11 @@ class LexicalSystem(System):
     searcher: InvertedLists
 
     def query_terms(self, queries: Table) -> dict[str, Query]:
-        """Query id → its terms."""
+        """Returns query id → its terms."""
         raise NotImplementedError
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
-        """Adds up the lists of each query's terms; a share is what one of them adds."""
+        """Adds up the lists of each query's terms; a share is a term's contribution."""
         asked = self.query_terms(queries)
         ranking = self.searcher.search(asked, k, among)
         if with_shares:
@@ -46,7 +46,7 @@ class LexicalSystem(System):
         return ranking
 
     def propose(self, queries: Table, depth: int, among: Among = None) -> dict[str, list[str]]:
-        """Query id → its best documents, at most `depth`: what another system reranks."""
+        """Returns query id → its best `depth` documents, for another system to rerank."""
         ranking = self.retrieve(queries, depth, among)
         return {query: ranking.documents(query) for query in ranking.query_ids}
 
@@ -61,7 +61,7 @@ class LexicalSystem(System):
 
 @part("model")
 class BM25(LexicalSystem):
-    """BM25 over the run's tokens, which conf/model/bm25.yaml makes whole words."""
+    """BM25 over the run's tokens, which are whole words under conf/model/bm25.yaml."""
 
     share_of, score_is = "word", "BM25"
     scores_need = "the idf and the mean length of all documents"
@@ -88,11 +88,11 @@ class BM25(LexicalSystem):
         self.searcher = InvertedLists.open(directory, **made_of)
 
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
-        """The terms of each text, without special tokens; a list of all would take 3 kB a text."""
+        """Yields each text's terms, without special tokens; a list would need 3 kB per text."""
         return ([t for t in tokens if t > UNK_ID] for tokens in table["tokens"])
 
     def query_terms(self, queries: Table) -> dict[str, Query]:
-        """Query id → its terms, each as often as it occurs."""
+        """Returns query id → its terms, each as often as it occurs."""
         return dict(zip(queries["id"][:], self.terms(queries), strict=True))
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
@@ -100,14 +100,14 @@ class BM25(LexicalSystem):
         return 0.0
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) BM25 of the texts in the batch; of a cut document only what is left counts."""
+        """Computes BM25 (B,) of the batch's texts, which may be truncated documents."""
         return self.align(batch).score
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """A_ij = 1 where the terms are equal; S_ij = the query term's weight over its occurrences.
+        """Sets A_ij = 1 for equal terms and S_ij to the term's BM25 weight divided by its tf.
 
         Then Σ_i S_ij A_ij = idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)). Special tokens,
-        the end token and unknown words are not terms.
+        including the end token, and unknown words are not terms.
         """
         equal = batch.document_ids.unsqueeze(2) == batch.query_ids.unsqueeze(1)
         documents = batch.document_mask & (batch.document_ids > UNK_ID)
@@ -129,7 +129,7 @@ class BM25(LexicalSystem):
         )
 
     def _idf(self, terms: Tensor) -> Tensor:
-        """idf of each term; that of a term without documents is the largest possible."""
+        """Returns each term's idf; a term that no document holds has the largest possible idf."""
         known, counts = self.searcher.vocabulary, np.diff(self.searcher.matrix.indptr)
         places = [known.get(term, -1) for term in terms.flatten().tolist()]
         frequency = terms.new_tensor(np.append(counts, 0)[places]).float().view(terms.shape)
@@ -137,14 +137,14 @@ class BM25(LexicalSystem):
 
 
 class WordBM25(BM25):
-    """BM25 over the words of `text`, whatever the tokeniser: it proposes what others rerank."""
+    """BM25 over the words of `text`, for any tokeniser; proposes candidates for reranking."""
 
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
-        """The words of each text."""
+        """Yields the words of each text."""
         return map(split_words, table["text"])
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
-        """See `BM25.open_index`; ValueError for an index of a tokeniser's ids."""
+        """See `BM25.open_index`; also raises ValueError if the index holds token ids."""
         super().open_index(documents, directory)
         if any(not isinstance(term, str) for term in self.searcher.vocabulary):
             raise ValueError(f"{directory}: must be an index of words, not of token ids")

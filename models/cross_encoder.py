@@ -24,15 +24,15 @@ _INNER_SIZES = ("d_ff", "encoder_ffn_dim", "intermediate_size", "hidden_dim")
 
 @part("model")
 class CrossEncoder(System):
-    """The query's tokens, its end token, then the document's: one sequence, one score.
+    """Scores one sequence: the query's tokens, its end token, then the document's tokens.
 
     Special tokens and token types are those of the backbone's own pairs (BERT: [CLS] query [SEP]
-    document [SEP] with types 0 and 1). A backbone without token types (T5, RoBERTa) gets a learned
-    vector, `query_type`, that is added to the query's token vectors. In a new model it is random,
-    so that attention distinguishes the same token in the query and in the document; in a
-    pretrained model it starts at zero.
+    document [SEP] with types 0 and 1). For a backbone without token types (T5, RoBERTa), a learned
+    vector, `query_type`, is added to the query's token vectors. It starts at random in a new model,
+    so that attention distinguishes the same token in query and document, and at zero in a
+    pretrained model.
 
-    It scores pairs and has no index: `retrieve` reranks the results of a BM25 index.
+    It scores pairs and has no index of its own: `retrieve` reranks BM25's results.
     """
 
     paradigm = "cross_encoder"
@@ -56,13 +56,13 @@ class CrossEncoder(System):
         Args:
             backbone: arguments of `load_backbone`.
             query_length, document_length: tokens kept of a text, special tokens included.
-            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. Pairs that were not scored
+            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. Pairs that are not scored
                 have relevance −inf.
             optimizer: see `System`.
-            negatives_per_query: other documents of the batch that a query is scored with, unless
-                the data give its negatives; all pairs would be B² passes.
-            pooling: the scored vector, the mean of the states or the first state.
-            depth: BM25 documents that `retrieve` reranks; it returns no others.
+            negatives_per_query: the number of the batch's other documents that a query is scored
+                with if the data give no hard negatives; all pairs would need B² passes.
+            pooling: whether the head scores the mean of the states or the first state.
+            depth: the number of BM25 documents that `retrieve` reranks; it returns no others.
             gradient_cache: pairs encoded at once in training, see `encode_share`; None = all.
         """
         super().__init__(optimizer)
@@ -88,13 +88,13 @@ class CrossEncoder(System):
             self.query_type = nn.Parameter(scale * torch.randn(table.shape[1]))
 
     def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(B,) fp32 from whole sequences, query and document (B, L) int64, and their mask."""
+        """Scores joined sequences (B, L) int64 with their mask; returns (B,) fp32."""
         states, weights = self._states(ids, mask)
         pooled = (states * weights.unsqueeze(-1)).sum(1)
         return at_least_float32(self.head(pooled).squeeze(-1))
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The encoder's states (B, L, d), and their weights in the pooled vector (B, L)."""
+        """Returns the encoder's states (B, L, d) and their weights (B, L) in the pooled vector."""
         ends = ids == self.template.suffix[-1]
         of_document = ends.cumsum(1) > ends.long()  # after the query's end
         if self.template.types:
@@ -109,9 +109,9 @@ class CrossEncoder(System):
         return states, mask / mask.sum(1, keepdim=True)
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the configured loss over each query's positive and its negatives.
+        """Computes the configured loss () over each query's positive and negatives.
 
-        The batch is that of all ranks, each of which scores its part of the pairs.
+        The batches of all ranks are joined; each rank scores its share of the pairs.
         """
         batch = gather_batch(batch)
         scored = choose_pairs(batch, self.hparams.negatives_per_query)
@@ -124,16 +124,16 @@ class CrossEncoder(System):
         return self.loss_function(relevance, batch)
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) the score of each pair."""
+        """Computes the score (B,) of each pair."""
         own = slice(len(batch))
         return self.joint_scores(*self.join(batch, own, own))
 
     def join(
         self, batch: PairBatch, documents: Tensor | slice, queries: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
-        """B pairs of rows of a batch as one sequence each (B, L), and the mask.
+        """Joins B pairs of a batch's rows into one sequence each (B, L); returns also the mask.
 
-        A query ends with its end token, which separates the two texts; no padding is in between.
+        The query's end token separates the two texts; there is no padding between them.
         """
         before = len(self.template.document)  # in a pair other tokens precede the document
         ids, mask = batch.document_ids[documents], batch.document_mask[documents]
@@ -147,16 +147,16 @@ class CrossEncoder(System):
 
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
-        """For each pair, the contribution of each token's last state, the query's tokens first.
+        """Splits each pair's score into contributions of the tokens' last states, query first.
 
-        The score is linear in the pooled vector, and so a sum over the states.
+        The score is linear in the pooled vector, and so is a sum over the states.
         """
         ids, mask = self.join(batch, slice(len(batch)), slice(None))
         states, weights = self._states(ids, mask)
         return token_shares(ids, at_least_float32(self.head(states).squeeze(-1)) * weights, mask)
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
-        """One pass of the encoder over both texts, the pooling and the head."""
+        """Counts one pass of the encoder over both texts, the pooling and the head."""
         tokens = min(query_tokens, self.hparams.query_length)
         tokens += min(document_tokens, self.hparams.document_length)
         config = self.encoder.config
@@ -168,19 +168,19 @@ class CrossEncoder(System):
         return passed + (tokens * size if self.hparams.pooling == "mean" else 0) + 2 * size
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """BM25 over the documents' words, which gives the candidates of `retrieve`."""
+        """Indexes the documents' words for BM25, which proposes the candidates of `retrieve`."""
         self.documents, self.bm25 = documents, WordBM25()
         self.bm25.index(documents, directory and Path(directory) / "bm25")
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
-        """Opens BM25's scores; see `System.open_index`."""
+        """Opens the BM25 index; see `System.open_index`."""
         self.documents, self.bm25 = documents, WordBM25()
         self.bm25.open_index(documents, Path(directory) / "bm25")
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them.
 
-        For shares, the contributions of tokens, the retrieved pairs are encoded again.
+        For shares, the retrieved pairs are encoded again.
         """
         candidates = self.bm25.propose(queries, self.hparams.depth, among)
         ranking = self.rerank(queries, self.documents, candidates).top(k)
@@ -192,10 +192,10 @@ class CrossEncoder(System):
 
 
 def choose_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
-    """(D documents, B queries) bool: the pairs of a batch that a cross-encoder scores.
+    """Chooses the pairs of a batch that a cross-encoder scores: (D documents, B queries) bool.
 
-    The positives and the hard negatives; without hard negatives, the next documents of the batch,
-    cyclically, that are negatives of the query.
+    These are the positives and the hard negatives; without hard negatives, the next documents of
+    the batch, cyclically, that are negatives of the query.
     """
     size, device = len(batch), batch.query_ids.device
     queries = torch.arange(size, device=device)

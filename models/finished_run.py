@@ -1,4 +1,4 @@
-"""A finished run opened again: its model, its data, its index."""
+"""Opens a finished run: its model, its data, its index."""
 
 import os
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 
 IDENTIFIERS = "identifiers"
-# Documents whose tokens are compared with those that a stage was trained on.
+# The number of documents that are tokenised to compare a run's tokeniser with this run's.
 _SAMPLE = 50
-# Beginnings of the paths of parts that have moved, and where they are today.
+# Old prefix → new prefix of the dotted paths of parts that have moved.
 _MOVED = {
     "data_modules.corruption.": "data_modules.indexing.",
     "data_modules.spans.": "data_modules.seal_examples.",
@@ -77,12 +77,12 @@ class FinishedRun:
                 )
 
     def check_index_owner(self, index: Path) -> None:
-        """Raises ValueError if the run that an index folder belongs to has other texts."""
+        """Raises ValueError if an index folder belongs to a run with other texts."""
         if index.with_name(PROVENANCE).is_file():
             self.check_collection(read_provenance(index.parent), "this run")
 
     def check_documents(self, documents: Table) -> None:
-        """Raises ValueError if the run had another number of documents, or another tokeniser."""
+        """Raises ValueError if the run's number of documents or its tokeniser differs."""
         if self.provenance.get("documents") != len(documents):
             raise ValueError(
                 f"{self.key}: was made of {self.provenance.get('documents', 0):,} documents of "
@@ -97,7 +97,7 @@ class FinishedRun:
         self.check_tokenizer(tokens == [list(tokens) for tokens in sample["tokens"]])
 
     def check_tokenizer(self, same: bool) -> None:
-        """Raises ValueError unless the run's tokeniser is the `same` as this run's."""
+        """Raises ValueError unless `same`: whether the run's tokeniser is also this run's."""
         if not same:
             raise ValueError(
                 f"{self.key}: was trained with another tokeniser, must be this run's "
@@ -105,13 +105,14 @@ class FinishedRun:
             )
 
     def load_model(self, documents: Table | None, known: Sequence[int] = ()) -> System:
-        """The run's model as its last checkpoint left it, prepared on the documents.
+        """Loads the run's model from its last checkpoint and prepares it on the documents.
 
-        Nothing is written into the folder. Unless it is trusted, it builds only this library's
+        It writes nothing into the folder. Unless the run is trusted, it builds only this library's
         parts (`gr_mvdr.options`).
 
         Args:
-            documents, known: see `System.prepare`; None = not prepared, a dense model can encode.
+            documents, known: see `System.prepare`; None = not prepared, which suffices for a dense
+                model to encode texts.
 
         Raises:
             FileNotFoundError: a trained system has no checkpoint, or no identifiers.
@@ -121,7 +122,7 @@ class FinishedRun:
         settings = self.config.get("model", {})
         if path.is_file():
             state = read_checkpoint(path)
-            # The configuration has the requested size of the vocabulary, these the real one.
+            # The configuration has the requested vocabulary size, the checkpoint the actual one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
         settings = update_settings(settings)
         with admitting(settings if self.trust else None):
@@ -131,7 +132,7 @@ class FinishedRun:
                 reason = f": it was searched with weights={taken}, name that run" if taken else ""
                 raise FileNotFoundError(f"{self.key}: has no {CHECKPOINT}{reason}")
             model = build("model", self._localise(settings))
-            # Without its identifiers the model would write new ones into the folder.
+            # If the identifiers are missing, the model would write new ones into the folder.
             if hasattr(model, "identifiers") and not (self.path / IDENTIFIERS).is_dir():
                 raise FileNotFoundError(f"{self.key}: has no {IDENTIFIERS}")
             if documents is not None:
@@ -142,7 +143,7 @@ class FinishedRun:
         return model.eval()
 
     def restore(self) -> tuple[System, Any]:
-        """The model as it was after training, and the data module that the run describes.
+        """Restores the model as it was after training, and the run's data module.
 
         Raises:
             FileNotFoundError: a trained system has no checkpoint, or a file of the data is missing.
@@ -154,7 +155,7 @@ class FinishedRun:
             fault = "cannot be restored"
         with reading(f"{self.key}: {fault}"):
             with admitting(self.config if self.trust else None):
-                # Everything that is built from the data goes into the user's own caches.
+                # Without trust, anything built from the data goes into the user's own caches.
                 store = {} if self.trust else {"store": None}
                 data = build("data", {**_rename_parts(self.config["data"]), **store})
             if (own := self.path / "tokenizer").is_dir():
@@ -163,9 +164,9 @@ class FinishedRun:
             return self.load_model(data.documents, data.known_documents), data
 
     def open_index(self, model: System, documents: Table, directory: Path) -> None:
-        """Opens the run's own index where that is possible, else makes one in `directory`.
+        """Opens the run's own index if possible, else builds one in `directory`.
 
-        Files that search needs besides the index are made here, unless the run is trusted.
+        Unless the run is trusted, files that the search adds to the index go to `directory`.
         """
         try:
             with reading(f"{self.path / 'index'}"):
@@ -178,10 +179,10 @@ class FinishedRun:
             model.index(documents, directory / "made")
 
     def _linked_index(self, directory: Path) -> Path:
-        """A folder of links to the run's index, so that nothing is written into the run's folder.
+        """Links the run's index into a new folder, so that the run's folder is not changed.
 
-        It lacks faiss's inverted file, which no reader checks. A trusted run's index is opened as
-        it is.
+        The links omit faiss's inverted file, which no reader validates. A trusted run's index is
+        used directly.
         """
         own = self.path / "index"
         if self.trust or not own.is_dir():
@@ -197,7 +198,7 @@ class FinishedRun:
         return links
 
     def _localise(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """A model's settings with this folder's tokeniser, and without trust in other folders."""
+        """Points settings to this folder's tokeniser; without trust, drops trust in stages."""
         settings = dict(settings)
         if "tokenizer" in settings:
             settings["tokenizer"] = str(self.path / "tokenizer")
@@ -208,9 +209,10 @@ class FinishedRun:
 
 
 def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """A model's settings under today's names.
+    """Converts a model's settings from earlier versions to the current names.
 
-    T5SEAL had the options of `MultiViewSEAL`; mode "fde" and planned search named no part.
+    Earlier, T5SEAL had the options of `MultiViewSEAL`, and mode "fde" and planned search did not
+    name a part.
     """
     settings = _rename_parts(settings)
     if settings.get(TARGET) == "models.t5_seal.T5SEAL":
@@ -230,7 +232,7 @@ def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rename_parts(settings: Any) -> Any:
-    """A copy of settings whose parts, at any depth, have today's dotted paths."""
+    """Copies settings, with the current dotted paths of parts at any depth."""
     if isinstance(settings, list | tuple):
         return [_rename_parts(value) for value in settings]
     if not isinstance(settings, dict):
@@ -243,16 +245,16 @@ def _rename_parts(settings: Any) -> Any:
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:
-    """The collection's texts by a provenance: hashes by file name, and the text fields."""
-    # A file's name, not its path: a copy elsewhere holds the same texts.
+    """Returns what identifies a run's texts: hashes by file name, and the text fields."""
+    # By name instead of path, since a copy elsewhere holds the same texts.
     sources = {Path(name).name: str(value) for name, value in record["sources"].items()}
     return sources | {"text_fields": ", ".join(record["text_fields"])}
 
 
 def restore_run(path: str | Path, trust: bool = False) -> tuple[System, Any]:
-    """The model of a finished run after training, and its data module; see `FinishedRun.restore`.
+    """Restores the model of a finished run and its data module; see `FinishedRun.restore`.
 
     Raises:
-        FileNotFoundError: no such folder. Else as `FinishedRun.restore`.
+        FileNotFoundError: the folder does not exist. Otherwise see `FinishedRun.restore`.
     """
     return FinishedRun.read("run", path, trust).restore()

@@ -48,7 +48,7 @@ class GenerativeSystem(System):
     """
 
     paradigm = "generative"
-    # The side whose tokens it generates. The rows of A of these tokens sum to one.
+    # The side whose tokens it generates; for each of these tokens A sums to one.
     generates = "document"
     # The names of the indexed documents, set by `index`; None if queries are generated.
     names: Names | None = None

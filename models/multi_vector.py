@@ -212,7 +212,7 @@ class MultiVector(System):
 
     @torch.inference_mode()
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Encodes the corpus into a `TokenIndex`.
+        """Encodes the corpus into a `TokenIndex`, by length, so that batches need no padding.
 
         Mode "rerank" stores no vectors; see `EncodedDocuments`.
         """

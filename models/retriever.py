@@ -1,7 +1,7 @@
-"""One class for a person: a finished run or an exported folder that is asked in plain texts.
+"""A finished run or an exported folder behind one class that takes plain texts.
 
 r = Retriever.load("outputs/RUN")
-r.search("who wrote …", k=10)        # documents, and the shares of their scores
+r.search("who wrote …", k=10)        # documents and the shares of their scores
 r.align("a query", "a document")     # S and A of the pair (Eq. 1); .plot() draws it
 r.explain("a query", "d17")          # why d17 has its rank
 """
@@ -58,15 +58,15 @@ from models.sentence_transformers import (
 if TYPE_CHECKING:
     import pandas
 
-DEPTH = 100  # documents among which `explain` looks for a rank
+DEPTH = 100  # `explain` looks for a document among so many
 _SCORED = 64  # pairs scored at once
-_CONTEXT = 8  # tokens on either side of a near token
+_CONTEXT = 8  # tokens shown on either side of a nearest token
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 def _locked(verb: Verb) -> Verb:
-    """Runs one call at a time: the modules of a model cannot be used by several threads."""
+    """Lets one call run at a time, since several threads cannot share a model's modules."""
 
     @wraps(verb)
     def call(self: "Retriever", *arguments: Any, **named: Any) -> Any:
@@ -77,15 +77,17 @@ def _locked(verb: Verb) -> Verb:
 
 
 class Retriever:
-    """A trained system, its tokeniser and its documents, behind plain texts.
+    """A trained system, its tokeniser and its documents, used with plain texts.
 
-    Every verb can be called from several threads; every other process loads its own. A verb that a
-    system lacks (a cross-encoder has no alignment) raises NotImplementedError.
+    Several threads may call its methods; each process must load its own. A method that the system
+    does not support (a cross-encoder has no alignment) raises NotImplementedError.
 
     Attributes:
-        system: the model. label: its name in tables.
-        documents: the indexed documents: `id`, `title`, `text`, `tokens`; None without any.
-        data: the run's data module; None of an exported folder.
+        system: the model.
+        label: the system's name in tables.
+        documents: a table of the indexed documents, `id`, `title`, `text` and `tokens`; None = no
+            documents are indexed.
+        data: the run's data module; None for an exported folder.
     """
 
     def __init__(
@@ -98,15 +100,15 @@ class Retriever:
     ):
         """
         Args:
-            system: it has indexed the documents.
-            reader: makes tables of texts like those that the system was trained on.
+            system: a system that has indexed the documents.
+            reader: makes tables from texts, as for the system's training.
         """
         self.system, self.reader, self.data = system.eval(), reader, data
         self.label, self._lock = label or type(system).__name__, RLock()
         self._hold(documents)
 
     def _hold(self, documents: Table | None) -> None:
-        """Takes these documents as the indexed ones."""
+        """Records these documents as indexed."""
         self.documents = documents
         names = () if documents is None else documents["id"][:]
         self._rows = {name: row for row, name in enumerate(names)}
@@ -119,18 +121,19 @@ class Retriever:
         dtype: torch.dtype | None = None,
         trust: bool = False,
     ) -> "Retriever":
-        """Opens a finished run, with the index that it made, or a model without documents.
+        """Opens a finished run with its index, or a model without documents.
 
         Args:
-            folder: `outputs/RUN`, what `train` returned; or a folder of `analysis.export`, or a
-                published multi-vector model (a folder, or a name on the hub), without documents.
-            device: "cpu", "cuda"; None = a GPU where there is one.
-            dtype: of the weights, such as `torch.bfloat16`; None = as they were saved.
-            trust: whether the folder may name classes that are not this library's: they run.
+            folder: a run's folder (`outputs/RUN`); or, without documents, a folder written by
+                `analysis.export` or a published multi-vector model (a folder or a name on the hub).
+            device: such as "cpu" or "cuda"; None = a GPU if there is one.
+            dtype: the type of the weights, such as `torch.bfloat16`; None = as saved.
+            trust: whether the folder may name classes from outside this library, whose code then
+                runs.
 
         Raises:
-            FileNotFoundError: there is no such folder; ValueError: the run in it is unfinished or
-                damaged, or its documents are no longer there.
+            FileNotFoundError: the folder does not exist.
+            ValueError: the run is unfinished or damaged, or its documents are missing.
         """
         path = find_folder(os.fspath(folder))
         if (path / SETTINGS).is_file():
@@ -157,7 +160,7 @@ class Retriever:
         return self.reader.tokenizer
 
     def read(self, name: str) -> tuple[str, str]:
-        """Title and text of an indexed document, by its id."""
+        """Returns the title and the text of an indexed document."""
         row = self.documents[self._row(name)]
         return row.get("title") or "", text_without_title(row)
 
@@ -171,10 +174,10 @@ class Retriever:
     def search(
         self, query: str | Sequence[str], k: Size = 10, among: Iterable[str] | None = None
     ) -> Hits | list[Hits]:
-        """The k best documents of a query, and the shares of their scores.
+        """Finds the k best documents of a query, with the shares of their scores.
 
         Args:
-            query: a text, or several (then a list is returned).
+            query: a text, or several texts, for which a list is returned.
             among: ids of the documents that can be found; None = all.
         """
         texts = [query] if isinstance(query, str) else list(query)
@@ -202,7 +205,7 @@ class Retriever:
         return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
 
     def text_of(self, tokens: tuple[int, ...] | str) -> str:
-        """A share's tokens as they are written: one as the tokeniser has it, several as a text."""
+        """Returns a share's tokens as text: one as the tokeniser's token, several decoded."""
         if isinstance(tokens, str):
             return tokens
         if len(tokens) == 1 or max(tokens) >= len(self.tokenizer):
@@ -211,12 +214,12 @@ class Retriever:
 
     @_locked
     def retrieve(self, queries: dict[str, str], k: int = 100) -> Ranking:
-        """`search` for many queries, id → text, without shares; a blank query finds nothing."""
+        """Searches for many queries (id → text), without shares; a blank query finds nothing."""
         return self._rank(queries, lambda table: self.system.retrieve(table, k))
 
     @_locked
     def rerank(self, queries: dict[str, str], candidates: dict[str, list[str]]) -> Ranking:
-        """Indexed documents, query id → ids, ordered by `score`."""
+        """Orders given indexed documents (query id → ids) for each query (id → text)."""
         given = {name: list(dict.fromkeys(candidates.get(name, ()))) for name in queries}
         for name in set().union(*given.values()):
             self._row(name)
@@ -236,15 +239,16 @@ class Retriever:
 
     @_locked
     def align(self, query: str, document: Document, layer: int = -1) -> AlignedPair:
-        """S and A of a query and a document (Eq. 1), with their tokens.
+        """Returns S and A of a query and a document (Eq. 1), with their tokens.
 
         Args:
-            document: the id of an indexed document, else a text, or a row with title and text.
-            layer: of a generative system's decoder; negative counts from the last.
+            document: the id of an indexed document, or else a text or a row with title and text.
+            layer: a layer of a generative system's decoder; negative numbers count from the last.
 
         Raises:
-            ValueError: an empty query, a document that has no identifier, or no such layer.
-            NotImplementedError: the system's relevance is no sum over token pairs.
+            ValueError: the query is empty, the document has no identifier, or there is no such
+                layer.
+            NotImplementedError: the system's relevance is not a sum over token pairs.
         """
         named = {"layer": layer} if isinstance(self.system, GenerativeSystem) else {}
         if not named and layer not in (-1, 0):
@@ -254,12 +258,12 @@ class Retriever:
 
     @_locked
     def shares(self, query: str, document: Document) -> tuple[Share, ...]:
-        """The parts of the pair's score; see `align` for the arguments, `System.shares`."""
+        """Splits the pair's score into parts; see `System.shares`, and `align` for arguments."""
         return self._written(self.system.shares(self._pairs([query], [document]))[0])
 
     @_locked
     def score(self, queries: str | Sequence[str], documents: Documents) -> "pandas.DataFrame":
-        """The scores by which the system reranks: documents as rows, queries as columns.
+        """Returns the scores by which the system reranks, documents as rows, queries as columns.
 
         Args:
             documents: ids of indexed documents, or texts, or rows with title and text.
@@ -278,20 +282,20 @@ class Retriever:
 
     @_locked
     def examine(self, look: Callable, queries: Sequence[str], documents: Sequence[Document]) -> Any:
-        """`look(system, pairs)`; meanwhile no other verb runs: it may hook into the modules."""
+        """Calls `look(system, pairs)`; no other method runs meanwhile, so it may hook modules."""
         return look(self.system, self._pairs(queries, documents))
 
     # Vectors ----------------------------------------------------------------------------------
 
     @_locked
     def encode_queries(self, texts: str | Sequence[str]) -> list[EncodedText]:
-        """The token vectors Q of queries; of a generative system its encoder's states."""
+        """Encodes queries as token vectors Q; a generative system returns its encoder's states."""
         tokens = self.reader.queries([texts] if isinstance(texts, str) else list(texts))["tokens"]
         return self._encode("queries", map(self.system.cut_query, tokens))
 
     @_locked
     def encode_documents(self, documents: Documents) -> list[EncodedText]:
-        """The token vectors D of documents, of a multi-vector system."""
+        """Encodes documents as token vectors D (multi-vector systems only)."""
         tokens = (self._tokens(document) for document in list_documents(documents))
         return self._encode("documents", map(self.system.cut_document, tokens))
 
@@ -311,14 +315,14 @@ class Retriever:
     @_locked
     @checked
     def nearest_tokens(self, query: str, token: int, k: Size = 20) -> "pandas.DataFrame":
-        """The collection's k tokens nearest to a query token, most similar first.
+        """Finds the k document tokens nearest to a query token, most similar first.
 
         Args:
             token: the place of the query token in `align(…).query_tokens`.
 
         Returns:
-            A row for each: `id` and `title` of its document, the text `before`, the `token`, the
-            text `after`, and the `similarity` of the two tokens' vectors (their inner product).
+            A row for each token: `id` and `title` of its document, the text `before`, the `token`,
+            the text `after`, and the `similarity` (inner product) of the two tokens' vectors.
         """
         import pandas
 
@@ -344,8 +348,8 @@ class Retriever:
     def continuations(
         self, query: str, prefix: Sequence[int] = (), k: int = 20
     ) -> list[Continuation]:
-        """The tokens that a generative system would write after a prefix (token ids), and where
-        they lead.
+        """Lists the tokens that a generative system may generate after a prefix (token ids), and
+        the documents that they lead to.
         """
         if self.system.generates != "document":
             raise NotImplementedError(f"{self.label}: its search generates no identifiers")
@@ -359,7 +363,7 @@ class Retriever:
 
     @_locked
     def explain(self, query: str, document: str) -> Explained:
-        """Why a search ranks an indexed document, given by its id, where it does."""
+        """Explains the rank of an indexed document, given by its id."""
         row = self._row(document)
         hits = self.search(query, DEPTH)
         ranked = [hit for hit in hits if hit.id == document]
@@ -384,15 +388,15 @@ class Retriever:
 
     @_locked
     def index(self, documents: Documents) -> None:
-        """Indexes these documents in the place of all others."""
+        """Indexes these documents instead of all others."""
         self._update(self.reader.documents(read_rows(documents)), self.system.index)
 
     @_locked
     def add(self, documents: Documents) -> list[str]:
-        """Adds documents to the index; a multi-vector system encodes these alone.
+        """Adds documents to the index; a multi-vector system encodes only these.
 
         Returns:
-            Their ids in the given order: those that they came with, else new numbers.
+            The documents' ids in the given order; a document without an id gets a new number.
         """
         rows = read_rows(documents, first=len(self._rows))
         names = [row["id"] for row in rows]
@@ -408,7 +412,7 @@ class Retriever:
 
     @_locked
     def remove(self, ids: str | Iterable[str]) -> None:
-        """Removes documents; an output table of NP decoding keeps the rows of their tokens."""
+        """Removes documents from the index; NP decoding's output table keeps their rows."""
         gone = {self._row(name) for name in ([ids] if isinstance(ids, str) else ids)}
         if len(gone) == len(self._rows):
             raise ValueError(f"ids: must leave one of the {len(gone):,} documents")
@@ -417,7 +421,7 @@ class Retriever:
 
     def _update(self, table: Table, index: Callable[[Table], Any]) -> None:
         model = getattr(self.tokenizer, "backend_tokenizer", None)
-        if model is not None and isinstance(model.model, WordLevel):  # whole words: those of these
+        if model is not None and isinstance(model.model, WordLevel):  # the vocabulary is the words
             self.reader.tokenizer = build_word_tokenizer(table["text"][:])
             table = TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})
         with torch.random.fork_rng():
@@ -432,24 +436,24 @@ class Retriever:
             raise ValueError(f"{self.label}: no documents are indexed, index(documents) does it")
 
     def _row(self, name: str) -> int:
-        """The row of an indexed document; ValueError if there is no such id."""
+        """Returns the row of an indexed document; raises ValueError for an unknown id."""
         self._require_documents()
         if not isinstance(name, str) or name not in self._rows:
             raise ValueError(f"document={name}: no such id among the {len(self._rows):,} documents")
         return self._rows[name]
 
     def _pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
-        """The pairs as the system reads them; a document's number is −1 where it is a text."""
+        """Makes a batch of pairs; the document number of a text that is not indexed is −1."""
         rows = [self._rows.get(d, -1) if isinstance(d, str) else -1 for d in documents]
         asked = map(self.system.cut_query, self.reader.queries(queries)["tokens"])
         given = map(self.system.cut_document, map(self._tokens, documents))
         return pad_pairs(self.system, list(asked), list(given), rows)
 
     def _tokens(self, document: Document) -> list[int]:
-        """The tokens of an indexed document by its id, else of a text.
+        """Returns the tokens of an indexed document, given by its id, or of a text.
 
         Raises:
-            ValueError: the text has no identifier, and the system scores nothing else.
+            ValueError: the text is not indexed, and the system scores only indexed documents.
         """
         if isinstance(document, str) and document in self._rows:
             return self.documents[self._rows[document]]["tokens"]

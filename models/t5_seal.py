@@ -27,7 +27,7 @@ _DECODE_BATCH = 512  # segments decoded at once in reranking
 
 @part("model")
 class T5SEAL(GenerativeSystem):
-    """Any n-gram of a document names it; a search generates n-grams of the corpus alone."""
+    """Any n-gram of a document names it; a search generates only n-grams of the corpus."""
 
     share_of, scores_need = "n-gram", "the n-gram counts of all documents"
     score_is = "mean log-probability of the document's windows, whatever the search generates"
@@ -51,23 +51,23 @@ class T5SEAL(GenerativeSystem):
         Args:
             backbone: arguments of `load_backbone`.
             query_length: tokens kept of a query, special tokens included.
-            document_length: tokens kept of a document where it is encoded (NP decoding's table).
-            key_length: longest generated n-gram, in tokens.
-            beam_size: hypotheses a query.
+            document_length: tokens kept of a document in a batch or in NP decoding's table.
+            key_length: the maximum length of a generated n-gram, in tokens.
+            beam_size: hypotheses per query.
             evidence: parameters of `score_documents`.
             optimizer, head, ranking: see `GenerativeSystem`.
-            label_smoothing: of the training loss (0.1 in full SEAL).
+            label_smoothing: label smoothing of the training loss (0.1 in full SEAL).
         """
         super().__init__(backbone, optimizer, head, ranking=ranking)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
-        # A document is scored and aligned in windows of a key's length.
+        # Documents are scored and aligned in windows of `key_length` tokens.
         self.search_length = self.window = key_length
         # Tokens of a document that a batch holds, special tokens not counted.
         self.kept = document_length - len(self.template.read_document((), 0))
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Makes a head other than the plain one for the tokens of the known documents."""
+        """Makes the configured head, if any, for the tokens of the known documents."""
         self._texts = documents["tokens"]
         if not self.hparams.head:
             return
@@ -77,25 +77,25 @@ class T5SEAL(GenerativeSystem):
         self.set_head(Vocabulary(torch.tensor(tokens)), sequences, documents)
 
     def indexed_tokens(self, documents: Table) -> Iterator[list[int]]:
-        """Of each document the tokens whose n-grams are indexed: its whole text, then the end."""
-        # Before a text and a key there is nothing, not even BART's <s>.
+        """Yields the tokens to index for each document: its whole text, then the end token."""
+        # No token precedes a text or a key, not even BART's <s>.
         return ([*tokens, self.template.stop] for tokens in documents["tokens"][:])
 
     def covers(self, document: int) -> bool:
-        """Whether the document has an n-gram: one without text has none."""
+        """Returns whether the document has an n-gram; a document without text has none."""
         return self._texts is None or len(self._texts[document]) > 0
 
     # Scores of given documents --------------------------------------------------------------------
 
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
-        """The documents' tokens, each with its part of `score`: leak-free relevance.
+        """Splits `score` into contributions of the documents' tokens: leak-free relevance.
 
-        A mean over windows of the mean token log-probability. Windows are `key_length` tokens long,
-        the length of a key in search, do not overlap and do not depend on the query.
+        The score is the mean over windows of the mean token log-probability. Windows have
+        `key_length` tokens, do not overlap and do not depend on the query.
         """
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
-        # The end of a text that was cut is no continuation that a search could generate.
+        # A search could not generate the end token after a truncated text.
         real = batch.document_mask & (batch.document_ids != self.template.stop)
         ids, masks = batch.document_ids.split(self.window, 1), real.split(self.window, 1)
         windows = [
@@ -108,7 +108,7 @@ class T5SEAL(GenerativeSystem):
         return replace(batch, document_mask=real), values
 
     def forced(self, batch: PairBatch) -> PairBatch:
-        """The batch with the documents' texts, ended as keys are."""
+        """Returns the batch with documents as texts and an end token, without a prefix."""
         first, last = len(self.template.document), len(self.template.suffix)
         if not first and self.template.suffix == (self.template.stop,):
             return batch
@@ -118,7 +118,7 @@ class T5SEAL(GenerativeSystem):
         return replace(batch, document_ids=ids, document_mask=mask)
 
     def target_source(self, document: int) -> list[int]:
-        """The document's text as a batch cuts it."""
+        """Returns the document's text, truncated as in a batch."""
         return self._texts[document][: self.kept]
 
     # Search ---------------------------------------------------------------------------------------
@@ -126,10 +126,11 @@ class T5SEAL(GenerativeSystem):
     def index(
         self, documents: Table, directory: str | Path | None = None, depth: int = DEPTH
     ) -> None:
-        """An n-gram index over the full, untruncated texts.
+        """Builds an n-gram index over the full, untruncated texts.
 
         Args:
-            depth: tokens of the longest n-gram that is counted without a scan.
+            documents, directory: see `System.index`.
+            depth: the length of the longest n-gram that is counted without a scan.
         """
         ngrams = NgramIndex.build(self.indexed_tokens(documents), depth)
         if directory is not None:
@@ -166,13 +167,13 @@ class T5SEAL(GenerativeSystem):
     ) -> Ranking:
         """Pools log p(segment | query) over segments of each candidate.
 
-        A candidate without segments, a document without text, is left out.
+        A candidate without segments, such as a document without text, is omitted.
 
         Args:
             queries, documents, candidates: see `System.rerank`.
-            segments: (query text, document row) → token lists of the document; None = the windows
-                of `score`.
-            pool: over the segments' mean token log-probabilities.
+            segments: maps (query text, document row) to token lists of the document; None = the
+                windows of `score`.
+            pool: pools the segments' mean token log-probabilities.
         """
 
         def windows(query: str, document: dict) -> list[list[int]]:
@@ -193,10 +194,12 @@ class T5SEAL(GenerativeSystem):
 def score_segments(
     system: T5SEAL, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
 ) -> Tensor:
-    """(S,) on the CPU: mean token log-probability of each sequence, for one query.
+    """Computes (S,) on the CPU, the mean token log-probability of each segment for one query.
 
     Args:
-        query: token ids; segments: S token lists; index: S document numbers.
+        query: token ids.
+        segments: S token lists.
+        index: S document numbers.
     """
     ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
     encoded, scores = system.encode(ids, mask), [torch.empty(0)]

@@ -1,4 +1,4 @@
-"""Training: the optimiser, a watch over divergence, progress, curves, whole checkpoints, shards."""
+"""Training: optimiser, checks for divergence, progress, curves, atomic checkpoints, sharding."""
 
 import csv
 import os
@@ -35,12 +35,12 @@ def make_optimizer(
     weight_decay: NonNegative,
     schedule: Literal["constant", "one_cycle"],
 ) -> Any:
-    """AdamW and its schedule, as `configure_optimizers` returns them.
+    """Makes AdamW and its schedule, as `configure_optimizers` returns them.
 
     Args:
-        system: a `System`; its parameters `without_decay` have none.
-        schedule: "constant" is the paper's; "one_cycle" rises to the learning rate for 30 % of the
-            steps and falls to zero, which a model without pretraining needs.
+        system: a `System`; its parameters `without_decay` get no weight decay.
+        schedule: "constant", as in the paper; or "one_cycle", which rises to the learning rate for
+            30 % of the steps and then falls to zero, as a model without pretraining needs.
     """
     plain = system.without_decay
     decayed = [p for p in system.parameters() if all(p is not other for other in plain)]
@@ -60,18 +60,18 @@ OptimizerOptions = Annotated[dict[str, Any], make_optimizer]  # the keys of `mod
 
 
 class TrainingWatch(pl.Callback):
-    """Seeds and logs every step, stops a training that learns nothing, keeps the last step.
+    """Seeds and logs every step, stops a training that fails, saves the last step's checkpoint.
 
-    A training diverges when the loss or a gradient is not finite; it learns nothing when every
-    gradient of an epoch is exactly zero. On an accelerator both are read in logged steps and at
-    the end of an epoch, so that the other steps wait for nothing.
+    A training diverges if the loss or a gradient is not finite; it learns nothing if every gradient
+    of an epoch is exactly zero. An accelerator is checked only in logged steps and at the end of an
+    epoch, so that the other steps need not wait for it.
 
-    The checkpoint of the last step is written here unless ModelCheckpoint has written it: that may
+    This callback writes the last step's checkpoint unless ModelCheckpoint has written it, which may
     be left out (`trainer.callbacks=[]`), write elsewhere, or be off (`fast_dev_run`).
 
     Attributes:
-        started: when training began; None where the checkpoint is already of the last step.
-        seconds: the duration of all parts of a resumed training.
+        started: when training began; None if the checkpoint is already that of the last step.
+        seconds: the total duration of training, over all resumptions.
 
     Raises, from its hooks:
         ValueError: names the key that is most likely at fault (rank 0; SystemExit elsewhere).
@@ -98,8 +98,8 @@ class TrainingWatch(pl.Callback):
             print(f"resume: training goes on from the checkpoint of {where}")
 
     def on_train_batch_start(self, trainer: pl.Trainer, model: Any, batch: Any, place: int) -> None:
-        # Dropout depends on these alone: a resumed run draws the same numbers as an unbroken one,
-        # and each accumulated batch and each rank its own.
+        # Dropout depends only on this seed: a resumed run draws the same numbers as an
+        # uninterrupted one, and each accumulated batch and each rank draws different numbers.
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
         torch.manual_seed(hash((seed, trainer.global_step, place, rank())))
 
@@ -109,7 +109,7 @@ class TrainingWatch(pl.Callback):
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of shards
         self.sum_of_norms = self.sum_of_norms + self.norm
-        # As a tensor on the CPU: Lightning would copy a number to the accelerator, and wait.
+        # A CPU tensor, since Lightning would copy a number to the accelerator, and wait.
         model.log("train/learning_rate", torch.tensor(optimizer.param_groups[0]["lr"]))
         model.log("train/gradient_norm", self.norm)
         step, every = trainer.global_step + 1, trainer.log_every_n_steps  # 0 = no step is logged
@@ -117,7 +117,7 @@ class TrainingWatch(pl.Callback):
             self.stop_if_diverged(trainer, model, step)
 
     def stop_if_diverged(self, trainer: pl.Trainer, model: Any, step: int) -> None:
-        """Waits for the last step's loss and gradients. Raises as documented above."""
+        """Waits for the last step's loss and gradients; raises ValueError if one is not finite."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if not trainer.callback_metrics["train/loss"].isfinite():
             self._stop_diverged(trainer, model, "the loss", step)
@@ -165,12 +165,12 @@ def _stop(message: str) -> None:
 
 
 class TrainingProgress(ProgressBar):
-    """Progress of the whole training, all epochs together."""
+    """Shows one progress bar for the whole training, over all epochs."""
 
     bar: Any = None
 
     def disable(self) -> None:
-        """Lightning calls it on all ranks but the first, where `track` shows nothing."""
+        """Does nothing: Lightning calls it on all ranks but 0, where `track` shows nothing."""
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
         steps = trainer.estimated_stepping_batches
@@ -194,9 +194,9 @@ class TrainingProgress(ProgressBar):
 
 
 class CurveLogger(CSVLogger):
-    """Writes what training logs into `training/metrics.csv` of a run's folder.
+    """Writes the metrics that training logs to `training/metrics.csv` in a run's folder.
 
-    A resumed training continues the file; steps after its checkpoint are there twice, the last row
+    A resumed training continues the file. Steps after its checkpoint occur twice; the last row
     counts.
 
     Args:
@@ -206,14 +206,14 @@ class CurveLogger(CSVLogger):
     def __init__(self, run: str | Path):
         super().__init__(run, name="", version=Path(CURVES).parent.name)
         self.file, rows = Path(run) / CURVES, []
-        if rank() == 0 and self.file.is_file():  # which its writer removes
+        if rank() == 0 and self.file.is_file():  # CSVLogger's writer removes the file
             with self.file.open(encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
         self.experiment.metrics = rows
         self.save()
 
     def log_hyperparams(self, params: Any = None) -> None:
-        """Writes nothing: the run's `config.yaml` holds them."""
+        """Writes nothing: the run's `config.yaml` holds the hyperparameters."""
 
     def save(self) -> None:
         with name_errors(self.file):
@@ -224,17 +224,17 @@ class CurveLogger(CSVLogger):
 
 
 class CheckpointFile(TorchCheckpointIO):
-    """Writes a checkpoint under a temporary name beside its destination, and renames it.
+    """Writes a checkpoint under a temporary name beside its destination, then renames it.
 
-    Lightning writes into the system's temporary folder and copies from there if that is another
-    disk: a kill during the copy would leave half a checkpoint in the place of the previous one.
+    Lightning writes to the system's temporary folder and copies the file if that is another disk.
+    A kill during the copy would leave half a checkpoint instead of the previous one.
     """
 
     def save_checkpoint(self, checkpoint: dict, path: str | Path, *_: Any, **__: Any) -> None:
         """Writes a checkpoint.
 
         Raises:
-            OSError: it cannot be written; names `path`. The previous checkpoint is untouched.
+            OSError: the file cannot be written; names `path`. The previous one is untouched.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,13 +248,13 @@ class CheckpointFile(TorchCheckpointIO):
         """Reads a checkpoint.
 
         Raises:
-            ValueError: the file is no whole checkpoint.
+            ValueError: the file is not a complete checkpoint.
         """
         try:
             checkpoint = read_checkpoint(Path(path))
         except ValueError as error:
             raise ValueError(f"{error}: remove it, and training begins again") from error
-        # Lightning removes the checkpoint that a checkpoint names, wherever that is.
+        # Lightning would delete the checkpoint files that a checkpoint names, in any folder.
         for state in checkpoint.get("callbacks", {}).values():
             state |= {key: "" for key in state if key.endswith("_model_path")}
             state |= {"best_k_models": {}} if "best_k_models" in state else {}
@@ -265,12 +265,13 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     """Trains a system, from the run's last checkpoint if there is one; returns the seconds.
 
     Args:
-        model: a `System`, on the trainer's device afterwards; data: its data module.
-        run: the run's folder, which gets the tokeniser and the checkpoint.
+        model: a `System`; it stays on the trainer's device.
+        data: the system's data module.
+        run: the run's folder, which receives the tokeniser and the checkpoint.
 
     Raises:
-        ValueError: the trainer's settings contradict each other, nothing was trained, or the
-            checkpoint is of another tokeniser.
+        ValueError: the trainer's settings contradict each other, no step was trained, or the
+            checkpoint belongs to another tokeniser.
     """
     with rank_zero_first():  # caches negatives and spans
         data.epoch(0)
@@ -285,7 +286,7 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
     except MisconfigurationException as error:
         raise ValueError(f"trainer: {error}") from None
-    except SystemExit:  # Lightning's after Ctrl-C, which it ignores from then on
+    except SystemExit:  # Lightning raises it after Ctrl-C, and ignores further ones
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from None
     if not trainer.global_step:  # such as under trainer.max_time
@@ -293,7 +294,7 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     if rank() == 0 and watch.started is None:
         step = f"checkpoint of step {trainer.global_step:,}"
         print(f"resume: training is finished ({step}), goes on with the index")
-    # The model keeps its trainer: Adam and gradients are three more copies of its weights.
+    # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
     return watch.seconds
@@ -303,7 +304,7 @@ def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:
     """Saves the tokeniser in a run's folder.
 
     Raises:
-        ValueError: the run is resumed and began with another one: the collection's files or the
+        ValueError: a resumed run began with another tokeniser, since the collection's files or the
             version of this library have changed.
     """
     own = run / "tokenizer"
@@ -316,18 +317,19 @@ def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:
         tokenizer.save_pretrained(folder)
 
 
-# Called by the trainer and its callbacks: the parameters outside the layers are whole in them.
+# Methods that the trainer and its callbacks call; in them, parameters outside layers are unsharded.
 _METHODS = ("training_step", "validation_step", "explain")
 
 
 def shard(system: pl.LightningModule, mesh: Any) -> None:
-    """Leaves each rank its shard of every backbone layer, and of the parameters outside the layers.
+    """Shards every backbone layer, and the parameters outside the layers, over the ranks.
 
-    A layer is whole while it is computed. All ranks must compute the same layers in the same
+    A layer is gathered while it is computed. All ranks must compute the same layers in the same
     order, once for each chunk of a gradient cache.
 
     Args:
-        system: a `System`, sharded or not; mesh: the ranks, one axis.
+        system: a `System`; left unchanged if it is sharded already.
+        mesh: the ranks, one axis.
 
     Raises:
         ValueError: the system has an option that sharding excludes.

@@ -1,8 +1,8 @@
-"""Losses that rank for generation: a query's positive against other documents, by log p.
+"""Ranking losses for generation, which compare log p of a query's positive and other documents.
 
-Teacher forcing raises the probability of each target and ignores the identifiers of all other
-documents: one that is slightly more probable at one step takes the gold's place in the beam. These
-losses compare them. They are added to the cross-entropy, `weight` times:
+Teacher forcing raises the probability of each target but ignores the identifiers of other
+documents: one that is slightly more probable at one step displaces the gold from the beam. These
+losses compare the two. They are multiplied by `weight` and added to the cross-entropy:
 
 - `PrefixRanking`: a margin at every prefix length, of growing lengths (RIPOR, Zeng et al. 2024);
 - `MarginRanking`: a margin to the best and to a random candidate (LTRGR, Li et al. 2023);
@@ -30,13 +30,14 @@ _PADDING = -1  # marks padding among tokens
 
 @dataclass(frozen=True)
 class ScoredTargets:
-    """The targets that B queries are ranked among: each query's positive, then C candidates.
+    """The targets that are ranked for each of B queries: its positive, then C candidates.
 
     Attributes:
-        tokens: (B, 1 + C, L) int64 the targets, −1 at padding.
-        scores: (B, 1 + C, L) fp32 of their first l tokens; beyond the end, of the whole target.
+        tokens: (B, 1 + C, L) int64, the targets, −1 at padding.
+        scores: (B, 1 + C, L) fp32, the score of the first l tokens of each target; beyond its end,
+            of the whole target.
         shared: (B, C) int64, the length of a candidate's longest prefix that also leads to a
-            document relevant to the query: prefixes up to there are not negatives.
+            document relevant to the query; prefixes up to this length are not negatives.
         is_negative: (B, C) bool, False for candidates that are relevant to the query.
         teacher: (B, 1 + C) a teacher's scores, NaN where it gave none; None = no teacher.
         reference: (B, 1 + C) the frozen copy's scores of the whole targets; None = no copy.
@@ -53,7 +54,7 @@ class ScoredTargets:
 
     @property
     def lengths(self) -> Tensor:
-        """(B, 1 + C) int64, tokens of each target."""
+        """(B, 1 + C) int64, the number of tokens of each target."""
         return (self.tokens != _PADDING).sum(2)
 
     @property
@@ -72,9 +73,9 @@ class RankingLoss:
     """Chooses and scores the candidates of each query; a subclass compares them in `values`.
 
     Args:
-        weight: factor of the loss; 0 = the cross-entropy alone, nothing is computed.
-        negatives: the batch's other documents that a query is compared with where the data give it
-            no hard negatives of its own (group `negatives`).
+        weight: factor of the loss; 0 = the loss is not computed, only the cross-entropy.
+        negatives: the number of the batch's other documents that a query is compared with if the
+            data give no hard negatives (group `negatives`).
     """
 
     weight: NonNegative = 1.0
@@ -88,18 +89,19 @@ class RankingLoss:
         """Called after training."""
 
     def values(self, targets: ScoredTargets, progress: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Losses of any shape, and a mask of that shape: which of them count.
+        """Returns losses of any shape and a mask of that shape, True = the loss counts.
 
         Args:
-            progress: the share of the training that is done.
+            progress: the completed fraction of the training.
         """
         raise NotImplementedError
 
     def __call__(self, system: Any, batch: PairBatch) -> Tensor:
-        """() weight · the mean of `values` over the queries of all ranks, from this rank's share.
+        """Computes weight · the mean () of `values` over all ranks, from this rank's share.
 
         Args:
-            system: a `GenerativeSystem`; batch: its targets, S of each query, hard negatives.
+            system: a `GenerativeSystem`.
+            batch: its targets, S for each query, then hard negatives.
         """
         batch = gather_batch(first_targets(batch))
         own = slice_for_rank(len(batch))
@@ -114,14 +116,14 @@ class RankingLoss:
             self.reference(system, batch, own, rows),
             system.hparams.get("length_penalty", 0.0),
         )
-        trainer = system._trainer  # None without a training
+        trainer = system._trainer  # None outside of training
         progress = trainer.global_step / trainer.estimated_stepping_batches if trainer else 1.0
         values, usable = self.values(targets, progress)
         total = values.where(usable, 0.0).sum()
         return self.weight * mean_over_ranks(total, usable.sum())
 
     def score(self, system: Any, batch: PairBatch, own: slice, rows: Tensor) -> Tensor:
-        """(B, 1 + C, M) sums up to each token; rows (B, 1 + C) of the batch's documents."""
+        """Scores all prefixes (B, 1 + C, M) of the batch's documents `rows` (B, 1 + C)."""
         rows, mask = rows[own], batch.query_mask[own]
         queries, each = system.encode(batch.query_ids[own], mask), rows.shape[1]
         texts = batch.document_ids, batch.document_mask, batch.document_index
@@ -134,7 +136,7 @@ class RankingLoss:
         return scores.view(*rows.shape, -1).cumsum(2)
 
     def reference(self, system: Any, batch: PairBatch, own: slice, rows: Tensor) -> Tensor | None:
-        """(B, 1 + C) a frozen copy's scores of the whole targets; None = no copy."""
+        """Returns a frozen copy's scores (B, 1 + C) of the whole targets; None = no copy."""
         return None
 
 
@@ -154,10 +156,10 @@ class PrefixRanking(RankingLoss):
     parts, then 2, 4, …, and all in the last.
 
     Args:
-        margin: between whole targets, in nats, where no teacher scored the pair.
-        stages: of the curriculum; 1 = all lengths from the beginning.
-        logits: score by sums of logits, RIPOR's form; False = by log-probabilities, as the beam
-            search here ranks. They differ by log Z of every prefix.
+        margin: the margin in nats between whole targets if no teacher scored the pair.
+        stages: the number of stages of the curriculum; 1 = all lengths from the beginning.
+        logits: whether scores are sums of logits, as in RIPOR; False = sums of log-probabilities,
+            by which the beam search ranks. The two differ by log Z of every prefix.
     """
 
     margin: Positive = 1.0
@@ -183,9 +185,9 @@ class PrefixRanking(RankingLoss):
 
 
 def _teacher_margins(targets: ScoredTargets, teacher: Tensor) -> Tensor:
-    """(B, C, L) a teacher's margins of prefixes; NaN if a score is missing or the prefixes agree.
+    """Computes a teacher's margins (B, C, L); NaN if a score is missing or the prefixes are equal.
 
-    A prefix has the highest score of the candidates that begin with it.
+    A prefix's score is the highest teacher score of the targets that begin with it.
     """
     tokens, ends = targets.tokens, targets.lengths[:, :, None, None]
     length = torch.arange(1, tokens.shape[2] + 1, device=tokens.device)
@@ -202,11 +204,12 @@ def _teacher_margins(targets: ScoredTargets, teacher: Tensor) -> Tensor:
 class MarginRanking(RankingLoss):
     """The positive leads the best and a random negative by a margin (LTRGR, Li et al. 2023).
 
-    The mean of both hinges. Hard negatives are drawn at random, so the first of them is a random
-    one. LTRGR compares SEAL's sums of evidence; this loss compares the search's own scores.
+    The loss is the mean of both hinges. Hard negatives are in random order, so the first one serves
+    as the random negative. LTRGR compares SEAL's sums of evidence; this loss compares the scores of
+    the system's search.
 
     Args:
-        margin: in nats.
+        margin: the margin in nats.
     """
 
     margin: Positive = 1.0
@@ -242,13 +245,13 @@ class ListwiseRanking(RankingLoss):
 @part("ranking")
 @dataclass(eq=False)
 class PreferenceRanking(RankingLoss):
-    """−log σ(β(positive's gain − negative's)) over a frozen copy (DDRO, Mekonnen et al. 2025).
+    """−log σ(β(gain of the positive − gain of a negative)) (DDRO, Mekonnen et al. 2025).
 
-    A gain is log p less that of the model when training began. The loss starts at log 2 if dropout
-    is 0.
+    The gain of a target is its log p minus its log p under a frozen copy of the initial model. The
+    loss starts at log 2 if dropout is 0.
 
     Args:
-        beta: β; DDRO's 0.4.
+        beta: β; 0.4 in DDRO.
     """
 
     beta: Positive = 0.4
@@ -257,17 +260,17 @@ class PreferenceRanking(RankingLoss):
         self.frozen: Any = None
 
     def begin(self, system: Any) -> None:
-        """Copies the system as it is now.
+        """Makes a frozen copy of the system.
 
-        The copy is no module of the system: it is not trained, and no checkpoint holds it. A
-        resumed training begins with the same weights and copies them again.
+        The copy is not a module of the system, so it is not trained and no checkpoint holds it. A
+        resumed training starts from the same initial weights and copies them again.
         """
         self.frozen = copy.copy(system)
         self.frozen._modules = copy.deepcopy(system._modules)
         self.frozen.eval().requires_grad_(False)
 
     def end(self) -> None:
-        """Frees the copy: search and analysis need no second model in memory."""
+        """Frees the copy, which search and analysis do not need."""
         self.frozen = None
 
     @torch.no_grad()
@@ -281,7 +284,7 @@ class PreferenceRanking(RankingLoss):
 
 
 def first_targets(batch: PairBatch) -> PairBatch:
-    """The batch with the first target of each query; hard negatives follow as before."""
+    """Returns the batch with only the first target of each query; keeps the hard negatives."""
     size, rows = len(batch), torch.arange(len(batch.document_ids))
     targets = len(rows) + size - len(batch.document_index)
     rows = torch.cat([rows[: targets : targets // size], rows[targets:]])
@@ -290,10 +293,10 @@ def first_targets(batch: PairBatch) -> PairBatch:
 
 
 def choose_candidates(batch: PairBatch, number: int) -> tuple[Tensor, Tensor]:
-    """The documents that each query's positive is compared with.
+    """Chooses the documents that each query's positive is compared with.
 
     Args:
-        number: the batch's next documents that a query without hard negatives takes instead.
+        number: how many of the batch's next documents replace missing hard negatives.
 
     Returns:
         (B, 1 + C) int64 rows of the batch's documents, the positive's first; (B, C) bool, which of
@@ -306,7 +309,7 @@ def choose_candidates(batch: PairBatch, number: int) -> tuple[Tensor, Tensor]:
 
 
 def count_shared_prefixes(system: Any, tokens: Tensor, batch: PairBatch) -> Tensor:
-    """(B, C) int64, how many first tokens of candidates also lead to a relevant document.
+    """Counts (B, C) int64, the first tokens of candidates that also lead to a relevant document.
 
     Args:
         tokens: (B, C, M) int64, each query's candidates, −1 at padding.
@@ -325,9 +328,9 @@ def count_shared_prefixes(system: Any, tokens: Tensor, batch: PairBatch) -> Tens
 
 
 def count_ngram_tokens(tokens: Tensor, texts: Sequence[Sequence[int]], stop: int) -> Tensor:
-    """(B, C) int64, how many first tokens of n-grams (B, C, M) occur in a row in one of B texts.
+    """Counts (B, C) int64, the first tokens of n-grams (B, C, M) that occur in their query's text.
 
-    The end token after an n-gram that occurs counts as well.
+    They must occur consecutively; an end token that follows them counts as well.
     """
     length = tokens.shape[2]
     padded = pad(texts, _PADDING)[0][:, None].to(tokens)
@@ -338,7 +341,7 @@ def count_ngram_tokens(tokens: Tensor, texts: Sequence[Sequence[int]], stop: int
 
 
 def count_common_tokens(one: Tensor, other: Tensor) -> Tensor:
-    """(…) int64, how many first tokens the sequences (…, L) and (…, M) share; padding ends both."""
+    """Counts (…) int64, the first tokens that sequences (…, L) and (…, M) share, up to padding."""
     length = min(one.shape[-1], other.shape[-1])
     one, other = one[..., :length], other[..., :length]
     return ((one == other) & (one != _PADDING)).long().cumprod(-1).sum(-1)
