@@ -1,4 +1,4 @@
-"""A chain of finished systems, each with a depth, and its joint compute (mva Table 6)."""
+"""A pipeline of finished systems, each with a depth, and its joint compute (mva Table 6)."""
 
 import re
 import time
@@ -37,16 +37,17 @@ class Stage:
     def __init__(self, key: str, run: Text, depth: Size | None = None, trust: bool = False):
         """
         Args:
-            key: of `run` in the configuration.
+            key: the key of `run` in the configuration.
             run: the folder of a finished run.
-            depth: documents a query that the stage passes on; None for the last stage.
+            depth: the number of documents per query for the next stage; None for the last stage.
             trust: whether the folder may name your own classes (docs/design.md).
 
         Raises:
-            FileNotFoundError: no such folder; ValueError: the run is unfinished.
+            FileNotFoundError: the folder does not exist.
+            ValueError: the run is unfinished.
         """
         self.run, self.depth = FinishedRun.read(key, run, trust), depth
-        # The system's name as a part of a folder's; a foreign run may have "../..".
+        # The system's name, made safe as a folder's name: a run from elsewhere may have "../..".
         self.name = re.sub(r"[^\w +-]", "_", self.run.provenance["system"])
 
     def prepare(self, documents: Table, known: Sequence[int]) -> None:
@@ -71,7 +72,7 @@ class Stage:
                 }
 
     def index(self, documents: Table, directory: Path) -> None:
-        """Opens the run's own index where that is possible, else makes one in `directory`."""
+        """Opens the run's own index if possible, else builds one in `directory`."""
         self.run.open_index(self.model, documents, directory)
 
     def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
@@ -83,8 +84,8 @@ class Stage:
 class RerankPipeline(System):
     """The first stage retrieves; each further stage reranks the best documents of the previous one.
 
-    BM25 1000 → mva 50 → cross-encoder: `depth` documents go to the next stage. The others keep
-    their order, below all documents that the next stage scores.
+    For example, BM25 1000 → mva 50 → cross-encoder: the best `depth` documents go to the next
+    stage. The others keep their order, below all documents that the next stage scores.
     """
 
     paradigm = "pipeline"
@@ -95,12 +96,12 @@ class RerankPipeline(System):
     def __init__(self, stages: list[Annotated[dict[str, Any], Stage]]):
         """
         Args:
-            stages: of each stage the options of `Stage`; all but the last have a depth.
+            stages: the options of each `Stage`; all but the last have a depth.
 
         Raises:
-            FileNotFoundError: a run's folder is not there.
-            ValueError: no stage, an unknown option, an unfinished run, runs of different
-                collections.
+            FileNotFoundError: a run's folder does not exist.
+            ValueError: there is no stage, an option is unknown, a run is unfinished, or the runs
+                are of different collections.
         """
         super().__init__()
         self.save_hyperparameters()
@@ -120,17 +121,17 @@ class RerankPipeline(System):
             stage.run.check_collection(self.stages[0].run.provenance, "the first stage")
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Loads the model of every stage, with its run's identifiers; raises as `Stage.prepare`."""
+        """Loads every stage's model with its run's identifiers; raises as `Stage.prepare`."""
         for stage in self.stages:
             stage.prepare(documents, known)
         self.models = nn.ModuleList(stage.model for stage in self.stages)
         self.template = self.stages[-1].model.template  # pairs are for the last stage's `score`
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Opens the index of each stage's run, or makes it in a folder of the stage's name.
+        """Opens the index of each stage's run, or builds it in a folder named after the stage.
 
         Raises:
-            ValueError: the run that `directory` belongs to has another collection than the stages.
+            ValueError: `directory` belongs to a run with another collection than the stages'.
         """
         directory = Path(directory or temporary_folder("pipeline"))
         self.stages[0].run.check_index_owner(directory)
@@ -146,10 +147,10 @@ class RerankPipeline(System):
         self.index(documents, temporary_folder("pipeline"))
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
-        """The first stage's `depth` best documents, reranked stage by stage; sums up the costs.
+        """Reranks the first stage's `depth` best documents stage by stage, and counts the costs.
 
         The first stage counts as if it scored every document, which an approximate search does not.
-        The last stage that scored a document has its whole score as its share.
+        A document has one share, its whole score, named after the last stage that scored it.
         """
         first, start = self.stages[0], time.perf_counter()
         ranking = first.model.retrieve(queries, first.depth or k, among)
@@ -176,14 +177,14 @@ class RerankPipeline(System):
         return ranking
 
     def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
-        """All stages in turn; the first scores all candidates. `statistics` does not count them."""
+        """Reranks the candidates by all stages in turn; `statistics` does not count this."""
         ranking = self.stages[0].rerank(queries, documents, candidates)
         return [ranking, *(step[0] for step in self._refine(queries, documents, ranking))][-1]
 
     def _refine(
         self, queries: Table, documents: Table, ranking: Ranking
     ) -> Iterator[tuple[Ranking, list[tuple[str, str]], float]]:
-        """After each further stage its ranking, the (query, document) pairs it scored, its time."""
+        """Yields each further stage's ranking, the (query, document) pairs it scored, its time."""
         for before, stage in pairwise(self.stages):
             best = {query: ranking.documents(query)[: before.depth] for query in queries["id"][:]}
             start = time.perf_counter()
@@ -203,13 +204,13 @@ class RerankPipeline(System):
         self.costs[stage] += queries, seconds, flops
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) the scores of the last stage."""
+        """Computes the scores (B,) of the last stage."""
         return self.stages[-1].model.score(batch)
 
     def statistics(self) -> dict[str, float]:
-        """Mean FLOPs of joint compute, and milliseconds, of a query of `retrieve` in each stage.
+        """Returns each stage's mean joint FLOPs and milliseconds per query of `retrieve`.
 
-        What is unknown of one stage is left out, and then the sum, too.
+        If a stage's FLOPs are unknown, they and the sum are omitted.
         """
         queries, seconds, flops = self.costs.T
         if not queries.all():
@@ -222,13 +223,13 @@ class RerankPipeline(System):
 
 
 def _lengths(table: Table, read: Any) -> dict[str, int]:
-    """Id → number of tokens of a text, those around it included."""
+    """Returns id → number of tokens of each text, special tokens included."""
     around, rows = len(read((), 0)), zip(table["id"][:], table["tokens"][:], strict=True)
     return {name: len(tokens) + around for name, tokens in rows}
 
 
 def put_above(best: Ranking, earlier: Ranking) -> Ranking:
-    """A ranking above the other documents of an earlier one, which keep their order."""
+    """Puts a ranking above the other documents of an earlier ranking, which keep their order."""
     results = {}
     for query in earlier.query_ids:
         results[query] = best.scores(query)

@@ -1,4 +1,4 @@
-"""What a `Retriever` returns: small typed results that become pandas tables or show themselves.
+"""The results of a `Retriever`: small typed objects that convert to pandas tables or plot.
 
 pandas and matplotlib are imported by the methods that use them.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Matrix = Literal["alignment", "similarity", "product"]
-_CELL = 0.16  # inches that a token's row or column takes
-_LETTERS = 60  # of a text in a printed table
-_LARGEST = 3  # shares that a notebook's table and a reason name
+_CELL = 0.16  # inches of a token's row or column
+_LETTERS = 60  # characters of a text in a printed table
+_LARGEST = 3  # shares shown in a notebook's table and in a reason
 _SNIPPET = 30  # words
 
 
@@ -35,9 +35,11 @@ class Hit(NamedTuple):
     """A document that a search found.
 
     Attributes:
-        rank: from 1. id, title: of the document; snippet: the passage of it that shares most words
-            with the query.
-        score: what the system ranks by. shares: what it is made of; they sum to it.
+        rank: from 1.
+        id, title: the document's id and title.
+        snippet: the document's passage that shares the most words with the query.
+        score: the score by which the system ranks.
+        shares: the parts of the score, which sum to it.
     """
 
     rank: int
@@ -49,7 +51,7 @@ class Hit(NamedTuple):
 
 
 class Tabular:
-    """A result that notebooks show as a table, its `to_pandas`."""
+    """A result that notebooks show as the table of its `to_pandas`."""
 
     def _repr_html_(self) -> str:
         return self.to_pandas().to_html(escape=True)  # type: ignore[attr-defined]
@@ -94,7 +96,7 @@ def _name_largest(shares: Sequence[Share]) -> str:
 
 
 def find_snippet(query: str, text: str, words: int = _SNIPPET) -> str:
-    """The first passage of `words` words with the most different words of the query."""
+    """Finds the first passage of `words` words with the most distinct words of the query."""
     wanted, parts = set(split_words(query)), text.split()
     if len(parts) <= words:
         return " ".join(parts)
@@ -106,7 +108,7 @@ def find_snippet(query: str, text: str, words: int = _SNIPPET) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """A number and its noun, in the plural unless the number is one: "1 head", "2 heads"."""
+    """Formats a number and its noun, in the plural unless it is one: "1 head", "2 heads"."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
@@ -116,8 +118,9 @@ class EncodedText(Tabular):
     """The token vectors of a text.
 
     Attributes:
-        tokens: n strings. vectors: (n, d) fp32 on the CPU.
-        salience: (n,) u of the tokens (aligner Eq. 2); None = all one.
+        tokens: n strings.
+        vectors: (n, d) fp32 on the CPU.
+        salience: (n,) the tokens' u (aligner Eq. 2); None = all one.
     """
 
     tokens: list[str]
@@ -125,7 +128,7 @@ class EncodedText(Tabular):
     salience: Tensor | None = None
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A row for each token: its salience, if it has one, and its vector."""
+        """Returns a row for each token: its salience, if there is one, and its vector."""
         import pandas
 
         own = {} if self.salience is None else {"salience": self.salience.numpy()}
@@ -137,11 +140,14 @@ class EncodedText(Tabular):
 
 @dataclass(repr=False)
 class AlignedPair(PairAlignment):
-    """S and A of one pair (Eq. 1), and its tokens as they are written; draws itself.
+    """S and A of one pair (Eq. 1), with its tokens as strings and a method to plot them.
+
+    The tensors have B = 1 and no padding.
 
     Attributes:
-        query_tokens: N strings; document_tokens: M strings. The tensors have B = 1 and no padding.
-        title: what is aligned, for figures.
+        query_tokens: N strings.
+        document_tokens: M strings.
+        title: the title of figures.
     """
 
     query_tokens: list[str] = field(default_factory=list)
@@ -150,7 +156,7 @@ class AlignedPair(PairAlignment):
 
     @classmethod
     def of(cls, pair: PairAlignment, tokenizer: Any, title: str) -> "AlignedPair":
-        """The alignment of one pair, fp32 on the CPU, without padding."""
+        """Converts the alignment of one pair: fp32 on the CPU, without padding."""
         tensors = {part.name: getattr(pair, part.name).cpu() for part in fields(PairAlignment)}
         real = {side: tensors[f"{side}_mask"][0] for side in ("document", "query")}
         for name, values in tensors.items():
@@ -167,15 +173,15 @@ class AlignedPair(PairAlignment):
 
     @checked
     def matrix(self, what: Matrix = "alignment", head: int | None = None) -> Tensor:
-        """(M, N) one layer of the picture, on the CPU.
+        """Returns one matrix (M, N) of the pair, on the CPU.
 
         Args:
             what: "alignment" A, "similarity" S, or "product" S ⊙ A / Z, which sums to the
                 relevance.
-            head: None = all: the mean of A and S, the sum of the product.
+            head: None = all heads: the mean of A or S, the sum of the product.
 
         Raises:
-            ValueError: another name, or there is no such head.
+            ValueError: there is no such matrix or no such head.
         """
         heads = self.alignment.shape[1]
         if head is not None and not 0 <= head < heads:
@@ -189,10 +195,11 @@ class AlignedPair(PairAlignment):
     def plot(
         self, what: str = "alignment", head: int | None = None, axes: "Axes | None" = None
     ) -> "Axes":
-        """Draws one layer, document tokens as rows; equal tokens are framed (Figure 5).
+        """Draws one matrix, document tokens as rows; equal tokens are framed (Figure 5).
 
         Args:
-            what, head: see `matrix`. axes: to draw into; None = a new figure of pyplot.
+            what, head: see `matrix`.
+            axes: the axes to draw into; None = a new pyplot figure.
         """
         if axes is None:
             from matplotlib import pyplot
@@ -206,12 +213,12 @@ class AlignedPair(PairAlignment):
 
     @property
     def figure_size(self) -> tuple[float, float]:
-        """Inches that a figure of the pair takes."""
+        """The size of a figure of the pair, in inches."""
         rows, columns = len(self.document_tokens), len(self.query_tokens)
         return max(4.0, 2.5 + _CELL * columns), max(2.5, 1.2 + _CELL * rows)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """What each pair of tokens adds to the relevance, document tokens as rows."""
+        """Returns the contribution of each token pair to the relevance, document tokens as rows."""
         import pandas
 
         values = self.matrix("product").numpy()
@@ -241,18 +248,20 @@ def draw_alignment(
     font_size: float = 6.5,
     outline: str = "black",
 ) -> None:
-    """A matrix of token pairs, document tokens as rows, with its colour bar (Figure 5).
+    """Draws a matrix of token pairs, document tokens as rows, with a colour bar (Figure 5).
 
     Args:
-        weights: (M, N); same: (M, N) bool, where both tokens are equal: these cells get an outline.
-        document_tokens, query_tokens: M and N strings. label: what the colours mean.
+        weights: (M, N).
+        same: (M, N) bool, whether both tokens are equal; such cells get an outline.
+        document_tokens, query_tokens: M and N strings.
+        label: the label of the colour bar.
     """
     from matplotlib.patches import Rectangle
 
     rows, columns = weights.shape
     axes.spines[:].set_visible(True)
-    # White is the smallest weight, as a softmax over a long text leaves every weight close to it.
-    # What can be negative has two colours, white is zero.
+    # White is the smallest weight, since a softmax over a long text gives only small weights.
+    # Weights of both signs have two colours; white is zero.
     largest = float(weights.abs().max()) if weights.numel() else 1.0
     signed = bool((weights < 0).any())
     look: dict[str, Any] = {"cmap": "Blues"}
@@ -273,27 +282,29 @@ def draw_alignment(
 
 
 def spoken(text: str) -> str:
-    """A token within a sentence, quoted and without the tokeniser's mark of a word."""
+    """Quotes a token for use in a sentence, without the tokeniser's word marker."""
     return f"“{re.sub('^(▁|Ġ|##)(?=.)', '', text)}”"
 
 
 def percent(probability: float) -> str:
-    """A percentage of two digits and without powers of ten: "0.0008 %"."""
+    """Formats a percentage with two digits and no power of ten: "0.0008 %"."""
     return f"{Decimal(f'{100 * probability:.2g}'):f} %" if probability >= 1e-8 else "< 0.000001 %"
 
 
 @dataclass(frozen=True, repr=False)
 class Explained(Tabular):
-    """Why a search ranks a document where it does; prints as a sentence or two.
+    """An explanation of a document's rank in a search; prints as one to three sentences.
 
     Attributes:
-        query, id: the query's text, the document's id.
-        rank: the document's among the first `depth`; None = it is not among them.
-        hit: the document as a search restricted to it finds it; None = the search cannot find it.
-        best: the first hit of all documents.
-        alignment: of the pair; None where the system has none.
+        query: the query's text.
+        id: the document's id.
+        rank: the document's rank among the first `depth`; None = it is not among them.
+        hit: the document's hit, if need be from a search restricted to it; None = the search
+            cannot find it.
+        best: the first hit of the unrestricted search.
+        alignment: the pair's alignment; None if the system has none.
         path: the beam search of a generative system, in token ids (`SearchPath`).
-        text_of: token ids → their text.
+        text_of: maps token ids to text.
     """
 
     query: str
@@ -308,7 +319,7 @@ class Explained(Tabular):
 
     @property
     def score(self) -> float | None:
-        """What the search gives the document; None = the search cannot find it."""
+        """The document's score in the search; None = the search cannot find it."""
         return self.hit.score if self.hit else None
 
     @property
@@ -324,7 +335,7 @@ class Explained(Tabular):
         return " ".join(filter(None, [place, self._lost(), self._shares()]))
 
     def _lost(self) -> str:
-        """Where a beam search lost the document, and to which hypotheses."""
+        """Describes where a beam search lost the document, and to which hypotheses."""
         if not (self.path and self.path.lost):
             return ""
 
@@ -342,7 +353,7 @@ class Explained(Tabular):
         return f"{said}; the beam went on with {first} down to {last}."
 
     def _shares(self) -> str:
-        """The shares that make the largest difference to the first document."""
+        """Describes the shares that differ most from those of the first document."""
         if not (self.hit and self.best):
             return ""
         table = self.to_pandas()
@@ -354,7 +365,7 @@ class Explained(Tabular):
         return f"It loses most by {', '.join(parts)}." if parts else ""
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """What each part adds to the score of the document, and to that of the best one."""
+        """Returns each part's contribution to the scores of the document and of the best one."""
         import pandas
 
         columns = {}
@@ -365,7 +376,7 @@ class Explained(Tabular):
         return pandas.DataFrame(columns).fillna(0.0)
 
     def steps_to_pandas(self) -> "pandas.DataFrame":
-        """A row for each step of a beam search: the document's best beginning, and the beam."""
+        """Returns a row for each step of a beam search: the document's best prefix, the beam."""
         import pandas
 
         def tell(one: Hypothesis | None) -> tuple[str, float | None]:
@@ -380,7 +391,7 @@ class Explained(Tabular):
         return pandas.DataFrame(rows, columns=[*columns, "limit_probability"])
 
     def generated_to_pandas(self) -> "pandas.DataFrame":
-        """A row for each text that a beam search generated."""
+        """Returns a row for each text that a beam search generated."""
         import pandas
 
         rows = [

@@ -1,4 +1,4 @@
-"""Weights that are taken over: `weights=`, with which nothing is trained, and `initial=`.
+"""Reuse of trained weights: `weights=`, which replaces training, and `initial=`, which starts it.
 
 `weights=` names a finished run, a published multi-vector checkpoint, or an encoder-decoder of
 transformers. `initial=` names a finished run of any system with the same backbone, from whose
@@ -30,12 +30,12 @@ from models.sentence_transformers import (
 )
 from models.training import CheckpointFile, save_tokenizer
 
-# Where a checkpoint has the backbone: of a multi-vector system, a generative one, a cross-encoder.
+# The backbone's prefix in checkpoints of multi-vector systems, generative ones, cross-encoders.
 _BACKBONES = ("encoder.backbone.", "backbone.", "encoder.")
 
 
 class PublishedWeights:
-    """A multi-vector checkpoint or an encoder-decoder, which the backbone reads by itself.
+    """A published multi-vector checkpoint or encoder-decoder, loaded through `backbone.name`.
 
     Attributes:
         key: the user's key and value, "weights=NAME", which errors name.
@@ -51,16 +51,19 @@ class PublishedWeights:
                 self.published, self.projection = read_published(folder)
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the configuration, by key, that go with the weights."""
+        """Returns the configuration values, by key, that the weights require."""
         named = {"system": Path(self.key.partition("=")[2]).name, "backbone.shape": None}
         named["backbone.name"] = str(self.folder.resolve())
         return named | self.published
 
     def give(self, model: System, tokenizer: Any) -> str:
-        """Gives a system the projection, or checks that it learns only its backbone; returns "".
+        """Copies the projection into a system, or checks that it learns only its backbone.
+
+        Returns:
+            "", since there is nothing to report.
 
         Raises:
-            ValueError: the system learns something else.
+            ValueError: the system learns parameters that the weights lack.
         """
         if self.projection is not None:
             with reading(self.key):
@@ -88,7 +91,7 @@ class RunWeights:
 
     Attributes:
         key: the user's key and value, "initial=outputs/…", which errors name.
-        checkpoint: its file.
+        checkpoint: the run's checkpoint file.
     """
 
     is_run = True
@@ -107,7 +110,7 @@ class RunWeights:
             raise ValueError(f"{self.key}: must be a trained run, it has no {CHECKPOINT}")
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The keys that name the run's tokeniser and its scheme of docids."""
+        """Returns the configuration keys of the run's tokeniser and its scheme of docids."""
         scheme = self._shared_scheme(config).items()
         names = {f"model.identifiers.{key}": value for key, value in scheme if key != TARGET}
         if any((c.get("backbone") or {}).get("name") for c in (config, self.run.config)):
@@ -118,7 +121,7 @@ class RunWeights:
         }
 
     def _shared_scheme(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The run's options of identifiers; {} if this configuration has others or another file."""
+        """Returns the run's options of identifiers; {} if this configuration's scheme differs."""
         theirs = self.run.config
         models = config["model"], update_settings(theirs["model"])
         ours, options = (model.get("identifiers") or {} for model in models)
@@ -129,10 +132,10 @@ class RunWeights:
     def give_identifiers(
         self, model: System, config: Mapping[str, Any], documents: Table, directory: Path
     ) -> None:
-        """Copies the run's identifiers to a system's new folder, if scheme and documents are alike.
+        """Copies the run's identifiers to a new folder if scheme and documents are the same.
 
         Raises:
-            ValueError: they are damaged, or were made with other settings.
+            ValueError: the identifiers are damaged, or were made with other settings.
         """
         source = self.folder / IDENTIFIERS
         if self._shared_scheme(config) and not directory.is_dir():
@@ -142,11 +145,14 @@ class RunWeights:
                 model.save_identifiers(directory)
 
     def give(self, model: System, tokenizer: Any) -> str:
-        """Gives a system all weights, or under `initial=` those that fit.
+        """Loads all weights into a system or, under `initial=`, those that fit.
 
-        The same system with the same identifiers gets all. Another one gets the tensors of the
-        backbone that both have, of tables the rows of the tokeniser's tokens, and other tensors of
-        the same name and size; heads and docid tokens start from new random rows.
+        The same system with the same identifiers gets all weights. Another system gets the
+        backbone's tensors that both have (in embedding tables, the rows of the tokeniser's tokens),
+        and other tensors of the same name and size; its head and docid tokens stay as initialised.
+
+        Returns:
+            A message that says how many tensors were loaded.
 
         Raises:
             ValueError: the system is not trained, has another tokeniser or backbone, or lacks a
@@ -180,7 +186,7 @@ class RunWeights:
         return f"{self.key}: {len(chosen):,} of {len(ours):,} tensors are taken over{rest}"
 
     def _read_checkpoint(self, model: System, tokenizer: Any) -> dict[str, Any]:
-        """The run's checkpoint; raises ValueError unless it reads texts as this system does."""
+        """Reads the checkpoint; raises ValueError if the run reads texts in another way."""
         theirs = load_tokenizer(self.folder / "tokenizer").get_vocab()
         self.run.check_tokenizer(theirs == tokenizer.get_vocab())
         checkpoint = read_checkpoint(self.checkpoint)
@@ -203,7 +209,7 @@ class RunWeights:
             )
 
     def _choose_fitting(self, model: System, theirs: dict[str, Any]) -> dict[str, Tensor]:
-        """The run's tensors that fit the system, by the system's names."""
+        """Returns the run's tensors that fit the system, by the system's names."""
         name, backbone = find_backbone(model)
         prefixes = (
             prefix for prefix in _BACKBONES if any(key.startswith(prefix) for key in theirs)
@@ -241,13 +247,15 @@ Weights = PublishedWeights | RunWeights
 
 
 def find_weights(option: str, name: str | None) -> Weights | None:
-    """The weights of a folder, or of a published model on the hub; None without a name.
+    """Finds the weights of a folder, or of a published model on the hub.
 
     Args:
-        option: "weights", or "initial", which takes a run alone.
+        option: "weights", or "initial", which accepts only a run.
+        name: a folder or a name on the hub; None = returns None.
 
     Raises:
-        FileNotFoundError: no such folder or model. ValueError: it has no weights.
+        FileNotFoundError: there is no such folder or model.
+        ValueError: it has no weights.
     """
     if name is None:
         return None
@@ -256,11 +264,11 @@ def find_weights(option: str, name: str | None) -> Weights | None:
         return RunWeights(option, folder)
     if is_published(folder) or (folder / "config.json").is_file():
         return PublishedWeights(f"{option}={name}", folder)
-    return RunWeights(option, folder)  # says what is missing
+    return RunWeights(option, folder)  # raises an error that says what is missing
 
 
 def save_weights(model: System, tokenizer: Any, run: Path) -> None:
-    """Writes what a system took over as the checkpoint of a run that trained nothing."""
+    """Saves the weights that a system reused as the checkpoint of a run without training."""
     save_tokenizer(tokenizer, run)
     checkpoint = {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}
     model.on_save_checkpoint(checkpoint)
