@@ -1,4 +1,4 @@
-"""A system to and from a Hugging Face folder, its backbone as transformers saves it."""
+"""Exports a system to a Hugging Face folder and loads it; transformers saves the backbone."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def write_system(
     """Fills an empty folder with a trained system, in fp32; no file in it is a pickle.
 
     Args:
-        tokenizer: the run's; the folder's ends a text by itself, as this library does.
+        tokenizer: the run's tokeniser; the folder's tokeniser appends the end token itself.
         texts: `text_fields` and `cleaning` of the documents (`gr_mvdr.texts.TextReader`).
     """
     name, backbone = find_backbone(system)
@@ -75,7 +75,7 @@ def write_system(
 
 
 def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
-    """config.json, model.safetensors and, of an encoder-decoder, generation_config.json."""
+    """Writes config.json, model.safetensors and, for an encoder-decoder, generation_config.json."""
     if any(weight.dtype != torch.float32 for weight in backbone.parameters()):
         backbone = copy.deepcopy(backbone).float()
     decodes = backbone.get_output_embeddings() is not None
@@ -102,7 +102,7 @@ def _is_tied(backbone: PreTrainedModel) -> bool:
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The tokeniser's files. Called without options it ends a text, as a pretrained one does."""
+    """Writes a tokeniser that appends the end token by default, as a pretrained one does."""
     tokenizer = copy.deepcopy(tokenizer)
     if not tokenizer("")["input_ids"]:
         end = tokenizer.eos_token_id
@@ -114,7 +114,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """A safetensors file, floats in fp32; none where there is nothing to write."""
+    """Writes a safetensors file, floats in fp32; writes no file if there are no tensors."""
     copies = {
         # Clones: a projection that both sides share would be refused as two names of one memory.
         name: (value.float() if value.is_floating_point() else value).clone().cpu().contiguous()
@@ -128,8 +128,8 @@ def make_head(system: GenerativeSystem, folder: Path, collection: str | None) ->
     """Gives a system the head that was exported, before its parameters are loaded.
 
     Args:
-        system: on the exported backbone, with its identifiers.
-        collection: a hash of the documents that an NP table was made of.
+        system: a system on the exported backbone, with its identifiers.
+        collection: a hash of the documents from which an NP table was made.
     """
     if not (rows := _tensors(folder / ROWS)):  # row v is token v
         return
@@ -146,20 +146,20 @@ def make_head(system: GenerativeSystem, folder: Path, collection: str | None) ->
 
 
 def load_exported(folder: str | Path, trust: bool = False) -> System:
-    """The system in a folder, with the scores that it had when it was exported.
+    """Loads an exported system, which gives the same scores as when it was exported.
 
-    It scores, aligns and, once it has indexed documents, searches. To train on from its T5, name
-    the folder as a backbone (`backbone.name`). Nothing that the folder names runs besides this
-    library's parts (docs/design.md).
+    It scores, aligns and, after indexing documents, searches. To continue training its backbone,
+    name the folder as `backbone.name`. Without trust, only this library's parts are built
+    (docs/design.md).
 
     Args:
-        folder: written by `python -m analysis.export`.
-        trust: whether it may name classes that are not this library's: they run.
+        folder: a folder written by `python -m analysis.export`.
+        trust: whether the folder may name classes from outside this library, whose code then runs.
 
     Raises:
         FileNotFoundError: the folder, or a file in it, is missing.
-        ValueError: another format, a broken file, files that do not belong together, or a class
-            that is no part of this library.
+        ValueError: the format is another, a file is broken, files do not belong together, or a
+            class is not a part of this library.
     """
     folder = Path(folder)
     with reading(f"{folder}: cannot be loaded"):
@@ -174,7 +174,7 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
 
 
 def read_texts(folder: Path) -> dict[str, list[str]]:
-    """How the exported system's texts are made: options of `TextReader`."""
+    """Reads the options of `TextReader` that make the exported system's texts."""
     return _read(folder / SETTINGS).get("texts", {})
 
 
@@ -187,7 +187,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
-    """The system on the exported backbone, its other parts still untrained."""
+    """Builds the system on the exported backbone, its other parts still untrained."""
     check_parts("model", settings)
     options = dict(settings["hyper_parameters"])
     options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}

@@ -1,11 +1,11 @@
 """Published multi-vector checkpoints, read and written by sentence-transformers ≥ 6.
 
-Its `MultiVectorEncoder` reads the folders that it saved, PyLate's and those of Stanford's ColBERT.
-They hold one system: an encoder, a linear projection of its states, unit vectors, MaxSim
-(gr_as_mvdr Eq. 21). `read_published` takes the options and the projection of what the library read.
+Its `MultiVectorEncoder` reads its own folders, PyLate's and Stanford ColBERT's. All hold one kind
+of system: an encoder, a linear projection of its states, unit vectors, MaxSim (gr_as_mvdr Eq. 21).
+`read_published` extracts its options and projection.
 
 The library imports the classes that modules.json names, and passes on options that let
-transformers run code. `check_folder` compares both with a list first (docs/design.md).
+transformers run code. `check_folder` first compares both with a list (docs/design.md).
 """
 
 import copy
@@ -60,11 +60,11 @@ _DATA = ("*.json", "*.txt", "*.model", "*.metadata")  # tokenisers and settings
 _WEIGHTS = {"attn_implementation": "eager", "weights_only": True}
 # Words of several kinds: a prompt that changes the tokens of none of these changes no text.
 _PROBES = ("which", "a.b", "Zürich", "42")
-_UNLIMITED = 2**15  # tokens kept of a text where neither folder nor encoder sets a limit
+_UNLIMITED = 2**15  # tokens kept of a text if neither folder nor encoder sets a limit
 
 
 def find_folder(name: str | Path) -> Path:
-    """A folder; of a name on the hub ("owner/model") a copy of its data, never of code.
+    """Returns a folder; for a name on the hub ("owner/model"), a copy of its data without code.
 
     Raises:
         FileNotFoundError: the hub has no such model, or cannot be reached.
@@ -87,14 +87,14 @@ def find_folder(name: str | Path) -> Path:
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder has the files of sentence-transformers, PyLate or Stanford's ColBERT."""
+    """Returns whether a folder is of sentence-transformers, PyLate or Stanford's ColBERT."""
     config = folder / "config.json"
     named = read_json(config).get("architectures") if config.is_file() else None
     return (folder / "modules.json").is_file() or named == ["HF_ColBERT"]
 
 
 def import_library() -> Any:
-    """sentence-transformers.
+    """Imports sentence-transformers.
 
     Raises:
         ValueError: it is not installed.
@@ -114,7 +114,7 @@ def import_library() -> Any:
 
 @quiet_libraries()
 def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
-    """A published system's choices by key of the configuration, and its projection.
+    """Reads a published system's settings, by configuration key, and its projection.
 
     Returns:
         The settings (`conf/multi_vector.yaml`), and (dimension, hidden size) fp32, without bias.
@@ -161,7 +161,7 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
 def check_folder(folder: Path) -> None:
     """Raises ValueError unless reading the folder runs nothing but the classes listed above.
 
-    Nor may the library fill up what the folder lacks with random weights.
+    It also ensures that the library does not initialise missing weights at random.
     """
     check_files(folder)
     read_backbone_config(str(folder), None)
@@ -182,7 +182,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _check_part(folder: Path, number: int, part: Any) -> str:
-    """Checks what modules.json says of one part; returns its kind."""
+    """Checks one part of modules.json; returns its kind."""
     file = folder / "modules.json"
     name, path = (part.get(key) if isinstance(part, dict) else None for key in ("type", "path"))
     _check(file, f"[{number}].type", name, name in _CLASSES, "a class of a multi-vector model")
@@ -203,7 +203,7 @@ def _check(file: Path, key: str, value: Any, holds: bool, rule: str) -> None:
 
 
 def _find_problems(encoder: Any, parts: list[Any]) -> dict[str, bool]:
-    """What of a `MultiVectorEncoder` this library cannot express → whether it holds."""
+    """Returns feature → whether a `MultiVectorEncoder` has it; this library supports none."""
     every = [(type(part).__name__, part) for part in parts]
     order = [kind for kind, _ in every if kind != "MultiVectorMask"]
     dense = [part for kind, part in every if kind == "Dense"]
@@ -223,7 +223,7 @@ def _find_problems(encoder: Any, parts: list[Any]) -> dict[str, bool]:
 
 
 def _read_projection(parts: list[Any], size: int) -> Tensor:
-    """(dimension, hidden size) the product of all Dense parts; without any, the identity."""
+    """Multiplies all Dense parts to (dimension, hidden size); without any, the identity."""
 
     def matrix(part: Any) -> Tensor:
         weight = part.linear.weight.detach().double()
@@ -238,7 +238,7 @@ def _read_projection(parts: list[Any], size: int) -> Tensor:
 
 
 def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemplate, bool | None]:
-    """The template of both sides' texts, and `prefix_space` of `load_tokenizer`."""
+    """Returns the template of both sides' texts, and `prefix_space` of `load_tokenizer`."""
     theirs, encoder = model.tokenizer, model[0]
     prompts = {side: model.prompts.get(side) or "" for side in SIDES}
     for prefix_space in (None, True):
@@ -277,17 +277,17 @@ def _read(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
 def _agree(
     theirs: PreTrainedTokenizerBase, ours: PreTrainedTokenizerBase, prompt: str, ids: list[int]
 ) -> bool:
-    """Whether the ids of a prompt, then those of a text alone, are those of both together."""
+    """Returns whether prompt and text have the same tokens together as separately."""
     return all(_read(theirs)(prompt + word) == ids + _read(ours)(word) for word in _PROBES)
 
 
 def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector:
-    """The system of a folder that was read, with the library's own scores.
+    """Builds a published system, which gives the same scores as sentence-transformers.
 
-    It scores, aligns and, once it has indexed documents, searches.
+    It scores, aligns and, after indexing documents, searches.
 
     Args:
-        settings, projection: as from `read_published`.
+        settings, projection: what `read_published` returned.
 
     Raises:
         ValueError: the encoder cannot be loaded, see `load_backbone`.
@@ -308,10 +308,10 @@ def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector
 
 @torch.no_grad()
 def take_projection(system: System, projection: Tensor) -> None:
-    """Gives a system on the published encoder the published projection.
+    """Copies the published projection into a system on the published encoder.
 
     Raises:
-        ValueError: it is of another kind, has another projection, or learns more than one.
+        ValueError: the system learns anything but the encoder and one projection of this size.
     """
     width, parameters = tuple(projection.shape), system.named_parameters()
     learned = {name: tuple(p.shape) for name, p in parameters if "backbone." not in name}
@@ -327,7 +327,7 @@ def take_projection(system: System, projection: Tensor) -> None:
 
 
 def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """What of a system's equation the library cannot express; [] = it gives the same scores."""
+    """Lists what sentence-transformers cannot express; [] = it gives the same scores."""
     encoder, scoring, expansion = system.encoder, system.scoring, system.template.expansion
     prompts = find_prompts(system, tokenizer)[1].values()
     obstacles = {
@@ -345,9 +345,9 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
 def find_prompts(
     system: MultiVector, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[PreTrainedTokenizerBase, dict[str, str | None]]:
-    """The texts that the library puts before those of a side, and the tokeniser that reads them.
+    """Finds the prompts before the texts of each side, and a tokeniser that reads them.
 
-    A prompt is None where it would change the tokens of the text that follows it.
+    A prompt is None if it would change the tokens of the text that follows it.
     """
     own, reader = len(read_template(tokenizer).query), copy.deepcopy(tokenizer)
     markers = {side: list(getattr(system.template, side)[own:]) for side in SIDES}

@@ -22,8 +22,9 @@ Sides = dict[Side, dict[str, Any] | None]
 class TokenEncoder(nn.Module):
     """Texts to token vectors: encoder, pooling, projection, salience (gr_as_mvdr §3, aligner §3.2).
 
-    projections "shared": one matrix for both sides, unit vectors (ColBERT). "attention": one matrix
-    for the keys and one for the values of each side, vectors of any length (mva §2.1).
+    Projections "shared" use one matrix for both sides and give unit vectors (ColBERT). Projections
+    "attention" use matrices for the keys and the values of each side and give vectors of any length
+    (mva §2.1).
     """
 
     def __init__(
@@ -38,14 +39,15 @@ class TokenEncoder(nn.Module):
         """
         Args:
             backbone: arguments of `load_backbone`.
-            dimension: d, the size of a token vector (of a key too, where there are keys).
+            dimension: d, the size of a token vector, and of a key if there are keys.
             heads: H parts of a vector, each with its own alignment (mva Table 4).
             pooling: each side's part of `gr_mvdr.pooling`; None = every token.
             salience: each side's part of `gr_mvdr.salience`; None = all tokens weigh the same.
 
         Raises:
-            ValueError: a pooled shared projection, clustered queries, or heads that do not divide d
-                or have a salience.
+            ValueError: a shared projection gets states of different widths, queries are clustered,
+                heads do not divide d or have a salience, or a salience does not fit the other
+                options.
         """
         super().__init__()
         salience = {side: part for side, part in (salience or {}).items() if part}
@@ -92,7 +94,7 @@ class TokenEncoder(nn.Module):
     def forward(
         self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
     ) -> TokenVectors:
-        """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors.
+        """Encodes token ids (B, L) int64 with their mask (B, L) bool as the side's token vectors.
 
         Args:
             attended: (B, L) bool, the tokens that others attend to; None = all real tokens.
@@ -102,7 +104,7 @@ class TokenEncoder(nn.Module):
     def grouped(
         self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
     ) -> Grouped:
-        """`forward` before a pooling merges vectors, and the groups that it merges."""
+        """Encodes as `forward`, but returns the vectors before merging and the groups to merge."""
         pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
         embeddings, read = pooling.enter(table(ids), mask)
         seen = read if attended is None else pooling.enter(embeddings, attended)[1]
@@ -127,13 +129,13 @@ class TokenEncoder(nn.Module):
         return tokens, pooling.group(tokens)
 
     def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
-        """Operations of Eq. 1 for one pair, from its numbers of vectors."""
+        """Counts the operations of Eq. 1 for one pair, from its numbers of vectors."""
         if self.keys is None:
             return multi_vector_joint_flops(query_vectors, document_vectors, self.dimension)
         return mva_joint_flops(query_vectors, document_vectors, self.dimension, self.heads)
 
     def floats(self, vectors: int) -> int:
-        """The floats of a text with this number of vectors, keys included (mva Table 5)."""
+        """Returns the number of floats of a text's vectors, keys included (mva Table 5)."""
         return vectors * self.dimension * (1 if self.keys is None else 2)
 
 

@@ -1,7 +1,7 @@
-"""A query generator (doc2query, DSI-QG): a decoder that writes queries for a document.
+"""A query generator (doc2query, DSI-QG): a decoder that generates queries for a document.
 
-As a retrieval system it is doc2query: BM25 over documents to which their generated queries were
-appended. Its file of pseudo-queries can be the indexing inputs of any other system.
+As a retrieval system it is doc2query: BM25 over documents with their generated queries appended.
+Its file of pseudo-queries can serve as indexing inputs of any other system.
 """
 
 import json
@@ -29,13 +29,15 @@ from models.training import OptimizerOptions
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
 # Documents whose queries are sampled at once.
 _BATCH = 32
-# What a checkpoint's own `generation_config.json` may ask for (bart-large-cnn does): summaries.
+# Overrides a checkpoint's own `generation_config.json`, which may be for summaries
+# (bart-large-cnn).
 _PLAIN = dict(num_beams=1, min_length=0, no_repeat_ngram_size=0)
 
 
 @part("model")
 class QueryGenerator(GenerativeSystem):
-    """Document → query; in training a batch's query side is the document, its targets queries."""
+    """Generates queries from documents; in training a batch's queries are documents, its targets
+    queries."""
 
     share_of = "word"
     score_is = "mean log-probability of the query's tokens, given the document"
@@ -81,7 +83,7 @@ class QueryGenerator(GenerativeSystem):
         return _turned(super().align(batch, layer), batch)
 
     def explain(self, batch: PairBatch) -> Explanation:
-        """S and A of every decoder layer; its logits are of query tokens, no paths of documents."""
+        """Returns S and A of every decoder layer, without the paths of logits."""
         return Explanation([_turned(layer, batch) for layer in super().explain(batch).layers])
 
     def factors(self, batch: PairBatch) -> Factors:
@@ -94,7 +96,7 @@ class QueryGenerator(GenerativeSystem):
     # Search -----------------------------------------------------------------------------------
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Writes every document's pseudo-queries, and indexes the documents with them."""
+        """Writes every document's pseudo-queries and indexes the documents with them."""
         directory = Path(directory or temporary_folder("doc2query"))
         directory.mkdir(parents=True, exist_ok=True)
         queries = list(self.generate(documents))
@@ -147,6 +149,6 @@ class QueryGenerator(GenerativeSystem):
 
 
 def _turned(pairs: PairAlignment, batch: PairBatch) -> PairAlignment:
-    """An alignment of the swapped batch with the axes and sides of the batch itself."""
+    """Swaps the axes and sides of an alignment back to those of the batch itself."""
     matrices = {"similarity": pairs.similarity.mT, "alignment": pairs.alignment.mT}
     return replace(pairs, **matrices, **batch.sides)

@@ -1,8 +1,8 @@
 """SPLADE: a text as learned weights of the vocabulary's terms (Formal et al. 2021, 2022).
 
-Eq. 1 with term weights as one-dimensional vectors and COIL's alignment: A_ij = 1 where the terms
+It is Eq. 1 with term weights as one-dimensional vectors and COIL's alignment: A_ij = 1 if the terms
 are equal. BM25 counts the terms of a text; SPLADE's encoder and embedding table weigh them, and
-also terms that the text does not hold (expansion).
+also weigh terms that do not occur in the text (expansion).
 """
 
 from pathlib import Path
@@ -59,16 +59,17 @@ class SPLADE(LexicalSystem):
         Args:
             backbone: arguments of `load_backbone`.
             query_length, document_length: tokens kept of a text, special tokens included.
-            loss: of `gr_mvdr.losses`, as a dict with `_target_`; optimizer: see `System`.
-            keep: side → number of terms that a text keeps in scoring and search, the heaviest;
-                training sees all terms.
+            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`.
+            optimizer: see `System`.
+            keep: side → number of a text's heaviest terms that scoring and search use; training
+                uses all terms.
             regulariser: side → weight of `expected_operations` in the loss; it grows with the
                 square of the step in the first third of the training (PAG).
             initial_bias: b before training.
             gradient_cache: texts encoded at once in training (`encode_share`); None = all.
 
         Raises:
-            ValueError: the backbone's embeddings are not as wide as its states.
+            ValueError: the backbone's embeddings and states differ in width.
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
@@ -90,10 +91,10 @@ class SPLADE(LexicalSystem):
     # Term weights -----------------------------------------------------------------------------
 
     def term_weights(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids (B, L) int64 and mask (B, L) bool → weights (B, V) fp32 ≥ 0 of all terms.
+        """Computes the weights (B, V) fp32 ≥ 0 of all terms from ids (B, L) and mask (B, L).
 
-        The logits (B, L, V) never exist at once: the token with the largest logit of each term is
-        looked up first, and only positive logits are computed again with a gradient.
+        The logits (B, L, V) never exist at once: each term's token with the largest logit is found
+        first, and only positive logits are computed again with a gradient.
         """
         seen = encoder_mask(self.encoder, mask)
         states = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state * self.scale
@@ -109,9 +110,10 @@ class SPLADE(LexicalSystem):
         return logits.new_zeros(largest.shape).index_put((text, term), logits.relu().log1p())
 
     def find_terms(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
-        """The K terms that texts keep, the heaviest first, their weights as vectors (B, K, 1).
+        """Finds the K heaviest terms of texts, in descending order, with weights as vectors
+        (B, K, 1).
 
-        A text without a term has one of weight 0.
+        A text without terms gets one term of weight 0.
         """
         weights = self.term_weights(ids, mask)
         counts = (weights > 0).sum(1).clamp(1, self.hparams.keep[side])
@@ -122,9 +124,10 @@ class SPLADE(LexicalSystem):
     # Training ---------------------------------------------------------------------------------
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the configured loss of all pairs' relevance plus the regularisers.
+        """Computes the configured loss () of all pairs' relevance, plus the regularisers.
 
-        Each rank encodes its share of the batch of all ranks; all compute the whole loss.
+        The batches of all ranks are joined: each rank encodes its share and computes the whole
+        loss.
         """
         batch, size = gather_batch(batch), self.hparams.gradient_cache
         sides = (batch.document_ids, batch.document_mask), (batch.query_ids, batch.query_mask)
@@ -145,13 +148,13 @@ class SPLADE(LexicalSystem):
     # Given pairs ------------------------------------------------------------------------------
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) Σ_t w_q(t) · w_d(t) of each pair."""
+        """Computes Σ_t w_q(t) · w_d(t) (B,) of each pair, over the kept terms."""
         return self.align(batch).score
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """S_ij = w_d(i) · w_q(j) of the kept terms, A_ij = 1 where they are equal; Z = 1.
+        """Sets S_ij = w_d(i) · w_q(j) of the kept terms, A_ij = 1 if they are equal, and Z = 1.
 
-        The ids on both sides are terms, the heaviest first, not the texts' tokens.
+        The ids on both sides are terms, the heaviest first, instead of the texts' tokens.
         """
         texts = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
         queries = self.find_terms(batch.query_ids, batch.query_mask, "query")
@@ -160,7 +163,7 @@ class SPLADE(LexicalSystem):
     # Search -----------------------------------------------------------------------------------
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Encodes the documents into inverted lists of the terms that they keep."""
+        """Encodes the documents into inverted lists of their kept terms."""
         matrix = self._encode([*map(self.cut_document, documents["tokens"])], "document")
         terms = {term: term for term in range(self.vocabulary_size)}
         self.searcher = InvertedLists(documents["id"][:], terms, matrix.tocsc())
@@ -175,16 +178,16 @@ class SPLADE(LexicalSystem):
         return {"model": hash_weights(self), "collection": hash_documents(documents)}
 
     def query_terms(self, queries: Table) -> dict[str, Query]:
-        """Query id → the weights of the terms that it keeps."""
+        """Returns query id → the weights of its kept terms."""
         rows = self._encode([*map(self.cut_query, queries["tokens"])], "query")
         terms = (dict(zip(r.indices.tolist(), r.data.tolist(), strict=True)) for r in rows)
         return dict(zip(queries["id"][:], terms, strict=True))
 
     @torch.inference_mode()
     def _encode(self, texts: list[list[int]], side: Side) -> Any:
-        """(texts, V) fp32, scipy's sparse matrix by rows of the weights that texts keep.
+        """Encodes texts as a scipy CSR matrix (texts, V) fp32 of the kept terms' weights.
 
-        A row has its heaviest term first.
+        A row lists its heaviest term first.
         """
         from scipy.sparse import csr_matrix
 
@@ -200,8 +203,8 @@ class SPLADE(LexicalSystem):
         return matrix[np.argsort(np.concatenate(batches))]
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
-        """The costs of a search; `shared_terms` is Formal et al.'s FLOPS: the mean number of terms
-        that a query and a document share, over all pairs."""
+        """Returns the costs of a search; `shared_terms` is Formal et al.'s FLOPS, the mean number
+        of terms that a query and a document share, over all pairs."""
         lists = self.searcher
         metrics = lists.costs.metrics()
         return metrics | {
@@ -212,5 +215,5 @@ class SPLADE(LexicalSystem):
 
 
 def _largest(states: Tensor, mask: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(V,) the largest logit of each term over a text's tokens (L, d), and the token's place."""
+    """Returns each term's largest logit (V,) over a text's tokens (L, d), and its token's place."""
     return (table @ states.T).masked_fill(~mask, -torch.inf).max(1)

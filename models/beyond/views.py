@@ -1,10 +1,10 @@
 """Several views of a document in T5-SEAL: full SEAL's titles, MINDER's pseudo-queries.
 
-A view is a name: the special token NAME asks for it in a source, NAME_end ends each of its texts,
-and a table of documents holds them as `NAME_tokens`. The body is the text, any n-gram of which
-names the document (`models.t5_seal`); a text of another view names it as a whole. All views lie in
-one index, and the evidence of all is added up as if one search had generated it (Bevilacqua et al.
-2022; Li et al. 2023).
+A view has a name. The special token NAME in a source asks for the view, NAME_end ends each of its
+texts, and a table of documents holds the texts as `NAME_tokens`. The body is the document's text,
+any n-gram of which names the document (`models.t5_seal`); a text of another view names it only as a
+whole. One index holds all views, and their evidence is added up as if one search had generated it
+(Bevilacqua et al. 2022; Li et al. 2023).
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from gr_mvdr.texts import BODY, find_views, read_view
 from models.base import Table
 from models.t5_seal import T5SEAL
 
-# View → of each document its texts as they are generated, with their end tokens.
+# View → for each document, its texts as they are generated, with their end tokens.
 Texts = dict[str, list[list[list[int]]]]
 
 _MOST = -1.0  # the greatest log-probability of a key with a bonus (MINDER)
@@ -35,7 +35,7 @@ _MOST = -1.0  # the greatest log-probability of a key with a bonus (MINDER)
 
 @part("model")
 class MultiViewSEAL(T5SEAL):
-    """T5-SEAL whose documents have further views, and whose query's own n-grams may be keys."""
+    """T5-SEAL with further views of documents, and optionally the query's own n-grams as keys."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class MultiViewSEAL(T5SEAL):
         return batch
 
     def indexed_tokens(self, documents: Table) -> Iterator[list[int]]:
-        """Of each document all its views' texts, then its body and the end.
+        """Yields each document's texts of all views, then its body and the end token.
 
-        One index holds all views, as MINDER's does: the keys of all views are weighed by one
-        corpus, and what one view's keys have covered counts less for another's.
+        One index holds all views, as in MINDER: one corpus weighs the keys of all views, and tokens
+        that one view's keys cover count less for another's.
         """
         texts = self._texts_of(documents).values()
         for number, body in enumerate(super().indexed_tokens(documents)):
@@ -90,7 +90,7 @@ class MultiViewSEAL(T5SEAL):
             yield [*chain.from_iterable(text[:-1] for text in own), *body]
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """An n-gram index over all views, so deep that it counts every text as a key."""
+        """Builds an n-gram index over all views, deep enough to count every text as a key."""
         texts = chain.from_iterable(self._texts_of(documents).values())
         depth = max([DEPTH, *(len(text) - 1 for text in chain.from_iterable(texts))])
         super().index(documents, directory, depth)
@@ -105,7 +105,7 @@ class MultiViewSEAL(T5SEAL):
         names: "ViewNames | None" = None,
         **options: Any,
     ) -> "ViewResult":
-        """Beam search for n-grams of the body, then for whole texts of each other view."""
+        """Runs a beam search for n-grams of the body, then for whole texts of each other view."""
         names = names or self.names
         result = super().search(queries, names, **options)
         further: list[dict] = [{} for _ in queries]
@@ -119,7 +119,7 @@ class MultiViewSEAL(T5SEAL):
     def _text_keys(
         self, queries: Sequence[Sequence[int]], view: str, texts: Trie
     ) -> list[dict[Ids, tuple[float, str]]]:
-        """The most probable whole texts of a view for each query, with their end, as keys."""
+        """Finds the most probable whole texts of a view for each query, as keys with their end."""
         sources = [self.prepare_query(query, view) for query in queries]
         found = super().search(queries, TrieNames(texts, ()), sources=sources)
         more = (self.hparams.bonus or {}).get(view)
@@ -133,7 +133,7 @@ class MultiViewSEAL(T5SEAL):
         ]
 
     def _query_keys(self, query: Sequence[int]) -> dict[Ids, tuple[float, str]]:
-        """The query's own n-grams that occur in the corpus, with their log-probabilities."""
+        """Returns the query's own n-grams that occur in the corpus, with log-probabilities."""
         lengths = range(1, self.hparams.query_ngrams + 1)
         starts = [(start, n) for n in lengths for start in range(len(query) - n + 1)]
         grams = sorted({tuple(query[start : start + n]) for start, n in starts})
@@ -148,10 +148,10 @@ class MultiViewSEAL(T5SEAL):
         return {gram: (score, BODY) for gram, score in zip(grams, scores, strict=True)}
 
     def _texts_of(self, documents: Table) -> Texts:
-        """The texts of documents in all views besides the body.
+        """Returns the documents' texts in all views besides the body.
 
-        A view without any text is left out, and so is a text of more tokens than an n-gram index is
-        deep. Documents that lack a view's column have no texts of it.
+        Views without texts are omitted, and so are texts longer than the maximum depth of an n-gram
+        index. If a view's column is missing, the documents have no texts of this view.
         """
         texts, stop = {}, self.template.stop
         for view in find_views(self.special_tokens):
@@ -167,7 +167,7 @@ class MultiViewSEAL(T5SEAL):
 
 
 def _column(documents: Table, name: str) -> Sequence:
-    """A column of a table; [] where the table lacks it."""
+    """Returns a column of a table; [] if the table lacks it."""
     try:
         return documents[name]
     except KeyError:  # documents from elsewhere, such as a person's
@@ -178,7 +178,8 @@ def _column(documents: Table, name: str) -> Sequence:
 class ViewResult(BeamSearchResult):
     """A search of the body, and each query's keys besides its candidates.
 
-    further: of each query key → log-probability and the view that it is of.
+    Attributes:
+        further: for each query, key → log-probability and the key's view.
     """
 
     further: list[dict[Ids, tuple[float, str]]]
@@ -189,14 +190,14 @@ class ViewNames(NgramNames):
     """n-grams of the body, and whole texts of other views.
 
     Attributes:
-        texts: of all documents.
+        texts: the texts of all documents, by view.
     """
 
     texts: Texts = field(default_factory=dict)
 
     @cached_property
     def tries(self) -> dict[str, Trie]:
-        """Of each view the texts that can be generated, those of `documents`."""
+        """For each view, the trie of the texts that can be generated, those of `documents`."""
         tries = {}
         for view, texts in self.texts.items():
             numbers = range(len(texts)) if self.documents is None else self.documents
@@ -208,15 +209,15 @@ class ViewNames(NgramNames):
         return {key: score for key, (score, _) in self._written(result, query).items()}
 
     def _written(self, result: ViewResult, query: int) -> dict[Ids, tuple[float, str]]:
-        """Keys with their views. A key of several views has the body's probability."""
+        """Returns keys with their views; a key that the body has, too, counts as the body's."""
         own = {key: (score, BODY) for key, score in super().keys(result, query).items()}
         return result.further[query] | own
 
     def shares(
         self, result: ViewResult, query: int, documents: Sequence[int]
     ) -> dict[int, list[tuple]]:
-        """Each part with its view; a unigram is the body's."""
-        # Of keys that differ in special tokens alone the most probable one counts.
+        """Returns the parts of scores with their views; a unigram belongs to the body."""
+        # Of keys that differ only in special tokens, the most probable one counts.
         ranked = sorted(self._written(result, query).items(), key=lambda key: key[1])
         view_of = {strip(key, self.evidence["special_ids"]): view for key, (_, view) in ranked}
         shares = super().shares(result, query, documents)
