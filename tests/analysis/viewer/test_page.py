@@ -141,7 +141,10 @@ def expect(locator):
 
 
 def open_known(page, query):
-    visible(page, ".query-list button").filter(has_text=query).click()
+    known = visible(page, ".query-list button").filter(has_text=query)
+    known.click()
+    # Until its results are there, the page shows those of the query before.
+    expect(known).to_have_attribute("aria-current", "true")
     expect(visible(page, ".column")).to_have_count(3)
 
 
