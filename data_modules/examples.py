@@ -68,7 +68,7 @@ class Task(Protocol):
         """The numbers of the examples in an epoch; a number may occur several times."""
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        """Draws the example of a number; each call draws anew."""
+        """Draws the example of a number; each call draws again."""
 
 
 @dataclass

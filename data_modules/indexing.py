@@ -55,7 +55,7 @@ class Inputs:
         raise NotImplementedError
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
-        """Draws an example of a document; each call draws anew."""
+        """Draws an example of a document; each call draws again."""
         return self.retrieval.make_example(self.read(row, rng), row, rng)
 
     @property

@@ -89,7 +89,7 @@ def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.n
 class SpanExamples(Examples):
     """Query → spans of the document that resemble it: SEAL's targets.
 
-    The weights of the start words are computed once and cached. The spans are drawn anew in every
+    The weights of the start words are computed once and cached. The spans are drawn again in every
     epoch, from (seed, epoch, place of the example in the epoch).
 
     Args:
@@ -154,8 +154,8 @@ class SealExamples(SpanExamples):
 
     Spans are drawn as in `SpanExamples`. Full SEAL has the title as its view; MINDER (Li et al.
     2023) adds pseudo-queries, of which one is drawn. Each view of a pair is an example of its own;
-    there is none if the document has no text of the view. Examples are numbered: first the spans,
-    one number per pair, then the examples of each view in turn.
+    a document without a text of the view has no such example. Examples are numbered: first the
+    spans, one number per pair, then the examples of each view in turn.
     """
 
     def prepare(self, tables: TrainingTables) -> Self:

@@ -232,4 +232,4 @@ class TokenColumn(Sequence):
         return self.column[int(row if self.places is None else self.places[row])].as_py()
 
     def __reduce__(self) -> tuple:
-        return TokenColumn, (self.table, self.name)  # each loader process maps the file anew
+        return TokenColumn, (self.table, self.name)  # each loader process maps the file itself

@@ -407,7 +407,7 @@ def _map(
 _MARK = "\ue000"
 _LETTERS = re.compile(r"\w+")
 # Training sees at most this many letters of a word. A single sequence of 300,000 letters (DNA,
-# base64) has so many different substrings that training takes minutes or does not end.
+# base64) has too many different substrings: training takes minutes or does not end.
 _LONGEST_WORD = 256
 _LONG_WORD = re.compile(rf"\b(\w{{{_LONGEST_WORD}}})(\w+)")
 

@@ -149,8 +149,8 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel
     """Loads an encoder or an encoder-decoder with all its pretrained weights.
 
     Raises:
-        ValueError: weights are missing or do not match the configuration, or a decoder is needed
-            and there is none.
+        ValueError: weights are missing or do not match the configuration, or a needed decoder
+            is missing.
     """
     is_t5, kind = config.model_type in _T5, config.model_type
     if decodes:

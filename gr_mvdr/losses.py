@@ -172,7 +172,7 @@ def _log_softmax(logits: Tensor, masked: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, usable: Tensor) -> Tensor:
-    """() mean of the usable entries; 0 if there are none."""
+    """() mean of the usable entries; 0 without usable entries."""
     return values.where(usable, 0.0).sum() / usable.sum().clamp(min=1)
 
 

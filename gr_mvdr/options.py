@@ -161,7 +161,7 @@ def check_parts(kind: str, configuration: Any) -> None:
 
 
 def _find_own(path: str) -> Any:
-    """Returns this library's class or function with this dotted path; None if there is none."""
+    """Returns this library's class or function with this dotted path; None if it does not exist."""
     module, _, name = path.rpartition(".")
     words = module.split(".")
     if words[0] not in ROOMS or not all(word.isidentifier() for word in words):

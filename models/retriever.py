@@ -58,7 +58,7 @@ from models.sentence_transformers import (
 if TYPE_CHECKING:
     import pandas
 
-DEPTH = 100  # `explain` looks for a document among so many
+DEPTH = 100  # `explain` looks for a document among this many results
 _SCORED = 64  # pairs scored at once
 _CONTEXT = 8  # tokens shown on either side of a nearest token
 

@@ -340,7 +340,7 @@ def place_comparison(
 
 
 def _find_others(comparison: Comparison, folder: Path) -> str:
-    """Names the runs of another comparison in a folder; "" if there is none, or it has our runs."""
+    """Names the runs of another comparison in a folder; "" without one, or if it has our runs."""
     if not (folder / RECORD).is_file():
         return ""
     try:

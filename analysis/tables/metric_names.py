@@ -40,7 +40,7 @@ class Metric:
         meaning: what it measures, in a sentence.
         label: its name in tables; "" = `name` with spaces.
         unit: "" = a share or a score.
-        better: the better direction; None if there is none.
+        better: the better direction; None if no direction is better.
         headline: whether summaries show it.
     """
 

@@ -63,7 +63,7 @@ def write_report(
     read = read_run(run, metrics)
     runs = [read, *(_read_peer(read, Path(peer)) for peer in peers)]
     systems = [one.system for one in runs]
-    labels = [  # runs of one system are told apart by their folders' names
+    labels = [  # runs of one system are labelled by their folders' names
         one.system if systems.count(one.system) == 1 else f"{one.system} ({one.path.name})"
         for one in runs
     ]

@@ -89,7 +89,7 @@ class Effectiveness:
     def winners(self) -> dict[str, str]:
         """Metric ("retrieve/mrr@10") → the system that is significantly better than every other.
 
-        A metric without such a system is missing. There is none if a system could not be tested.
+        A metric without such a system is missing, and so is every metric if a system is untested.
         """
         beaten = Counter(
             (row["metric"], row["first"] if row["difference"] > 0 else row["second"])

@@ -59,7 +59,7 @@ def find(folder: Path, *names: str) -> Path | None:
 
 
 def needed(folder: Path, *names: str) -> Path:
-    """The file that `find` returns; raises FileNotFoundError if there is none."""
+    """The file that `find` returns; raises FileNotFoundError if it returns None."""
     if (file := find(folder, *names)) is None:
         raise missing(folder, *names)
     return file

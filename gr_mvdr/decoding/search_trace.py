@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint, Hypotheses, Step, Successors
 
-_EXAMPLES = 10  # at most so many of the documents that a sequence names or can reach are listed
+_EXAMPLES = 10  # documents listed, at most, of those that a sequence names or can reach
 
 
 @dataclass(frozen=True)

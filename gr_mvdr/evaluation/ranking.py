@@ -206,7 +206,7 @@ def recall_of_exact(exact: Ranking, approximate: Ranking, first: int = 10) -> fl
         first: the depth to which both rankings are cut.
 
     Returns:
-        The mean over the queries of ``exact``; 0 if there are none.
+        The mean over the queries of ``exact``; 0 without queries.
     """
     pairs = [
         [{*ranking.documents(query)[:first]} for ranking in (exact, approximate)]

@@ -142,7 +142,7 @@ class Head(nn.Module):
         return 4 * (sum(x.numel() for x in own) + positions * self.numbers_per_position)
 
     def table_state(self) -> dict[str, Any] | None:
-        """The table's state for a checkpoint, besides parameters; None if there is none."""
+        """The table's state for a checkpoint, besides parameters; None if it has no state."""
         return None
 
     def renew_table(self, state: dict[str, Any] | None = None) -> None:
@@ -376,7 +376,7 @@ def real_places(mask: Tensor) -> Tensor:
 # pass computes it and the backward pass only scales it. Recomputing the logits instead
 # (`torch.utils.checkpoint`) lengthens a training step by a third or more.
 
-# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger tensor anew
+# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger tensor again
 # each time, page by page, which takes a third of the product's time.
 _CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
 
