@@ -6,7 +6,7 @@ follow the ACM's two-column page.
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -90,10 +90,15 @@ def turn_crowded_labels(figure: Figure) -> None:
     figure.set_figheight(figure.get_figheight() + needed)
 
 
-def legend_below(figure: Figure, columns: int) -> None:
-    """Draws one legend for all panels below the figure, with each label once."""
+def legend_below(figure: Figure, columns: int, headings: Sequence[str] = ()) -> None:
+    """Draws one legend for all panels below the figure, with each label once.
+
+    Args:
+        headings: labels that seaborn adds above the entries of each variable; they are left out.
+    """
     labelled = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
-    handles = list({label: handle for pairs in labelled for handle, label in pairs}.values())
+    entries = {label: handle for pairs in labelled for handle, label in pairs}
+    handles = [handle for label, handle in entries.items() if label not in headings]
     for axes in figure.axes:
         if legend := axes.get_legend():
             legend.remove()

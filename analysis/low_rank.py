@@ -281,7 +281,7 @@ def _bound(terms: dict[str, Tensor], decoder: DecoderPaths, layer: int) -> dict[
 
 NORMS = (
     "One column of marks for each head, at the norm of its own projections ‖W‖₁; medians over "
-    "pairs; ‖·‖ is the paper's √(‖·‖₁ ‖·‖_∞), darker marks are earlier layers. Marks are the "
+    "pairs; ‖·‖ is the paper's √(‖·‖₁ ‖·‖_∞), darker marks are later layers. Marks are the "
     "distance of A from the best matrix of equal rows, the bound 4γ²‖E‖₁ from the centred logits "
     "themselves, and the lemma's 4γ‖W‖₁. The dashed line is ‖W‖₁ alone, with which the paper "
     "compares. The further a head's marks are apart, the less the lemma says about it."
@@ -295,7 +295,8 @@ def norm_figure(table: DataFrame, title: str) -> Figure:
 
     figure = page_figure(title, PANEL_HEIGHT + 0.9)
     axes = figure.subplots()
-    marks = table.rename(columns=MARKS).melt(
+    named = table.assign(layer=[f"layer {layer}" for layer in table["layer"]])
+    marks = named.rename(columns=MARKS).melt(
         ["layer", "projection_norm"], [*MARKS.values()], "norm"
     )
     look = {"hue": "layer", "palette": "crest", "style": "norm"}
@@ -304,7 +305,7 @@ def norm_figure(table: DataFrame, title: str) -> Figure:
     axes.plot(norms, norms, linestyle="--", color="black", linewidth=1, label="‖W‖₁")
     axes.set(yscale="log", xlabel="‖W‖₁ of the head's projections", ylabel="norm (log scale)")
     axes.grid(axis="y")
-    legend_below(figure, 4)
+    legend_below(figure, 4, headings=["layer", "norm"])
     return figure
 
 
