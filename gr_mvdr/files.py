@@ -442,15 +442,23 @@ def verify(file: Path, expected: dict[str, int]) -> None:
             raise ValueError(f"{file}: is damaged, {numbers}: {rule}")
 
 
+_HEADER = 1 << 24  # largest number of characters of settings in a header; safetensors reads 100 MB
+
+
 def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> None:
     """Writes tensors and settings (plain values) as a safetensors file; see `new_file`.
 
     Creates the file's folder if it is missing.
     """
+    import torch
     from safetensors.torch import save_file
 
-    content = {"settings": settings, "crc32": _tensors_crc(tensors, settings)}
-    metadata = {"content": json.dumps(content, ensure_ascii=False)}  # one key: the order is random
+    crc = _tensors_crc(tensors, settings)
+    content = json.dumps({"settings": settings, "crc32": crc}, ensure_ascii=False)
+    metadata = {"content": content}  # one key: the order is random
+    if len(content) > _HEADER:  # such as the ids of millions of documents
+        large = torch.frombuffer(bytearray(content.encode()), dtype=torch.uint8)
+        tensors, metadata = {**tensors, "settings": large}, {}
     file.parent.mkdir(parents=True, exist_ok=True)
     with new_file(file) as partial:
         save_file({name: part.contiguous() for name, part in tensors.items()}, partial, metadata)
@@ -467,7 +475,8 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
         return _open_arrays(older)
     tensors, metadata = _open_safetensors(file)
     with reading(f"{file}: is damaged"):
-        content = json.loads(metadata["content"])
+        large = tensors.pop("settings", None)
+        content = json.loads(metadata["content"] if large is None else large.numpy().tobytes())
         settings, crc = content["settings"], content["crc32"]
     check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
     return tensors, settings

@@ -91,7 +91,10 @@ def test_temporary_folders_end_with_their_process(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_flipped_byte_of_a_file_of_tensors_is_found(tmp_path):
+@pytest.mark.parametrize("header", [2**24, 0])
+def test_every_flipped_byte_of_a_file_of_tensors_is_found(header, tmp_path, monkeypatch):
+    """Wherever its settings are."""
+    monkeypatch.setattr("gr_mvdr.files._HEADER", header)
     file, expected = tmp_path / "x/a.safetensors", torch.arange(20).to(torch.uint16)
     write_tensors(file, {"a": expected}, {"depth": 3})
     tensors, settings = open_tensors(file)
@@ -104,3 +107,10 @@ def test_every_flipped_byte_of_a_file_of_tensors_is_found(tmp_path):
     file.write_bytes(whole[:-1])
     with pytest.raises(ValueError, match="is cut short or damaged"):
         open_tensors(file)
+
+
+def test_settings_larger_than_a_header_come_back(tmp_path):
+    names = ["a" * 2**20] * 110  # safetensors refuses a header of more than 100 MB
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(1)}, {"document_ids": names})
+    tensors, settings = open_tensors(tmp_path / "a.safetensors")
+    assert set(tensors) == {"a"} and settings == {"document_ids": names}
