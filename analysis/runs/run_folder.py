@@ -115,7 +115,9 @@ class Run:
         flat = flatten(self.config)
         if callbacks := flat.get("trainer.callbacks"):
             flat["trainer.callbacks"] = [one for one in callbacks if not _only_watches(one)]
-        return _without_seed(flat, self.config.get("run"), UNMEASURED)
+        seed, folder = (self.config.get(key) for key in ("seed", "run"))
+        texts = _without_seed(flat, folder, UNMEASURED)
+        return {key: text.replace(f"seed{seed}", "seed") for key, text in texts.items()}
 
 
 def _without_seed(
@@ -127,8 +129,7 @@ def _without_seed(
     for key, value in flat.items():
         is_seed = key.split(".")[-1] == "seed" and value == seed
         if not (is_seed or key in left_out or key.split(".")[0] in left_out):
-            text = str(value).replace(str(folder), "") if folder else str(value)
-            texts[key] = text.replace(f"seed{seed}", "seed")
+            texts[key] = str(value).replace(str(folder), "") if folder else str(value)
     return texts
 
 
@@ -257,7 +258,8 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
 def find_other_seed(config: DictConfig) -> Path | None:
     """Finds a finished run beside the requested one whose configuration differs only in the seed.
 
-    Returns None if there is no such run, or if the requested run's own folder exists.
+    Returns None if there is no such run, or if the requested run's own folder exists. Files named
+    after the seed make another run: a pipeline over `…-seed1` ranks otherwise than over `…-seed2`.
     """
     run = Path(config.run)
     if run.exists() or not run.parent.is_dir():

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from analysis.runs.run_folder import (
     LOCK,
     claim_folder,
+    find_other_seed,
     find_run,
     open_run,
     read_run,
@@ -46,6 +47,15 @@ def finished(folder, **changed):
     metrics["analysis/exact_match/query_to_document/hard"] = 0.5
     write_json(folder / "run/metrics.json", metrics)
     return config
+
+
+def test_runs_of_other_seeds_are_the_same_unless_they_read_files_of_their_seed(tmp_path):
+    stages = [[{"run": f"outputs/mva-seed{seed}"}] for seed in (1, 2)]
+    finished(tmp_path, seed=1, data={"seed": 1}, model={"stages": stages[0]})
+    one, two = ({"run": str(tmp_path / "new"), "model": {"stages": of_seed}} for of_seed in stages)
+    wanted = configuration(tmp_path, seed=2, data={"seed": 2})
+    assert find_other_seed(OmegaConf.merge(wanted, one)) == tmp_path / "run"
+    assert find_other_seed(OmegaConf.merge(wanted, two)) is None
 
 
 @pytest.mark.parametrize("lost", ["rerank-xtr-dev.trec", "index"])
