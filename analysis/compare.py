@@ -20,7 +20,7 @@ import seaborn
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
-from pandas import DataFrame
+from pandas import Categorical, DataFrame
 
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, Gallery, GalleryEntry, styled
 from analysis.runs.publish import describe_run, find_group, publish_comparison
@@ -54,6 +54,7 @@ from analysis.tables.significance import (
     compare_effectiveness,
     tabulate_agreement,
 )
+from analysis.tokens import BIN_NAMES
 from analysis.viewer.cases import AlignedRun, embed_cases, open_runs
 
 FIGURES = "comparison_figures"
@@ -304,11 +305,9 @@ def draw_exact_match(table: DataFrame, title: str) -> Figure:
     look = _look(table) | {"style": "system", "markers": True, "dashes": False}
     panels = {"row": "measure", "col": "direction", "facet_kws": {"sharey": "row"}}
     size = {"height": PANEL_HEIGHT, "aspect": PAGE_WIDTH / 2 / PANEL_HEIGHT}
-    words = {
-        "idf": table["idf"].str.replace("_", "-"),
-        "direction": table["direction"].map(DIRECTIONS),
-    }
-    shown = table.assign(**words)
+    # Ordered by rarity: a docid system's document tokens have the rarest range alone.
+    idf = Categorical(table["idf"].str.replace("_", "-"), BIN_NAMES)
+    shown = table.assign(idf=idf, direction=table["direction"].map(DIRECTIONS))
     grid = seaborn.relplot(shown, kind="line", x="idf", y="value", **panels, **look, **size)
     grid.set_titles("{row_name}, {col_name}").set(ylim=(0, None))
     return _finish(grid.set_axis_labels("IDF of the aligning token", "exact match"), title)

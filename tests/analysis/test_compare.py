@@ -4,12 +4,14 @@ import re
 
 import pytest
 from omegaconf import OmegaConf
+from pandas import DataFrame
 
-from analysis.compare import compare
+from analysis.compare import compare, draw_exact_match
 from analysis.studies.sweep import CompareRuns
 from analysis.tables.comparison import compare_runs
 from analysis.tables.metric_names import Statistic
 from analysis.tables.rows import select, tabulate
+from analysis.tokens import BIN_NAMES
 from gr_mvdr.evaluation.ranking import Ranking
 
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
@@ -91,6 +93,17 @@ def test_all_files_are_written(sweep, tmp_path, capsys):
     assert '<td class="best">0.625</td>' in page
     assert "http" not in page and page.count('src="data:image/png;base64,') == 2
     assert (tmp_path / "out/comparison_figures/mrr.pdf").is_file()
+
+
+def test_idf_ranges_are_drawn_in_their_order():
+    """Docid tokens occur in no text: the first system has the rarest range alone."""
+    known = {"direction": "document_to_query", "measure": "hard", "value": 0.5}
+    places = [("DSI", BIN_NAMES[-1]), *(("T5-ColBERT", name) for name in BIN_NAMES)]
+    rows = [known | {"system": s, "idf": name.replace("-", "_")} for s, name in places]
+    (axes,) = draw_exact_match(DataFrame(rows), "x").axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == [*BIN_NAMES]
+    docids, texts = (line.get_xdata().tolist() for line in axes.lines[:2])
+    assert docids == [4] and texts == [0, 1, 2, 3, 4]
 
 
 def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(sweep):
