@@ -85,9 +85,12 @@ class Collection:
 
     def split_queries(self, split: str) -> Dataset:
         """The queries that have a judgement in a split, in the order of the queries' table."""
+        return self.queries.select(np.flatnonzero(self._are_judged(split)))
+
+    def _are_judged(self, split: str) -> np.ndarray:
+        """(queries,) bool, True = the query has a judgement in the split."""
         judged = arrow_column(self.qrels[split], "query_id")
-        chosen = pc.is_in(arrow_column(self.queries, "id"), value_set=judged)
-        return self.queries.select(np.flatnonzero(chosen.to_numpy()))
+        return pc.is_in(arrow_column(self.queries, "id"), value_set=judged).to_numpy()
 
     def group_queries(self, split: str, pattern: str | None) -> dict[str, str]:
         """Query id → the match of a regular expression in it (xtr Table 3: its relation).
@@ -130,12 +133,15 @@ class Collection:
             The number of queries that no split judges; for each of `splits`, the number of judged
             queries to which no document of the collection is relevant. Zeros are left out.
         """
-        judged = {query for table in self.qrels.values() for query in table["query_id"][:]}
-        found = {"in no split": sum(query not in judged for query in self.queries["id"][:])}
-        documents = set(self.documents["id"][:])
+        judged = np.zeros(len(self.queries), dtype=bool)
+        for split in self.qrels:
+            judged |= self._are_judged(split)
+        found = {"in no split": int((~judged).sum())}
+        documents = arrow_column(self.documents, "id")  # not a Python set: they may be millions
         for split in splits:
             table = self.qrels[split].to_pandas()
-            answers = (table["relevance"] > 0) & table["document_id"].isin(documents)
+            known = pc.is_in(arrow_column(self.qrels[split], "document_id"), value_set=documents)
+            answers = (table["relevance"] > 0) & known.to_numpy()
             answered = answers.groupby(table["query_id"]).any()
             found[f"{split}: none relevant"] = int((~answered).sum())
         return {name: count for name, count in found.items() if count}

@@ -40,6 +40,17 @@ def test_without_a_name_the_split_test_is_measured_or_dev_or_the_only_other():
         chosen("train", "2019", "2020")
 
 
+def test_queries_that_nothing_can_answer_are_counted():
+    judged = {
+        "train": [("a", "d0")],
+        "test": [("b", "d0", 0), ("c", "d9"), ("d", "d1"), ("d", "d9"), ("d", "d0", 0)],
+    }
+    collection = make_collection(["x", "y"], dict.fromkeys("abcdef", "x"), qrels=judged)
+    found = collection.unjudged(["train", "test"])
+    assert found == {"in no split": 2, "test: none relevant": 2}
+    assert make_collection(["x"], {}).unjudged([]) == {}
+
+
 # On disk
 
 DOCUMENTS = [("a", "", "x"), ("b", "B", "y z"), ("c", "C", "")]
