@@ -54,6 +54,8 @@ class PublishedWeights:
         """Returns the configuration values, by key, that the weights require."""
         named = {"system": Path(self.key.partition("=")[2]).name, "backbone.shape": None}
         named["backbone.name"] = str(self.folder.resolve())
+        if (config.get("backbone") or {}).get("from_encoder"):
+            named["backbone.from_encoder"] = None  # its decoder would be searched untrained
         return named | self.published
 
     def give(self, model: System, tokenizer: Any) -> str:

@@ -88,6 +88,13 @@ def test_weights_that_do_not_suit_the_model_are_named(run, pylate, encoder_decod
         assert "\n" not in str(raised.value)
 
 
+def test_an_encoder_is_not_searched_with_an_untrained_decoder(run, data, tmp_path):
+    encoder = save_family("bert", tmp_path / "bert", [row["text"] for row in rows(data)])
+    asked = ["model=genre", "backbone=from_encoder", "name=run", *NO_ANALYSIS]
+    with pytest.raises(ValueError, match="holds an encoder alone .*, a generative system must"):
+        run(encoder, *asked)
+
+
 def test_a_key_whose_whole_group_the_chosen_model_lacks_is_named_too():
     config = OmegaConf.create({"weights": "W", "model": {"dimension": 8}})
     take_settings(config, {"model.dimension": 6}, ["+model.dimension=8"])
