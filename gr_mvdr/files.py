@@ -491,7 +491,8 @@ def _open_arrays(folder: Path) -> "tuple[dict[str, Tensor], Any]":
         settings = read_json(folder / "arrays.json")["settings"]
         for file in folder.glob("*.npy"):
             check_file(file)
-            tensors[file.stem] = torch.from_numpy(np.load(file, allow_pickle=False))
+            # By memory map, copied where it is written to: torch has no read-only tensors.
+            tensors[file.stem] = torch.from_numpy(np.load(file, "c", allow_pickle=False))
     return tensors, settings
 
 
