@@ -6,6 +6,8 @@ import torch
 
 from analysis import alignment_store
 from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
+from analysis.run import extract_run
+from tests.analysis.viewer.tiny import make_multi_vector
 from tests.runs import write_store
 
 DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac", made_from="these weights")
@@ -196,3 +198,21 @@ def test_an_interrupted_call_continues_unless_something_changed(
         assert {*store[number].document_ids[0].tolist()} <= store.strings.keys()
     extract(made, pairs, order)
     assert explained == []
+
+
+def test_a_run_is_aligned_in_evaluation_mode_and_again_if_its_weights_change(tmp_path, tiny_data):
+    system, modes = make_multi_vector().train(), []
+    explain = system.explain
+
+    def watched(batch):
+        modes.append((system.training, torch.is_inference_mode_enabled()))
+        return explain(batch)
+
+    system.explain = watched
+    store = extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
+    assert len(store) == 7 and modes == [(False, True)] and system.training
+    extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
+    assert len(modes) == 1
+    torch.nn.init.ones_(next(system.parameters()))
+    extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
+    assert len(modes) == 2
