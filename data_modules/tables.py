@@ -105,7 +105,8 @@ def keep_folder(
             write_json(partial / manifest, content)
     with _damage_named(folder):
         content = read_json(folder / manifest)
-        for name, expected in content.get("files", {}).items():
+        # Earlier versions wrote a table's checksums without the key "files".
+        for name, expected in content.get("files", content).items():
             verify(folder / name, expected)
     return content
 
