@@ -18,6 +18,7 @@ from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts, show
 from gr_mvdr.progress import quiet_libraries
+from gr_mvdr.template import read_template
 from models.base import System, find_backbone
 from models.docid import Docid
 from models.finished_run import update_settings
@@ -105,7 +106,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Writes a tokeniser that appends the end token by default, as a pretrained one does."""
     tokenizer = copy.deepcopy(tokenizer)
     if not tokenizer("")["input_ids"]:
-        end = tokenizer.eos_token_id
+        end = read_template(tokenizer).stop  # BERT's has no end token but [SEP]
         word = tokenizer.convert_ids_to_tokens(end)
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single=f"$A {word}", pair=f"$A {word} $B {word}", special_tokens=[(word, end)]

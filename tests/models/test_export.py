@@ -1,15 +1,17 @@
 """Exported systems: what transformers, sentence-transformers and this library read back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import T5ForConditionalGeneration
 
 from gr_mvdr.heads.plain import real_places
-from gr_mvdr.tokenizers import load_tokenizer
+from gr_mvdr.template import read_template
+from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.beyond.query_generator import QueryGenerator
-from models.export import load_exported, write_system
+from models.export import load_exported, write_system, write_tokenizer
 from models.generative import target_states
 
 DOCIDS = "naive semantic-pawa titles-nci titles-np".split()
@@ -108,3 +110,13 @@ def test_a_query_generator_loads_back(tools, export, tmp_path):
     loaded = load_exported(export(asks)).double()
     assert torch.allclose(loaded.score(batch), asks.score(batch), atol=1e-6)
     assert len(list(loaded.generate(tools.named_documents()))) == 8  # with the folder's tokeniser
+
+
+def test_a_tokeniser_without_an_end_token_appends_its_separator(tmp_path):
+    """A BERT whose tokeniser adds no [CLS] and no [SEP] of its own."""
+    tokenizer = build_word_tokenizer(["a b"])
+    tokenizer.eos_token, tokenizer.sep_token = None, "</s>"
+    write_tokenizer(tokenizer, tmp_path)
+    written = load_tokenizer(tmp_path)
+    assert written("a b")["input_ids"] == [*tokenizer("a b")["input_ids"], tokenizer.sep_token_id]
+    assert read_template(written) == replace(read_template(tokenizer), pair=())
