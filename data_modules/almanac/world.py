@@ -6,6 +6,7 @@ numbers, kept as tables. The words are in names.toml, concepts.toml and wordings
 """
 
 import tomllib
+from array import array
 from collections import defaultdict
 from functools import cache, cached_property
 from hashlib import blake2b
@@ -180,8 +181,8 @@ def _titles() -> list[str]:
 class Order(NamedTuple):
     """A permutation of range(size): the place of each number, and the number at each place."""
 
-    places: list[int]
-    numbers: list[int]
+    places: array
+    numbers: array
 
 
 class World:
@@ -235,7 +236,8 @@ class World:
         if (name, size) not in self._orders:
             places = permutation(size, self.seed, name)
             numbers = sorted(range(size), key=places.__getitem__)
-            self._orders[name, size] = Order(places, numbers)
+            # Four bytes a number: a large world keeps dozens of orders.
+            self._orders[name, size] = Order(array("I", places), array("I", numbers))
         return self._orders[name, size]
 
     def target(self, name: str, source: int, sources: int, targets: int) -> int:
