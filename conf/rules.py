@@ -39,6 +39,7 @@ Group = dict
 Splits = Text | list[Text]
 Metric = Annotated[str, Rule(KNOWN, find_metric)]
 Devices = Annotated[str, Rule("numbers of devices such as 0,1", _counts_devices)]
+FromEncoder = Annotated[Group, Definition("gr_mvdr.from_encoder.make_encoder_decoder")]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
 PartWeights = Annotated[
     list[NonNegative],
@@ -109,9 +110,7 @@ RULES: dict[str, Any] = {
     "backbone.gradient_checkpointing": bool,
     "backbone.initialisation": Literal["random", "mimetic"],
     "backbone.latent": Rate,
-    "backbone.from_encoder": Group | None,
-    "backbone.from_encoder.layers": Size,
-    "backbone.from_encoder.cross_attention": Literal["copied", "random"],
+    "backbone.from_encoder": FromEncoder | None,
     "backbone.shape": Group | None,
     "backbone.shape.feed_forward_proj": Text,
     "backbone.shape.num_*": Size,
