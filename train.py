@@ -47,7 +47,7 @@ from gr_mvdr.ranks import join, leave, rank, rank_zero_first
 from models.base import System, find_backbone
 from models.finished_run import IDENTIFIERS, FinishedRun
 from models.results import count_of
-from models.training import CurveLogger, fit
+from models.training import CurveLogger, fit, save_tokenizer
 from models.weights import Weights, find_weights, save_weights
 
 register_resolvers()  # for callers that compose a configuration without the command line
@@ -136,8 +136,10 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         elif taken is not None:
             # The weights of another run are not copied, unless nothing is measured: then this run
             # exists only to be opened again.
-            if is_first and not (taken.is_run and data.test_splits):
-                save_weights(model, data.tokenizer, folder)
+            if is_first:
+                save_tokenizer(data.tokenizer, folder)  # doc2query's index reads it
+                if not (taken.is_run and data.test_splits):
+                    save_weights(model, folder)
             model.eval().to(trainer.strategy.root_device)
         start = time.perf_counter()
         if is_first or model.indexes_in_shards:

@@ -28,7 +28,7 @@ from models.sentence_transformers import (
     read_published,
     take_projection,
 )
-from models.training import CheckpointFile, save_tokenizer
+from models.training import CheckpointFile
 
 # The backbone's prefix in checkpoints of multi-vector systems, generative ones, cross-encoders.
 _BACKBONES = ("encoder.backbone.", "backbone.", "encoder.")
@@ -269,9 +269,8 @@ def find_weights(option: str, name: str | None) -> Weights | None:
     return RunWeights(option, folder)  # raises an error that says what is missing
 
 
-def save_weights(model: System, tokenizer: Any, run: Path) -> None:
+def save_weights(model: System, run: Path) -> None:
     """Saves the weights that a system reused as the checkpoint of a run without training."""
-    save_tokenizer(tokenizer, run)
     checkpoint = {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}
     model.on_save_checkpoint(checkpoint)
     CheckpointFile().save_checkpoint(checkpoint, run / CHECKPOINT)

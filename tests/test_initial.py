@@ -142,3 +142,11 @@ def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path,
         system, said = begin(f"model={model}", "data.n_documents=60", run=first.path)
         (ours,) = (v for name, v in system.state_dict().items() if name.endswith(f".{end}"))
         assert torch.equal(ours, found[f"backbone.{end}"]) and said.startswith("initial=")
+
+
+def test_a_query_generator_writes_queries_with_the_weights_of_a_run(tmp_path):
+    keys = [*KEYS, "model=query_generator", "model.n_queries=2"]
+    trained = train(small(tmp_path, *keys, "name=trained"))
+    again = train(small(tmp_path, *keys, f"weights={trained.path}", "name=again"))
+    assert not (again.path / "checkpoints").exists()
+    assert again.metrics["rerank/mrr@10"] == pytest.approx(trained.metrics["rerank/mrr@10"])
