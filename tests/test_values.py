@@ -40,7 +40,7 @@ rerank=[relevance] → rerank=[relevance]: must be a group of keys, each a group
 tokenizer.unit=letter → tokenizer.unit=letter: must be piece or word
 tokenizer.markers.query=5 → tokenizer.markers.query=5: must be text that is not empty or null
 backbone.dropout_rate=nan → backbone.dropout_rate=nan: must be a number ≥ 0 and < 1, or null
-backbone=from_encoder backbone.from_encoder.layers=0 → backbone.from_encoder.layers=0: must be a whole
+backbone=from_encoder backbone.from_encoder.layers=0 → backbone.from_encoder.layers=0: must be a
 backbone=from_encoder +backbone.from_encoder.depth=2 → backbone.from_encoder.depth=2: must be one of
 trainer.devices=[-1] → trainer.devices=[-1]: must be a whole number ≥ 1, auto or -1,
 +trainer.enable_checkpointing=false → trainer.enable_checkpointing=false: must be true, or no run
