@@ -488,9 +488,10 @@ def _open_arrays(folder: Path) -> "tuple[dict[str, Tensor], Any]":
 
     tensors = {}
     with reading(f"{folder}: is damaged"):
-        settings = read_json(folder / "arrays.json")["settings"]
-        for file in folder.glob("*.npy"):
-            check_file(file)
+        contents = read_json(folder / "arrays.json")
+        settings, files = contents["settings"], contents["files"]
+        for file in [folder / Path(name).name for name in files]:
+            verify(file, files[file.name])
             # By memory map, copied where it is written to: torch has no read-only tensors.
             tensors[file.stem] = torch.from_numpy(np.load(file, "c", allow_pickle=False))
     return tensors, settings

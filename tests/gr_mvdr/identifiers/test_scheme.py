@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from gr_mvdr.files import checksum
 from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
 
 IDS = ["a", "b", "c", "d", "e"]
@@ -43,8 +44,17 @@ def test_identifiers_of_an_earlier_version_are_read_as_they_are(tmp_path):
     lengths = [len(sequence) for sequence in SHARED.sequences]
     np.save(older / "starts.npy", np.cumsum([0, *lengths]))
     np.save(older / "tokens.npy", np.concatenate(SHARED.sequences).astype(np.int64))
-    (older / "arrays.json").write_text(json.dumps({"settings": {"document_ids": IDS}}))
+    files = {file.name: checksum(file) for file in older.iterdir()}
+    contents = {"settings": {"document_ids": IDS}, "files": files}
+    (older / "arrays.json").write_text(json.dumps(contents))
     assert Identifiers.load(tmp_path / "identifiers.safetensors", IDS) == SHARED
-    (older / "arrays.json").write_text("{}")
-    with pytest.raises(ValueError, match="identifiers: is damaged"):
+    for name in ("tokens.npy", "arrays.json"):
+        content = (older / name).read_bytes()
+        for damaged in (content[:-1], content[:-1] + b"x"):
+            (older / name).write_bytes(damaged)
+            with pytest.raises(ValueError, match="identifiers: is damaged"):
+                Identifiers.load(tmp_path / "identifiers.safetensors", IDS)
+        (older / name).write_bytes(content)
+    (older / "tokens.npy").unlink()
+    with pytest.raises(ValueError, match="identifiers: is damaged.*tokens.npy"):
         Identifiers.load(tmp_path / "identifiers.safetensors", IDS)
