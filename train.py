@@ -43,7 +43,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.files import check_finite, read_config, sha256, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build
-from gr_mvdr.ranks import join, leave, rank, rank_zero_first
+from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
 from models.base import System, find_backbone
 from models.finished_run import IDENTIFIERS, FinishedRun
 from models.results import count_of
@@ -239,5 +239,9 @@ def main(config: DictConfig) -> None:
     """Trains in as many processes as the configuration asks for."""
     if (processes := processes_to_start(config)) > 1:
         launch(processes, config.trainer)
-    else:
+        return
+    try:
         train(config)
+    except (ValueError, OSError, SystemExit):
+        disconnect()
+        raise

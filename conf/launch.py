@@ -22,12 +22,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def choose_precision() -> str:
-    """Returns bf16-mixed if the hardware multiplies in bf16, else 32-true: emulation is slow."""
+    """Returns bf16-mixed if the hardware multiplies matrices in bf16, else 32-true.
+
+    AVX-512's bf16 instructions do not count: products of a MiniLM take 1.6 times as long as in
+    fp32, with autocast around them 1.8 times (Intel Xeon without AMX).
+    """
     if torch.cuda.is_available():
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
     flags = Path("/proc/cpuinfo")
-    fast = flags.is_file() and any(f in flags.read_text() for f in ("avx512_bf16", "amx_bf16"))
-    return "bf16-mixed" if fast else "32-true"
+    return "bf16-mixed" if flags.is_file() and "amx_bf16" in flags.read_text() else "32-true"
 
 
 def processes_to_start(config: DictConfig) -> int:

@@ -48,9 +48,18 @@ def leave() -> None:
     """Ends the connection of `join` on every rank; from then on, each process works alone."""
     if world_size() > 1:
         wait()
-        distributed.destroy_process_group()
+        disconnect()
         for name in ("RANK", "WORLD_SIZE"):
             os.environ.pop(name, None)
+
+
+def disconnect() -> None:
+    """Closes this process's connection, without waiting for other ranks.
+
+    A process that exits with an open connection may be aborted by a thread of gloo.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def wait() -> None:
