@@ -94,20 +94,36 @@ class HardNegativesCrossEntropy(_Softened):
 @part("loss")
 @dataclass(frozen=True)
 class KLDistillation(_Softened):
-    """KL(teacher ‖ student) over the positive and the hard negatives of each query.
+    """T² · KL(teacher ‖ student) over the positive and the hard negatives of each query.
 
-    Both distributions are softmax(scores / temperature) over the documents that the teacher
-    scored; a query with fewer than two such documents is ignored.
+    The student's distribution is softmax(scores / T), the teacher's softmax(scores / its own
+    temperature), over the documents that the teacher scored. The result is a mean over queries; a
+    query with fewer than two such documents is ignored. T² keeps the size of the gradient as T
+    grows. With equal scores the loss equals `DistillKLDivLoss` and `MultiVectorDistillKLDivLoss`
+    of sentence-transformers; with `normalise`, PyLate's `Distillation`.
+
+    Args:
+        teacher_temperature: the teacher's temperature; None = T.
+        normalise: map the student's scores of a query to [0, 1], lowest to highest.
     """
+
+    teacher_temperature: Positive | None = None
+    normalise: bool = False
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
         student, teacher = _own_scores(relevance, batch, self), _teacher(batch, self)
         scored = teacher.isfinite()
         usable = scored.sum(1) > 1
         masked = ~(scored | ~usable[:, None])  # a row of −inf alone would have no softmax
-        expected = _log_softmax(teacher.nan_to_num() / self.temperature, masked)
+        if self.normalise:
+            low = student.masked_fill(masked, torch.inf).amin(1, keepdim=True)
+            high = student.masked_fill(masked, -torch.inf).amax(1, keepdim=True)
+            student = (student - low) / (high - low + 1e-8)
+        hardness = self.teacher_temperature or self.temperature
+        expected = _log_softmax(teacher.nan_to_num() / hardness, masked)
         predicted = _log_softmax(student / self.temperature, masked)
-        return _mean((expected.exp() * (expected - predicted)).sum(1), usable)
+        divergence = _mean((expected.exp() * (expected - predicted)).sum(1), usable)
+        return divergence * self.temperature**2
 
 
 @part("loss")
@@ -115,8 +131,9 @@ class KLDistillation(_Softened):
 class MarginMSE:
     """Mean squared difference of the student's and the teacher's margins.
 
-    A margin is the positive's score minus a hard negative's; margins without both of the teacher's
-    scores are ignored.
+    A margin is the positive's score minus a hard negative's, one for each hard negative; margins
+    without both of the teacher's scores are ignored. With equal scores the loss equals
+    `MarginMSELoss` and `MultiVectorMarginMSELoss` of sentence-transformers.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:

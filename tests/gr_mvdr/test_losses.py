@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.losses import (
     HardNegativesCrossEntropy,
@@ -15,6 +17,7 @@ from gr_mvdr.losses import (
     target_cross_entropy,
 )
 from gr_mvdr.options import build
+from gr_mvdr.relevance import relevance, similarity
 
 NAN = math.nan
 
@@ -115,8 +118,90 @@ def test_kl_distillation_by_hand():
     expected = 0.5 * math.log(2) + 0.25 * math.log(1 / 2)
     assert math.isclose(KLDistillation()(scores, batch).item(), expected, rel_tol=1e-5)
     assert KLDistillation()(torch.tensor([[3.0 + math.log(2)], [3.0], [3.0]]), batch) < 1e-6
-    hot = KLDistillation(temperature=1e3)(scores, batch)
-    assert 0 <= hot < 1e-6, "both distributions are almost flat"
+    # The differences of the scores are (ln 2, 0, −ln 2). Where both distributions are flat,
+    # T² KL tends to half their variance.
+    flat = KLDistillation(temperature=20.0)(scores, batch).item()
+    assert math.isclose(flat, math.log(2) ** 2 / 3, rel_tol=0.03)
+
+
+def scored_by_a_stub(ways=5, size=4):
+    """Token vectors of queries and of each query's documents, their MaxSim, and a teacher's scores.
+
+    The batch's documents are the positives, then the negatives of query 0, of query 1, …
+    """
+    queries = F.normalize(drawn(size, 6, 8), dim=-1)
+    documents = F.normalize(drawn(size, ways, 9, 8, seed=1), dim=-1)
+    masks = torch.arange(6) < torch.tensor([[6], [3], [5], [4]]), drawn(size, ways, 9, seed=2) > -1
+    every = torch.cat([documents[:, 0], documents[:, 1:].flatten(0, 1)])
+    real = torch.cat([masks[1][:, 0], masks[1][:, 1:].flatten(0, 1)])
+    similarities = similarity(every[:, None], queries)
+    maxima = MaxSim()(similarities, real[:, None], masks[0])
+    negatives = size + torch.arange(size * (ways - 1)).view(size, -1)
+    teacher = 3 * drawn(size, ways, seed=3)
+    further = dict(negatives=negatives.tolist(), teacher=teacher.tolist())
+    batch = in_batch(range(len(every)), size, **further)
+    texts = [{"input_ids": queries, "attention_mask": masks[0]}]
+    for way in range(ways):
+        texts.append({"input_ids": documents[:, way], "attention_mask": masks[1][:, way]})
+    return relevance(similarities, maxima), batch, texts, teacher
+
+
+class Stub(torch.nn.Module):
+    """An encoder whose token vectors are its input."""
+
+    def forward(self, features, **_):
+        return features | {"token_embeddings": features["input_ids"]}
+
+
+def test_distillation_equals_that_of_sentence_transformers():
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers.multi_vector_encoder import losses as multi_vector
+    from sentence_transformers.sentence_transformer import losses as single_vector
+
+    scores, batch, texts, teacher = scored_by_a_stub()
+    theirs = multi_vector.MultiVectorMarginMSELoss(Stub())(texts, teacher)
+    torch.testing.assert_close(MarginMSE()(scores, batch), theirs, rtol=1e-6, atol=1e-6)
+    for own, other in [(1.0, None), (0.5, None), (2.0, None), (0.25, 1.5)]:
+        options = dict(temperature=own, teacher_temperature=other)
+        theirs = multi_vector.MultiVectorDistillKLDivLoss(Stub(), **options)(texts, teacher)
+        ours = KLDistillation(**options)(scores, batch)
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+    # One vector a text: the score is a product of vectors.
+    vectors = [drawn(4, 8, seed=seed) for seed in range(6)]
+    documents = torch.cat([vectors[1], torch.stack(vectors[2:], 1).flatten(0, 1)])
+    products = documents @ vectors[0].T
+    theirs = single_vector.MarginMSELoss(None).compute_loss_from_embeddings(vectors, teacher)
+    torch.testing.assert_close(MarginMSE()(products, batch), theirs, rtol=1e-6, atol=1e-6)
+    for options in (dict(temperature=0.5), dict(temperature=2.0, teacher_temperature=0.7)):
+        loss = single_vector.DistillKLDivLoss(None, **options)
+        theirs = loss.compute_loss_from_embeddings(vectors, teacher)
+        ours = KLDistillation(**options)(products, batch)
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_normalised_scores_span_0_to_1_over_what_the_teacher_scored():
+    scores, batch, *_ = scored_by_a_stub()
+    own = torch.stack([scores[[query, *batch.negatives[query]], query] for query in range(4)])
+    spans = own.amax(1, keepdim=True) - own.amin(1, keepdim=True)
+    mapped = (own - own.amin(1, keepdim=True)) / spans
+    expected = F.kl_div(
+        mapped.log_softmax(1), batch.teacher.log_softmax(1), reduction="batchmean", log_target=True
+    )
+    assert torch.isclose(KLDistillation(normalise=True)(scores, batch), expected, rtol=1e-6)
+    # Without the best document's score by the teacher, the second best is mapped to 1.
+    best = own[0].argmax()
+    teacher = batch.teacher.clone()
+    teacher[0, best] = NAN
+    changed = KLDistillation(normalise=True)(10 * scores + 3, replace(batch, teacher=teacher))
+    kept = torch.arange(5) != best
+    mapped = (own[0, kept] - own[0, kept].min()) / (own[0, kept].max() - own[0, kept].min())
+    goal = teacher[0, kept].log_softmax(0)
+    first = F.kl_div(mapped.log_softmax(0), goal, reduction="sum", log_target=True)
+    rest = KLDistillation(normalise=True)(
+        scores, replace(batch, teacher=teacher.index_fill(0, torch.tensor([0]), NAN))
+    )
+    assert torch.isclose(changed, (first + 3 * rest) / 4, rtol=1e-5)
 
 
 def test_margins_by_hand():
