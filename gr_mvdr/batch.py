@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_PADDED_TOKENS = 16_384  # encoded at once, padding included
+_PADDED_TOKENS = 4_096  # encoded at once, padding included; more are slower on a CPU
 
 
 @dataclass

@@ -79,6 +79,8 @@ class TokenEncoder(nn.Module):
         else:
             rule = "needs projections=attention, the sides' states have other widths"
             raise ValueError(f"model.pooling=Temporal: {rule}")
+        if backbone["name"] is not None:
+            self._keep_similarities()
         self.salience = nn.ModuleDict(
             {s: build("salience", salience[s], dimension) for s in SIDES if s in salience}
         )
@@ -90,6 +92,20 @@ class TokenEncoder(nn.Module):
             if _has(salient, FrequencySalience) and not counts:
                 rule = f"needs model.pooling.{side}=all_tokens: it counts tokens"
                 raise ValueError(f"model.salience.{side}=FrequencySalience: {rule}")
+
+    def _keep_similarities(self) -> None:
+        """Starts all projections as one orthogonal matrix, which nearly keeps the inner products.
+
+        Pretrained states match equal words before any training; random matrices keep less of it.
+        """
+        matrices = [
+            part.weight for parts in (self.values, self.keys or {}) for part in parts.values()
+        ]
+        first = nn.init.orthogonal_(matrices[0])
+        with torch.no_grad():
+            for weight in matrices:
+                if weight.shape == first.shape:
+                    weight.copy_(first)
 
     def forward(
         self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
