@@ -1,8 +1,10 @@
-"""Published multi-vector checkpoints, read and written by sentence-transformers ≥ 6.
+"""Published dense checkpoints, read and written by sentence-transformers ≥ 6.
 
 Its `MultiVectorEncoder` reads its own folders, PyLate's and Stanford ColBERT's. All hold one kind
 of system: an encoder, a linear projection of its states, unit vectors, MaxSim (gr_as_mvdr Eq. 21).
-`read_published` extracts its options and projection.
+Its `SentenceTransformer` pools the states first. The mean and the projection commute, so that a
+single vector is the mean of projected token vectors: A_ij = 1/(MN), or 1 at (first, first).
+`read_published` extracts options and projection of both.
 
 The library imports the classes that modules.json names, and passes on options that let
 transformers run code. `check_folder` first compares both with a list (docs/design.md).
@@ -28,7 +30,7 @@ from gr_mvdr.files import (
     is_on_hub,
     read_json,
 )
-from gr_mvdr.options import show
+from gr_mvdr.options import TARGET, show
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import TextTemplate, read_template
@@ -40,12 +42,21 @@ from models.multi_vector import MultiVector
 # Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
 SIMILARITIES = {"none": "maxsim", "query_tokens": "meanmaxsim", "alignment": "meanmaxsim"}
 _NORMALISERS = {"maxsim": "none", "meanmaxsim": "query_tokens"}
+# How a text becomes a single vector: the library's name → the part.
+POOLINGS: dict[str, dict[str, Any]] = {
+    "mean": {TARGET: "gr_mvdr.pooling.MeanTokens"},
+    "cls": {TARGET: "gr_mvdr.pooling.FirstTokens", "k": 1},
+}
 _CLASSES = {  # that modules.json may name: of release 6, of earlier ones, of PyLate
     "sentence_transformers.base.modules.transformer.Transformer",
     "sentence_transformers.base.modules.dense.Dense",
     "sentence_transformers.base.modules.normalize.Normalize",
     "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-    *(f"sentence_transformers.models.{name}" for name in ("Transformer", "Dense", "Normalize")),
+    "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    *(
+        f"sentence_transformers.models.{name}"
+        for name in ("Transformer", "Pooling", "Dense", "Normalize")
+    ),
     "pylate.models.Dense.Dense",
 }
 _ENCODER_OPTIONS = {  # of sentence_bert_config.json
@@ -54,7 +65,7 @@ _ENCODER_OPTIONS = {  # of sentence_bert_config.json
 }
 _IDENTITIES = ("torch.nn.modules.linear.Identity", "torch.nn.Identity")
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-_TOKENS = "token_embeddings"
+_TOKENS, _TEXTS = "token_embeddings", "sentence_embedding"
 _DATA = ("*.json", "*.txt", "*.model", "*.metadata")  # tokenisers and settings
 # As `gr_mvdr.backbones` loads weights: no attention kernel that config.json names, no pickles.
 _WEIGHTS = {"attn_implementation": "eager", "weights_only": True}
@@ -103,8 +114,8 @@ def import_library() -> Any:
         import sentence_transformers
     except ImportError:
         raise ValueError(
-            "sentence-transformers ≥ 6 is missing, which reads and writes published multi-vector "
-            "models: pip install 'gr-mvdr[export]'"
+            "sentence-transformers ≥ 6 is missing, which reads and writes published dense models: "
+            "pip install 'gr-mvdr[export]'"
         ) from None
     return sentence_transformers
 
@@ -118,6 +129,7 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
 
     Returns:
         The settings (`conf/multi_vector.yaml`), and (dimension, hidden size) fp32, without bias.
+        `model.pooling` is {} for a multi-vector system.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -125,16 +137,18 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
             holds another kind of model, or one that this library cannot express.
     """
     library = import_library()
-    check_folder(folder)
+    load = getattr(library, check_folder(folder))
     try:
-        model = library.MultiVectorEncoder(
-            str(folder), device="cpu", local_files_only=True, model_kwargs=dict(_WEIGHTS)
-        )
+        model = load(str(folder), device="cpu", local_files_only=True, model_kwargs=dict(_WEIGHTS))
     except Exception as error:  # of many kinds, a multi-line one of torch's among them
         cause = describe_error(error)
         raise ValueError(f"{folder}: sentence-transformers cannot read it: {cause}") from None
     encoder, *parts = model
-    for problem, holds in _find_problems(encoder, parts).items():
+    pooling = next((part for part in parts if type(part).__name__ == "Pooling"), None)
+    problems = _find_problems(encoder, parts, _TEXTS if pooling else _TOKENS)
+    if pooling:
+        problems |= _find_pooling_problems(model, pooling)
+    for problem, holds in problems.items():
         if holds:
             raise ValueError(f"{folder}: has {problem}, which this library cannot express")
     template, prefix_space = _read_template(folder, model, parts)
@@ -151,17 +165,30 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
         "query_length": query_length,
         "document_length": encoder.document_length or longest,
         "model.dimension": len(projection),
+    }
+    if pooling:
+        unit = type(parts[-1]).__name__ == "Normalize" or str(model.similarity_fn_name) == "cosine"
+        return settings | {
+            "model.pooling": dict.fromkeys(SIDES, POOLINGS[pooling.pooling_mode]),
+            "model.alignment": {TARGET: "gr_mvdr.alignment.FirstToken"},
+            "model.projections": "shared" if unit else "unnormalised",
+        }, projection
+    return settings | {
+        "model.pooling": {},
+        "model.alignment": {TARGET: "gr_mvdr.alignment.MaxSim"},
         "model.normaliser": _NORMALISERS[str(model.similarity_fn_name)],
         "model.attend_expansion": bool(expansion and expansion["attend"]),
         "model.expansion_length": expansion["length"] if expansion else None,
-    }
-    return settings, projection
+    }, projection
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> str:
     """Raises ValueError unless reading the folder runs nothing but the classes listed above.
 
     It also ensures that the library does not initialise missing weights at random.
+
+    Returns:
+        The library's class that reads the folder.
     """
     check_files(folder)
     read_backbone_config(str(folder), None)
@@ -174,26 +201,33 @@ def check_folder(folder: Path) -> None:
     file, settings = folder / "modules.json", folder / "config_sentence_transformers.json"
     if not file.exists():
         _check(folder, "architectures", None, is_published(folder), "[HF_ColBERT]")
-        return
+        return "MultiVectorEncoder"
     kinds = [_check_part(folder, number, part) for number, part in enumerate(read_json(file, list))]
     kind = read_json(settings).get("model_type") if settings.is_file() else None
+    if "Pooling" in kinds:
+        known = kind in ("SentenceTransformer", None)  # earlier releases write none
+        _check(settings, "model_type", kind, known, "SentenceTransformer, as there is a Pooling")
+        return "SentenceTransformer"
+    _check(file, "type", "SentenceTransformer", kind != "SentenceTransformer", "with a Pooling")
     known = kind in ("MultiVectorEncoder", "ColBERT") or (kind is None and "Dense" in kinds)
     _check(settings, "model_type", kind, known, "MultiVectorEncoder, or PyLate's ColBERT")
+    return "MultiVectorEncoder"
 
 
 def _check_part(folder: Path, number: int, part: Any) -> str:
     """Checks one part of modules.json; returns its kind."""
     file = folder / "modules.json"
     name, path = (part.get(key) if isinstance(part, dict) else None for key in ("type", "path"))
-    _check(file, f"[{number}].type", name, name in _CLASSES, "a class of a multi-vector model")
+    _check(file, f"[{number}].type", name, name in _CLASSES, "a class of a dense model")
     kind = name.rpartition(".")[2]
     place = "" if kind == "Transformer" else f"{number}_{kind}"
     _check(file, f"[{number}].path", path, path == place, repr(place))
-    if kind == "Dense":
+    if kind in ("Dense", "Pooling"):
         check_files(folder / path)
         config = folder / path / "config.json"
         activation = read_json(config).get("activation_function")
-        _check(config, "activation_function", activation, activation in _IDENTITIES, "Identity")
+        linear = kind == "Pooling" or activation in _IDENTITIES
+        _check(config, "activation_function", activation, linear, "Identity")
     return kind
 
 
@@ -202,23 +236,42 @@ def _check(file: Path, key: str, value: Any, holds: bool, rule: str) -> None:
         raise ValueError(f"{file}: {key}={show(value)}: must be {rule}")
 
 
-def _find_problems(encoder: Any, parts: list[Any]) -> dict[str, bool]:
-    """Returns feature → whether a `MultiVectorEncoder` has it; this library supports none."""
+def _find_problems(encoder: Any, parts: list[Any], vectors: str) -> dict[str, bool]:
+    """Returns feature → whether a model has it; this library supports none.
+
+    Args:
+        vectors: the library's name of the vectors that are projected.
+    """
     every = [(type(part).__name__, part) for part in parts]
     order = [kind for kind, _ in every if kind != "MultiVectorMask"]
     dense = [part for kind, part in every if kind == "Dense"]
+    whole = ["Pooling"] * (vectors == _TEXTS) + ["Dense"] * len(dense) + ["Normalize"]
     masks = [part for kind, part in every if kind == "MultiVectorMask"]
-    tokens = {(part.module_input_name, part.module_output_name) for part in dense}
+    # A single vector may have any length: the similarity then says whether that counts.
+    orders = (whole, whole[:-1]) if vectors == _TEXTS else (whole,)
+    names = {(part.module_input_name, part.module_output_name) for part in dense}
     return {
-        "no Normalize after its projection": order != ["Dense"] * len(dense) + ["Normalize"],
+        f"other modules than {', '.join(whole)}": order not in orders,
         "a projection with a bias": any(part.linear.bias is not None for part in dense),
-        "a projection of other than token vectors": bool(tokens - {(_TOKENS, _TOKENS)}),
+        f"a projection of other than {vectors}": bool(names - {(vectors, vectors)}),
         "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
         "a query expansion without MultiVectorMask": bool(encoder.query_expansion and not masks),
         "an allow-list of tokens": any(mask.keep_only_token_ids is not None for mask in masks),
         "a skip list of queries": any(
             mask.skiplist_words and mask.skiplist_tasks != ["document"] for mask in masks
         ),
+    }
+
+
+def _find_pooling_problems(model: Any, pooling: Any) -> dict[str, bool]:
+    """Returns the same of what only a `SentenceTransformer` has."""
+    similarity, mode = str(model.similarity_fn_name), pooling.pooling_mode
+    prompted = any(model.prompts.get(side) for side in SIDES)
+    return {
+        f"the pooling {show(mode)}": mode not in POOLINGS,
+        "a prompt that is not pooled": prompted and not pooling.include_prompt,
+        f"the similarity {similarity}": similarity not in ("cosine", "dot"),
+        "vectors that are cut": model.truncate_dim is not None,
     }
 
 
@@ -296,7 +349,6 @@ def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector
     backbone = {name: value for (group, name), value in named.items() if group == "backbone"}
     system = MultiVector(
         {**backbone, "dropout_rate": None, "attention": "sdpa"},
-        alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
         loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
         search={"mode": "exact"},
         optimizer={"learning_rate": 1e-5, "weight_decay": 0.01, "schedule": "constant"},
@@ -336,6 +388,7 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "keys apart from values": encoder.keys is not None,
         "salience": len(encoder.salience) > 0,
         "pooling": any(type(part) is not AllTokens for part in encoder.pooling.values()),
+        "vectors of any length": not encoder.unit,
         "an expansion without a token": (expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
     }

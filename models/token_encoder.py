@@ -14,7 +14,7 @@ from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_vectors import SIDES, Side, TokenVectors
 
-Projections = Literal["shared", "attention"]
+Projections = Literal["shared", "unnormalised", "attention"]
 # The description of a part for each side; None = no part.
 Sides = dict[Side, dict[str, Any] | None]
 
@@ -22,9 +22,10 @@ Sides = dict[Side, dict[str, Any] | None]
 class TokenEncoder(nn.Module):
     """Texts to token vectors: encoder, pooling, projection, salience (gr_as_mvdr §3, aligner §3.2).
 
-    Projections "shared" use one matrix for both sides and give unit vectors (ColBERT). Projections
-    "attention" use matrices for the keys and the values of each side and give vectors of any length
-    (mva §2.1).
+    Projections "shared" use one matrix for both sides and give unit vectors (ColBERT);
+    "unnormalised" is the same with vectors of any length, as for a dot product of single vectors.
+    "attention" uses matrices for the keys and the values of each side and gives vectors of any
+    length (mva §2.1).
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class TokenEncoder(nn.Module):
             raise ValueError(f"model.heads={heads}: must divide model.dimension={dimension}")
         if heads > 1 and salience:
             raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
-        self.heads, self.dimension = heads, dimension
+        self.heads, self.dimension, self.unit = heads, dimension, projections == "shared"
         self.backbone = load_backbone(**backbone)
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size
@@ -131,11 +132,10 @@ class TokenEncoder(nn.Module):
             skipped = torch.tensor(self.template.skip, device=ids.device)
             mask = mask & ~torch.isin(ids, skipped)
         real = mask.unsqueeze(-1)
-        vectors = at_least_float32(self.values[side](states))
-        if self.keys is None:
-            vectors, keys = pooling.unit(vectors, mask) * real, None
-        else:
-            vectors, keys = vectors * real, at_least_float32(self.keys[side](states)) * real
+        vectors, keys = at_least_float32(self.values[side](states)), None
+        vectors = (pooling.unit(vectors, mask) if self.unit else vectors) * real
+        if self.keys is not None:
+            keys = at_least_float32(self.keys[side](states)) * real
             if side == "query":
                 keys = keys / math.sqrt(keys.shape[-1] / self.heads)
         salience = None

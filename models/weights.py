@@ -1,6 +1,6 @@
 """Reuse of trained weights: `weights=`, which replaces training, and `initial=`, which starts it.
 
-`weights=` names a finished run, a published multi-vector checkpoint, or an encoder-decoder of
+`weights=` names a finished run, a published dense checkpoint, or an encoder or encoder-decoder of
 transformers. `initial=` names a finished run of any system with the same backbone, from whose
 weights training starts.
 """
@@ -22,7 +22,9 @@ from models.base import System, Table, find_backbone
 from models.docid import SAVED
 from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
 from models.generative import GenerativeSystem
+from models.multi_vector import MultiVector
 from models.sentence_transformers import (
+    POOLINGS,
     find_folder,
     is_published,
     read_published,
@@ -35,7 +37,11 @@ _BACKBONES = ("encoder.backbone.", "backbone.", "encoder.")
 
 
 class PublishedWeights:
-    """A published multi-vector checkpoint or encoder-decoder, loaded through `backbone.name`.
+    """A published dense checkpoint, encoder or encoder-decoder, loaded through `backbone.name`.
+
+    A dense system reads its token vectors from the encoder's states by the published projection,
+    or by the identity if there is none. How they are pooled and aligned is the system's own choice,
+    except that a single vector must be the published one.
 
     Attributes:
         key: the user's key and value, "weights=NAME", which errors name.
@@ -51,15 +57,35 @@ class PublishedWeights:
                 self.published, self.projection = read_published(folder)
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the configuration values, by key, that the weights require."""
+        """Returns the configuration values, by key, that the weights require.
+
+        Raises:
+            ValueError: the system has a single vector for a text, and the weights have another.
+        """
+        published, model = dict(self.published), config["model"]
+        published.pop("model.alignment", None)
+        projections = published.pop("model.projections", None)
+        pooling = published.pop("model.pooling", {})
+        dense = "projections" in model
+        for side, own in (model["pooling"] if dense else {}).items():
+            if own not in POOLINGS.values():
+                continue
+            if own != pooling.get(side):
+                known = f"{pooling[side][TARGET]}, the published one, or " if pooling else ""
+                raise ValueError(
+                    f"{self.key}: model.pooling.{side}={own[TARGET]}: must be {known}AllTokens"
+                )
+            published["model.projections"] = projections
         named = {"system": Path(self.key.partition("=")[2]).name, "backbone.shape": None}
         named["backbone.name"] = str(self.folder.resolve())
         if (config.get("backbone") or {}).get("from_encoder"):
             named["backbone.from_encoder"] = None  # its decoder would be searched untrained
-        return named | self.published
+        if self.projection is None and dense:
+            named["model.dimension"] = self._config.hidden_size
+        return named | published
 
     def give(self, model: System, tokenizer: Any) -> str:
-        """Copies the projection into a system, or checks that it learns only its backbone.
+        """Gives a dense system its projection; checks that another learns its backbone alone.
 
         Returns:
             "", since there is nothing to report.
@@ -67,18 +93,18 @@ class PublishedWeights:
         Raises:
             ValueError: the system learns parameters that the weights lack.
         """
-        if self.projection is not None:
+        if isinstance(model, MultiVector):
+            states = torch.eye(self._config.hidden_size)
             with reading(self.key):
-                take_projection(model, self.projection)
+                take_projection(model, states if self.projection is None else self.projection)
             return ""
         if model.paradigm != "generative":
             raise ValueError(
-                f"{self.key}: must have a projection to be taken over by a dense system, "
-                "which trains from backbone.name"
+                f"{self.key}: must be taken over by a multi-vector or a generative system, "
+                "this one trains from backbone.name"
             )
         learned = [n for n, _ in model.named_parameters() if not n.startswith("backbone.")]
-        rows = AutoConfig.from_pretrained(self.folder, trust_remote_code=False).vocab_size
-        if model.backbone.config.vocab_size > rows:
+        if model.backbone.config.vocab_size > self._config.vocab_size:
             learned.append("tokens of its identifiers")
         if learned:
             raise ValueError(
@@ -86,6 +112,10 @@ class PublishedWeights:
                 "backbone.name"
             )
         return ""
+
+    @property
+    def _config(self) -> Any:
+        return AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
 
 
 class RunWeights:

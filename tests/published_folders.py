@@ -101,6 +101,21 @@ def make_pylate(folder):
     return "[Q] ", "[D] "
 
 
+def make_single(folder):
+    """The layout of sentence-transformers 2: unit vectors, each the mean of a text's tokens."""
+    make_bert(folder, ())
+    kinds = ["Transformer", "Pooling", "Normalize"]
+    parts = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    for number, part in enumerate(parts):
+        path = f"{number}_{kinds[number]}" if number else ""
+        part |= {"idx": number, "name": str(number), "path": path}
+    mean = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    write_json(folder / "modules.json", parts)
+    write_json(folder / "config_sentence_transformers.json", {"__version__": {}})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": False})
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 16, **mean})
+
+
 def make_stanford(folder, file="model.safetensors"):
     """colbert-ai's layout: the projection is among the encoder's weights."""
     make_bert(folder)

@@ -3,13 +3,15 @@
 import json
 
 import pytest
+import torch
+import torch.nn.functional as F
 from omegaconf import OmegaConf
 
 from conf.composition import take_settings
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
 from tests.families import save_family
-from tests.published_folders import make_pylate
+from tests.published_folders import make_pylate, make_single
 from tests.runs import NO_ANALYSIS, beir
 from train import train
 
@@ -70,16 +72,62 @@ def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
 
 
 @pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("published") / "tiny-sentence-encoder"
+    make_single(folder)
+    return folder
+
+
+def test_single_vectors_are_run_as_they_are_and_by_maxsim_over_the_states(run, data, single):
+    library = pytest.importorskip("sentence_transformers")
+    model = library.SentenceTransformer(str(single), device="cpu")
+    texts = {row["_id"]: f"{row['title']} | {row['text']}" for row in rows(data)}
+    states = {  # of the tokens of all documents
+        name: F.normalize(model.encode(text, output_value="token_embeddings"), dim=-1)
+        for name, text in texts.items()
+    }
+    one = run(single, "model=sentence_t5", "name=one", "analysis=none", "analysis.pairs=4")
+    every = run(single, "model=t5_colbert", "name=every", *NO_ANALYSIS)
+    assert one.config["document_length"] == 11 and every.config["model"]["dimension"] == 16
+    vectors = dict(zip(texts, model.encode([*texts.values()], convert_to_tensor=True), strict=True))
+    alone = Retriever.load(single)
+    alone.index(rows(data))
+    for query in Retriever.load(one).data.test_queries("test"):
+        asked = model.encode(query["text"], convert_to_tensor=True)
+        tokens = F.normalize(model.encode(query["text"], output_value="token_embeddings"), dim=-1)
+        expected = {name: float(vector @ asked) for name, vector in vectors.items()}
+        maxsim = {n: float((rows @ tokens.T).amax(0).sum()) for n, rows in states.items()}
+        for found, scores in ((one, expected), (every, maxsim)):
+            ranking = Ranking.read(found.path / "retrieve.trec").scores(query["id"])
+            assert ranking and ranking == {n: pytest.approx(scores[n], abs=1e-4) for n in ranking}
+        hits = alone.search(query["text"], k=12)
+        assert {h.id: h.score for h in hits} == {
+            h.id: pytest.approx(expected[h.id], abs=1e-4) for h in hits
+        }
+    pair = alone.align("pear?", "pear plum")
+    assert torch.allclose(pair.alignment, torch.tensor(1 / pair.alignment[0, 0].numel()))
+    assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
 def encoder_decoder(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("t5") / "tiny-t5"
     return save_family("t5", folder, [row["text"] for row in rows(data)])
 
 
-def test_weights_that_do_not_suit_the_model_are_named(run, pylate, encoder_decoder, tmp_path):
+def test_weights_that_do_not_suit_the_model_are_named(
+    run, pylate, single, encoder_decoder, tmp_path
+):
+    mean, first = (rf"pooling.query=.*{name}Tokens: must be" for name in ("Mean", "First"))
     for weights, model, message in (
         (pylate, "genre", r"weights=.*: has model.dimension=6, the chosen model has not"),
         (pylate, "aligner", r"weights=.*: must be taken over by a model that learns an encoder"),
-        (encoder_decoder, "t5_colbert", r"weights=.*: must have a projection"),
+        (pylate, "dpr", rf"weights=.*: .*{first} AllTokens$"),
+        (single, "dpr", rf"weights=.*: .*{first} gr_mvdr.pooling.MeanTokens, the published"),
+        (single, "mva", r"weights=.*: must be taken over by a model that learns an encoder"),
+        (single, "cross_encoder", r"weights=.*: has model.dimension=16, the chosen model has not"),
+        (encoder_decoder, "sentence_t5", rf"weights=.*: .*{mean} AllTokens$"),
+        (encoder_decoder, "cross_encoder", r"weights=.*: must be taken over by a multi-vector or"),
         (encoder_decoder, "dsi_atomic", r"weights=.*: must hold all that .* learns, tokens of its"),
         (tmp_path / "nowhere", "t5_colbert", r"weights=.*nowhere: no such run folder"),
     ):

@@ -16,6 +16,7 @@ from tests.published_folders import (
     make_bert,
     make_modern_bert,
     make_pylate,
+    make_single,
     make_stanford,
     write_json,
 )
@@ -131,6 +132,51 @@ def test_the_layouts_of_pylate_and_colbert_ai_have_their_scores(tmp_path, layout
         assert torch.allclose(our_scores(folder, together)[0], expected, atol=1e-5)
 
 
+def save_single(folder, encoder, pooling, dense=(), unit=True, similarity="cosine", prompts=None):
+    """A folder of a `SentenceTransformer`, as the installed release saves it."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    torch.manual_seed(4)
+    linear = dict(bias=False, activation_function=torch.nn.Identity())
+    layers = [Dense(*size[:2], **linear, use_residual=len(size) > 2) for size in dense]
+    parts = [Transformer(encoder), Pooling(16, pooling), *layers, *([Normalize()] if unit else [])]
+    names = dict(prompts=prompts, similarity_fn_name=similarity, device="cpu")
+    library.SentenceTransformer(modules=parts, **names).float().save(str(folder))
+
+
+PROJECTED = ((16, 16, "residual"), (16, 6))
+SINGLE = {
+    "mean": (make_bert, dict(pooling="mean", prompts={"query": "w1 w2: ", "document": ""})),
+    "mean, projected": (make_modern_bert, dict(pooling="mean", dense=PROJECTED, prompts=MARKERS)),
+    "mean, any length": (make_bert, dict(pooling="mean", unit=False, similarity="dot")),
+    "cls, dot": (make_bert, dict(pooling="cls", similarity="dot")),
+    "cls, cosine": (make_modern_bert, dict(pooling="cls", unit=False)),
+    "cls, any length": (
+        make_bert,
+        dict(pooling="cls", dense=PROJECTED, unit=False, similarity="dot"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*SINGLE, "an earlier release"])
+def test_a_folder_of_single_vectors_has_its_scores(tmp_path, name):
+    library = pytest.importorskip("sentence_transformers")
+    if name in SINGLE:
+        make, options = SINGLE[name]
+        save_single(tmp_path / "saved", make(tmp_path / "encoder"), **options)
+    else:
+        make_single(tmp_path / "saved")
+    model = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu").double()
+    expected = library_scores(model)[0].double()
+    for together in (True, False):
+        found, counts = our_scores(tmp_path / "saved", together)
+        assert {*counts[0], *counts[1]} == {1}
+        assert torch.allclose(found, expected, rtol=1e-6, atol=1e-6), found - expected
+    assert expected.std() > 0.03
+
+
 def edit(name, **changes):
     """A change of a JSON file's values; None removes a key."""
 
@@ -168,7 +214,7 @@ OWN, DENSE, ENCODER = (
 # Each would import a class, fetch code, read elsewhere, or be filled up with random weights.
 FORBIDDEN = [
     (edit_part(type="os.system"), r"modules.json: \[1\].type=os.system: must be a class of"),
-    (edit_part(type="sentence_transformers.models.Pooling"), r"must be a class of a multi-vector"),
+    (edit_part(type="sentence_transformers.models.LSTM"), r"must be a class of a dense model"),
     (edit_part(path="../1_Dense"), r"\[1\].path=../1_Dense: must be '1_Dense'"),
     (edit(DENSE, activation_function="torch.nn.Tanh"), r"function=torch.nn.Tanh: must be Identity"),
     (edit(ENCODER, model_kwargs={"attn_implementation": "a/b"}), r"model_kwargs=.* left out"),
@@ -213,6 +259,38 @@ def test_a_folder_that_cannot_be_expressed_is_named(pylate, tmp_path, change, me
     change(folder)
     with pytest.raises(ValueError, match=message) as raised:
         read_published(folder)
+    assert "\n" not in str(raised.value)
+
+
+POOLING = "1_Pooling/config.json"
+
+
+def hide_prompt(folder):
+    edit(POOLING, include_prompt=False)(folder)
+    edit(OWN, prompts={"query": "w1 w2: "})(folder)
+
+
+NO_SINGLE = [
+    (edit(POOLING, pooling_mode="max"), r"has the pooling max, which this library cannot"),
+    (edit(POOLING, pooling_mode_cls_token=True), r"has the pooling \('cls', 'mean'\), which"),
+    (edit(POOLING, pooling_mode="best"), r"cannot read it: Invalid pooling mode: 'best'"),
+    (lambda f: (f / POOLING).write_text("[\n,"), r"1_Pooling/config.json:2: not valid JSON"),
+    (lambda f: (f / POOLING).unlink(), r"1_Pooling/config.json"),
+    (edit(OWN, similarity_fn_name="euclidean"), r"has the similarity euclidean, which"),
+    (hide_prompt, r"has a prompt that is not pooled, which"),
+    (edit(OWN, truncate_dim=4), r"has vectors that are cut, which"),
+    (edit(OWN, model_type="SparseEncoder"), r"model_type=SparseEncoder: must be SentenceTransf"),
+    (edit_part(type="sentence_transformers.models.Normalize", path="1_Normalize"), r"must be Mul"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), NO_SINGLE)
+def test_a_folder_of_single_vectors_that_cannot_be_expressed_is_named(tmp_path, change, message):
+    pytest.importorskip("sentence_transformers")
+    make_single(tmp_path / "broken")
+    change(tmp_path / "broken")
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
+        read_published(tmp_path / "broken")
     assert "\n" not in str(raised.value)
 
 
