@@ -1,7 +1,7 @@
 """The LightningDataModule: a collection's texts → tokens → training examples → batches."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -193,13 +193,18 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def template(self) -> TextTemplate:
-        """The tokens around texts: those given with a reused model, else the tokeniser's."""
+        """The tokens around texts: those given with a reused model, else the tokeniser's.
+
+        Tokens to skip and a token for expansion may be chosen for a reused model, too.
+        """
         options = self.tokenizer_options
-        if given := options.get("template"):
-            return TextTemplate(**given)
-        return read_template(
+        own = read_template(
             self.tokenizer, *(options.get(name) for name in ("markers", "skip", "expansion"))
         )
+        if given := options.get("template"):
+            chosen = {n: getattr(own, n) for n in ("skip", "expansion") if options.get(n)}
+            return replace(TextTemplate(**given), **chosen)
+        return own
 
     @cached_property
     def special_tokens(self) -> dict[str, list[int]]:

@@ -51,7 +51,7 @@ from models.results import (
 from models.sentence_transformers import (
     build_published,
     find_folder,
-    is_published,
+    is_model,
     read_published,
 )
 
@@ -125,7 +125,7 @@ class Retriever:
 
         Args:
             folder: a run's folder (`outputs/RUN`); or, without documents, a folder written by
-                `analysis.export` or a published multi-vector model (a folder or a name on the hub).
+                `analysis.export` or a published dense model (a folder or a name on the hub).
             device: such as "cpu" or "cuda"; None = a GPU if there is one.
             dtype: the type of the weights, such as `torch.bfloat16`; None = as saved.
             trust: whether the folder may name classes from outside this library, whose code then
@@ -139,7 +139,7 @@ class Retriever:
         if (path / SETTINGS).is_file():
             reader = TextReader(load_tokenizer(path), **read_texts(path))
             retriever = cls(load_exported(path, trust), reader)
-        elif not (path / CONFIG).is_file() and is_published(path):
+        elif not (path / CONFIG).is_file() and is_model(path):
             settings, projection = read_published(path)
             reader = TextReader(load_tokenizer(path, settings["tokenizer.prefix_space"]))
             system = build_published(settings, projection)

@@ -104,6 +104,11 @@ def is_published(folder: Path) -> bool:
     return (folder / "modules.json").is_file() or named == ["HF_ColBERT"]
 
 
+def is_model(folder: Path) -> bool:
+    """Returns whether a folder is published, or a model of transformers."""
+    return is_published(folder) or (folder / "config.json").is_file()
+
+
 def import_library() -> Any:
     """Imports sentence-transformers.
 
@@ -200,7 +205,9 @@ def check_folder(folder: Path) -> str:
             _check(file, key, value, key != "modality_config" or value == _TEXT, str(_TEXT))
     file, settings = folder / "modules.json", folder / "config_sentence_transformers.json"
     if not file.exists():
-        _check(folder, "architectures", None, is_published(folder), "[HF_ColBERT]")
+        if not is_published(folder):
+            rule = "must have a modules.json, which says how its states become vectors"
+            raise ValueError(f"{folder}: {rule}; weights= takes an encoder alone")
         return "MultiVectorEncoder"
     kinds = [_check_part(folder, number, part) for number, part in enumerate(read_json(file, list))]
     kind = read_json(settings).get("model_type") if settings.is_file() else None

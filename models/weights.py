@@ -26,6 +26,7 @@ from models.multi_vector import MultiVector
 from models.sentence_transformers import (
     POOLINGS,
     find_folder,
+    is_model,
     is_published,
     read_published,
     take_projection,
@@ -294,7 +295,7 @@ def find_weights(option: str, name: str | None) -> Weights | None:
     folder = Path(name) if option == "initial" else find_folder(name)
     if option == "initial" or (folder / CONFIG).is_file():
         return RunWeights(option, folder)
-    if is_published(folder) or (folder / "config.json").is_file():
+    if is_model(folder):
         return PublishedWeights(f"{option}={name}", folder)
     return RunWeights(option, folder)  # raises an error that says what is missing
 
