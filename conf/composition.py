@@ -25,7 +25,7 @@ SHOWN_CHANGE, SHOWN_CHANGES = 24, 48  # letters of a run's name for one change, 
 
 def register_resolvers() -> None:
     """Registers the resolvers with OmegaConf."""
-    for resolver in (run_name, wandb_offline, wandb_group, one_of, pretrained):
+    for resolver in (run_name, wandb_offline, wandb_group, one_of, pretrained, pretrained_decoder):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 
@@ -83,6 +83,12 @@ def one_of(value: str, *options: str) -> bool:
 def pretrained(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
     """Returns `value` for a pretrained backbone, `otherwise` for a small new one."""
     return value if _root_.backbone.name else otherwise
+
+
+def pretrained_decoder(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
+    """Returns `value` if the backbone's decoder was trained as one, else `otherwise`."""
+    backbone = _root_.backbone
+    return value if backbone.name and not backbone.get("from_encoder") else otherwise
 
 
 EXPERIMENTS = Path(__file__).parent / "papers"
