@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip install --quiet --no-input --no-compile --disable-pip-versi
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-full docs test test-slow test-all test-other-cpu lint format bench clean
+.PHONY: help venv demo demo-full docs results test test-slow test-all test-other-cpu lint format bench clean
 
 help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]   (any Python from 3.11; every target installs what it needs)"
@@ -41,6 +41,9 @@ demo-full: $(INSTALLED) ## the same on 500 documents with every system's default
 
 docs: $(INSTALLED) ## build the documentation and its API reference: docs/_build/html/index.html
 	$(RUN) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+results: $(INSTALLED) ## make the tables of docs/results.md again from the records in results/
+	$(RUN) -m analysis.record runs=[] page=docs/results.md
 
 PYTEST := $(RUN) -m pytest -q -n auto --dist worksteal
 # The kernels of a CPU without AVX-512 and bf16, sums in another order, tests in another order.

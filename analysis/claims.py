@@ -33,7 +33,8 @@ from torch.linalg import matrix_norm
 from analysis.alignment_store import MANIFEST, AlignmentStore
 from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
 from analysis.low_rank import composite_norm, equal_rows_residual, real_entries
-from analysis.runs.run_folder import STUDY, Run, named_folders
+from analysis.runs.judged_queries import JudgedQueries
+from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.statistics import NORMAL, holm, interval, randomisation_test
 from analysis.tables import metric_names
 from analysis.tables.comparison import LEVEL, Comparison, Group, Section, compare_runs, place_tables
@@ -46,14 +47,11 @@ from analysis.tables.rows import (
     read_rows,
     write_rows,
 )
-from analysis.tables.significance import JudgedQueries
 from gr_mvdr.files import read_text, write_text
 
 STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"
 MVDR = "T5-ColBERT"
-QUERIES = "study_queries.csv"
-TABLES, KEPT = (STUDY, QUERIES), (f"{ALIGNED}/{MANIFEST}",)  # files of a study, of alignments
-RATES = "exact_match.csv"
+TABLES, KEPT = (STUDY, STUDY_QUERIES), (f"{ALIGNED}/{MANIFEST}",)  # files of a study, of alignments
 WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # selects the row over all tokens
 VALUES = 2**23  # similarity values in a batch of stored pairs
 
@@ -177,8 +175,8 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Se
     if side.place != ALIGNED and not side.place.startswith(STUDIED):
         queries = JudgedQueries(runs, side.place, split)
         if queries.judgements is None:
-            raise Missing(f"{side.system}: no {queries.file} with its qrels, or seeds judged apart")
-        return Series(queries.values([metric])[metric], index=sorted(queries.judgements))
+            raise Missing(f"{side.system}: {queries.missing}")
+        return Series(queries.values([metric])[metric], index=list(queries.judgements))
     files, read = (KEPT, _read_alignments) if side.place == ALIGNED else (TABLES, _read_study)
     runs = [run for run in runs if all((run.path / file).is_file() for file in files)]
     if not runs:
@@ -198,9 +196,9 @@ def _read_study(side: Side, run: Run, metric: str) -> Series:
     ]
     if not fitting:
         raise Missing(f"{side}: no such row in {STUDY}")
-    column, found = f"{max(fitting)[1]}/{metric}", read_rows(run.path / QUERIES, run.path)
+    column, found = f"{max(fitting)[1]}/{metric}", read_rows(run.path / STUDY_QUERIES, run.path)
     if not all(column in row for row in found):
-        raise Missing(f"{side.system}: no column {column} in {QUERIES}")
+        raise Missing(f"{side.system}: no column {column} in {STUDY_QUERIES}")
     return Series({str(row["query"]): row[column] for row in found})
 
 

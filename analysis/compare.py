@@ -86,7 +86,8 @@ def compare(
     Args:
         runs: run folders, or folders that contain some (a sweep's).
         output: where the files go; by default a folder named after the runs, next to them.
-        mixed: show different collections or splits in separate sections instead of refusing them.
+        mixed: show different collections, splits or protocols in separate sections instead of
+            refusing them.
         logger: a Lightning logger, or the settings of one (conf/logger), which starts a new run.
         paper: a paper's table to compare with, as `read_paper` takes it.
         labels: the systems' names, in the order of their runs.

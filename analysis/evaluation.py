@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from pandas import DataFrame
 
+from analysis.runs.judged_queries import METRICS, keep_queries, tabulate_queries
 from analysis.runs.run_folder import ranking_file
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
@@ -33,8 +34,8 @@ def evaluate_retrieval(
 ) -> dict[str, float]:
     """Evaluates end-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, returns `retrieve/…`.
 
-    The judgements are written next to the ranking as `retrieve*.qrels`, so that a later comparison
-    of runs, or trec_eval, needs no other file.
+    The judgements are written next to the ranking as `retrieve*.qrels`, so that trec_eval needs no
+    other file, and the metrics of each query into `queries.parquet`.
 
     Args:
         model: its index is built.
@@ -91,13 +92,17 @@ def _record(
     stage: str,
     form: str = "",
 ) -> dict[str, float]:
-    """Writes a ranking and its judgements; returns its means over queries and over groups."""
+    """Writes a ranking, its judgements and its metrics; returns means over queries and groups."""
     further = "" if split == data.test_splits[0] else split
     place = [part for part in (stage, form, further) if part]
     ranking.write(run / ranking_file(*place), type(model).__name__)
     judged = ranking_file(stage, further, ending="qrels")
-    write_qrels(data.judgements(split, queries), run / judged)
-    values = DataFrame.from_dict(judge(ranking, data, split, queries), orient="index")
+    qrels = data.judgements(split, queries)
+    write_qrels(qrels, run / judged)
+    of_queries = judge(ranking, data, split, queries, METRICS)
+    ranked = "/".join(filter(None, (stage, form)))
+    keep_queries(run, tabulate_queries(ranked, further, of_queries, qrels))
+    values = DataFrame.from_dict(of_queries, orient="index")[list(data.metrics)]
     means = values.mean().to_dict()
     if groups := data.collection.group_queries(split, data.groups):  # xtr Table 3
         macro = values.groupby(groups).mean().mean()

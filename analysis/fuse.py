@@ -383,6 +383,7 @@ def write_fusion(
     if runs:
         shared = ("collection", "splits", "sources", "text_fields")
         record |= {key: value for key, value in runs[0].provenance.items() if key in shared}
+        config |= {k: v for k, v in runs[0].config.items() if k in ("retrieval_depth", "data")}
     if runs and fusion.method == MERGE:  # merged shards are the system's run over all documents
         record["paradigm"] = runs[0].provenance.get("paradigm", "")
         whole = runs[0].config["data"] | {"shard": None}

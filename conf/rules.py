@@ -83,6 +83,7 @@ RULES: dict[str, Any] = {
     "peers": list[Text],
     "labels": list[Text | int] | None,
     "mixed": bool,
+    "page": Text | None,
     "check": bool,
     "vectors": bool,
     "trust": bool,

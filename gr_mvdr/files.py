@@ -543,7 +543,7 @@ _TYPES: dict[str, dict[str, Any]] = {
     | {"seed": _SEED},
     PROVENANCE: dict.fromkeys(("system", "collection", "version", "paradigm"), str)
     | dict.fromkeys(("text_fields", "overrides"), list[str])
-    | {"seed": _SEED, "documents": int, "sources": _GROUP},
+    | {"seed": _SEED, "documents": int, "sources": _GROUP, "hardware": _GROUP},
 }
 
 

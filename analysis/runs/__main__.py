@@ -130,6 +130,9 @@ def tabulate_runs(runs: Mapping[Path, float], within: Path | None = None) -> Tab
 
 
 def main(config: DictConfig) -> None:
+    for key in ("output", "page"):
+        if config[key] is not None:
+            raise ValueError(f"{key}={config[key]}: is for python -m analysis.record")
     folders = named_folders(config.runs)
     runs = list_runs(folders)
     within = folders[0] if len(folders) == 1 and folders[0] not in runs else None

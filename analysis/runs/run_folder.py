@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +39,8 @@ Query = TypeVar("Query")
 
 FIGURES = "figures/figures.json"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
+STUDY_QUERIES = "study_queries.csv"  # beside it: the metrics of each query
+RATES = "exact_match.csv"  # of the analysis of exact matches
 LOCK = ".lock"
 # Parts of a run that may be links to another disk: once it is finished they are only read.
 READ_ONLY = ("checkpoints", "index", "identifiers", "tokenizer")
@@ -48,6 +50,8 @@ LOGS = "wandb"
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
+# Keys that decide what a ranking's metrics mean: runs that differ in them share no table.
+PROTOCOL = ("retrieval_depth", "data.max_test_queries", "data.candidates", "data.new_documents")
 # Keys that say where data lie, how a run is watched and what is analysed: they change no ranking.
 UNMEASURED = (
     *("data.path", "data.store", "data.num_workers", "experiments", "analysis"),
@@ -92,10 +96,15 @@ class Run:
     @property
     def setting(self) -> str:
         """What the run was measured on: "wtq (dev)"."""
-        splits = self.provenance.get("splits", flatten(self.config).get("data.test_split", []))
-        splits = list(splits.values()) if isinstance(splits, dict) else splits
-        names = ", ".join(map(str, splits)) if isinstance(splits, list) else str(splits)
+        names = ", ".join(self.splits)
         return self.provenance["collection"] + (f" ({names})" if names else "")
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of the test splits, the main one first."""
+        splits = self.provenance.get("splits", look_up(self.config, "data.test_split")) or []
+        splits = list(splits.values()) if isinstance(splits, dict) else splits
+        return list(map(str, splits if isinstance(splits, list) else [splits]))
 
     @property
     def fingerprint(self) -> str:
@@ -104,6 +113,31 @@ class Run:
         # A file's name, not its path: a copy elsewhere holds the same data.
         contents = sorted((Path(name).name, str(value)) for name, value in sources.items())
         return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:8]
+
+    @property
+    def protocol(self) -> tuple[str, ...]:
+        """What runs that share a table must agree in: the data, and the keys of `PROTOCOL`."""
+        asked = [f"{k.split('.')[-1]}={look_up(self.config, k)}" for k in PROTOCOL]
+        return (f"data {self.fingerprint}", *asked)
+
+    @property
+    def commit(self) -> str:
+        """The commit of the code; "" if it was not recorded."""
+        return str(self.provenance.get("git", ""))
+
+    @property
+    def origin(self) -> str:
+        """Commit and hardware: "Commit 1a2b3c, AMD EPYC, 2 cores, NVIDIA H100"."""
+        hardware = self.provenance.get("hardware", {})
+        parts = [f"Commit {self.commit or 'unknown'}", hardware.get("processor")]
+        parts += [f"{hardware['cores']} cores"] if hardware.get("cores") else []
+        return ", ".join(filter(None, [*parts, *hardware.get("gpus", ())]))
+
+    @property
+    def sample(self) -> str:
+        """The most queries that were reranked: "200", "all"; "" if it was not recorded."""
+        data = self.config.get("data", {})
+        return str(data["max_rerank_queries"] or "all") if "max_rerank_queries" in data else ""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -291,16 +325,26 @@ def find_missing_parts(run: Path) -> list[str]:
     found = {part: _read_whole(run / part) for part in ("provenance.json", "metrics.json")}
     missing = [part for part, content in found.items() if content is None]
     metrics = found["metrics.json"] or {}
-    ranked = [key.split("/")[:-1] for key in metrics if "@" in key]
-    wanted = {ranking_file(*place) for place in ranked if place[:1] in (["retrieve"], ["rerank"])}
-    wanted |= {"report.html"}
+    wanted = {ranking_file(*place) for place in list_rankings(metrics)} | {"report.html"}
     wanted |= {"index"} if metrics.get("cost/index_bytes") else set()
-    analyses = {key.split("/")[1] for key in metrics if key.startswith("analysis/")}
-    wanted |= {"alignments"} if analyses & set(OF_ALIGNMENTS) else set()
+    wanted |= {"alignments"} if keeps_alignments(metrics) else set()
     entries = [e for e in _read_whole(run / FIGURES, list) or [] if isinstance(e, dict)]
     drawn = [entry["name"] for entry in entries if "name" in entry]
     wanted |= {f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
     return missing + sorted(name for name in wanted if not (run / name).exists())
+
+
+def list_rankings(metrics: Iterable[str]) -> list[tuple[str, ...]]:
+    """Returns where a run has rankings, as in the keys of its metrics: ("rerank", FORM, SPLIT)."""
+    places = dict.fromkeys(tuple(key.split("/")[:-1]) for key in metrics if "@" in key)
+    return [place for place in places if place[:1] in (("retrieve",), ("rerank",))]
+
+
+def keeps_alignments(metrics: Iterable[str]) -> bool:
+    """Whether a finished run with these metrics has kept its alignments."""
+    return any(
+        key.startswith(tuple(f"analysis/{name}/" for name in OF_ALIGNMENTS)) for key in metrics
+    )
 
 
 def ranking_file(*place: str, ending: str = "trec") -> str:

@@ -21,6 +21,9 @@ SHOWN_CHOICES = 3  # the most choices that fit in a label
 SHOWN_VALUE = 40  # the most letters of a choice's value in a label
 _VAGUE = ("query", "document", "name", "path")  # words that mean little without the one before
 _TARGET = "._target_"
+# Attributes of runs that one table may mix, with a note.
+NOTED = {"commit": "measured at several commits", "sample": "several data.max_rerank_queries"}
+MARK = "†"  # of a system whose seeds were measured at different commits
 # In a comparison's folder. The record lists the compared runs as paths relative to that folder, so
 # that it still holds if the folder is moved together with the runs.
 RECORD = "comparison.json"
@@ -60,7 +63,12 @@ class Group:
 
     @property
     def seeds(self) -> str:
-        return ", ".join(str(run.seed) for run in self.runs)
+        return ", ".join(str(run.seed) for run in self.runs) + f" {MARK}" * self.across_commits
+
+    @property
+    def across_commits(self) -> bool:
+        """Whether its seeds were measured at different commits."""
+        return len({run.commit for run in self.runs} - {""}) > 1
 
 
 @dataclass
@@ -75,6 +83,26 @@ class Section:
         """The names of further test splits."""
         return find_splits(key for group in self.groups for key in group.statistics)
 
+    def labels_by(self, attribute: str) -> dict[str, str]:
+        """Returns each value of an attribute of the runs → the labels of its groups."""
+        found: dict[str, dict[str, None]] = defaultdict(dict)
+        for group in self.groups:
+            for run in group.runs:
+                found[getattr(run, attribute)][group.label] = None
+        return {value: ", ".join(labels) for value, labels in found.items() if value}
+
+    @property
+    def notes(self) -> list[str]:
+        """What differs between the runs although they share a table."""
+        notes = []
+        for attribute, what in NOTED.items():
+            if len(found := self.labels_by(attribute)) > 1:
+                listed = "; ".join(f"{value} ({labels})" for value, labels in found.items())
+                notes.append(f"{self.setting}: {what}: {listed}.")
+        if any(group.across_commits for group in self.groups):
+            notes.append(f"{MARK}: the seeds of this system were measured at different commits.")
+        return notes
+
 
 @dataclass
 class Comparison:
@@ -82,7 +110,7 @@ class Comparison:
 
     Attributes:
         sections: usually one; several when collections or splits are mixed.
-        notes: a line for each run that was skipped.
+        notes: a line for each run that was skipped, and for what differs between runs of a table.
         folder: where its files are; None before they are written.
     """
 
@@ -106,29 +134,30 @@ def compare_runs(
 
     Args:
         paths: run folders, or folders that hold some.
-        mixed: show runs on different collections or splits in sections instead of refusing them.
+        mixed: show runs on different collections, or measured by different protocols, in sections
+            instead of refusing them.
         labels: the groups' labels, in the order of their runs; by default a label is the system's
             name and the choices that distinguish the group from the system's others.
 
     Raises:
         FileNotFoundError: a path does not exist.
         ValueError: a path holds no run or is an unfinished one, a run is named twice, collections
-            or splits differ without `mixed`, or the labels do not fit.
+            or protocols differ without `mixed`, or the labels do not fit.
     """
-    runs, notes = _read_runs([Path(path) for path in paths])
+    runs, notes = read_runs([Path(path) for path in paths])
     if not runs:
         raise ValueError("; ".join(["runs: no finished run to compare", *notes]))
     settings = defaultdict(list)
     for run in runs:
-        settings[run.setting, run.fingerprint].append(run)
-    named = [name for name, _ in settings]
-    names = [  # equal names for different data get a fingerprint
-        name if named.count(name) == 1 else f"{name}, data {fingerprint}"
-        for name, fingerprint in settings
-    ]
+        settings[run.setting, run.protocol].append(run)
+    names = []
+    for name, protocol in settings:  # equal names get what differs
+        rivals = [other for named, other in settings if named == name]
+        differing = [one for one in protocol if any(one not in other for other in rivals)]
+        names.append(", ".join([name, *differing]))
     if len(settings) > 1 and not mixed:
         raise ValueError(
-            f"runs over different collections or splits cannot be compared: "
+            f"runs over different collections, splits or protocols cannot be compared: "
             f"{'; '.join(names)}. mixed=true shows them apart"
         )
     sections = [
@@ -140,10 +169,10 @@ def compare_runs(
     places = {paradigm: place for place, paradigm in enumerate(PARADIGMS)}
     for section in sections:  # the sort is stable: groups of one paradigm stay in their order
         section.groups.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
-    return Comparison(sections, notes)
+    return Comparison(sections, notes + [note for section in sections for note in section.notes])
 
 
-def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
+def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
     """Reads the finished runs at or below the folders, and notes each unfinished one."""
     runs, notes = {}, []
     for path in paths:

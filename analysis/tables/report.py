@@ -35,6 +35,7 @@ SHOWN_FILES = (
     "provenance.json",
     "*.trec",
     "*.qrels",
+    "*.parquet",
     "*.csv",
     "alignments",
     "figures",

@@ -1,13 +1,12 @@
 """Compares systems: which differences in metrics are significant, and how alike are alignments?
 
-The values of each test query are computed from the rankings and judgements in the runs' folders;
-alignments are read from the runs' stores.
+The values of each test query are read from the runs' `queries.parquet`, alignments from their
+stores.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import combinations, product
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from pandas import DataFrame
 
 from analysis.alignment_store import AlignmentStore
-from analysis.runs.run_folder import Run, ranking_file
+from analysis.runs.judged_queries import JudgedQueries
 from analysis.shape import agreement
 from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
 from analysis.tables.comparison import LEVEL, Section
@@ -23,50 +22,9 @@ from analysis.tables.metric_names import DIRECTIONS, MISSING, Statistic, label
 from analysis.tables.rows import Row, Table, pivot
 from analysis.viewer.cases import AlignedRun
 from analysis.viewer.directed_alignment import directed_alignment
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, read_qrels
 from gr_mvdr.progress import track
 
 METRICS = ("mrr@10", "recall@10")
-
-
-@dataclass
-class JudgedQueries:
-    """The metrics of one group's runs, query by query.
-
-    Attributes:
-        runs: one for each seed.
-        place: the ranking: "retrieve", "rerank", "rerank/document_to_query".
-        split: a further test split; "" is the first one.
-    """
-
-    runs: Sequence[Run]
-    place: str = "retrieve"
-    split: str = ""
-
-    @property
-    def file(self) -> str:
-        """The file of a run's ranking: "rerank-document_to_query.trec"."""
-        return ranking_file(*self.place.split("/"), self.split)
-
-    @cached_property
-    def judgements(self) -> Qrels | None:
-        """The judgements of all runs; None if a run lacks a file or two runs' judgements differ."""
-        judged = ranking_file(self.place.split("/")[0], self.split, ending="qrels")
-        files = [run.path / name for run in self.runs for name in (self.file, judged)]
-        if not files or not all(file.exists() for file in files):
-            return None
-        first, *others = (read_qrels(run.path / judged, run.path) for run in self.runs)
-        return first if all(other == first for other in others) else None
-
-    def values(self, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-        """Returns metric → (Q,), averaged over seeds, in the order of sorted query ids."""
-        qrels = {query: self.judgements[query] for query in sorted(self.judgements)}
-        rankings = (Ranking.read(run.path / self.file, run.path) for run in self.runs)
-        seeds = [evaluate_queries(ranking, qrels, metrics).values() for ranking in rankings]
-        return {
-            name: np.mean([[query[name] for query in seed] for seed in seeds], 0)
-            for name in metrics
-        }
 
 
 @dataclass
@@ -139,7 +97,7 @@ def compare_effectiveness(section: Section) -> Effectiveness:
     for group in section.groups:
         queries = JudgedQueries(group.runs)
         if queries.judgements is None:
-            reason = f"a run has no {queries.file} with its qrels, or seeds were judged apart"
+            reason = queries.missing
         elif judged is not None and queries.judgements != judged:
             reason = "judged on other queries than the first system"
         else:

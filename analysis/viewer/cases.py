@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from analysis.alignment_store import AlignmentStore
 from analysis.best_documents import read_best_documents
-from analysis.runs.run_folder import Run
+from analysis.runs.run_folder import Run, keeps_alignments
 from analysis.viewer.pair import describe_pair, to_json
 from gr_mvdr.evaluation.ranking import Ranking
 
@@ -112,13 +112,15 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
     """Opens the alignments of labelled runs.
 
     Returns:
-        The runs that have alignments (a cross-encoder has none), and a line for each damaged file:
-        a page is made without what cannot be read.
+        The runs that have alignments (a cross-encoder has none), and a line for each damaged file,
+        or run whose alignments are gone (a record keeps none): a page is made without them.
     """
     opened, notes = [], []
     for run, label in runs:
         folder, ranking = run.path / "alignments", run.path / "retrieve.trec"
         if not folder.is_dir():
+            if keeps_alignments(run.metrics):
+                notes.append(f"{label}: no cases, its alignments are not in {run.path}.")
             continue
         try:
             ranked = Ranking.read(ranking, run.path) if ranking.exists() else None

@@ -10,9 +10,8 @@ from pandas import DataFrame
 from analysis.alignment_store import StoreDescription
 from analysis.claims import CLAIMS, LOOKS, draw_claims, judge_claims
 from analysis.tables.comparison import compare_runs
-from gr_mvdr.evaluation.ranking import write_qrels
 from gr_mvdr.relevance import DecoderPaths, Explanation
-from tests.analysis.test_compare import rank_gold, write_run
+from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import command, undrawn, write_store
 
 N = 40
@@ -27,11 +26,9 @@ def made(folder, system, seed=1, queries=QUERIES, splits=("dev",), metrics=None,
     write_run(folder, system, seed, metrics, splits=list(splits))
     for file, found in ranks.items():
         places = [found] * len(queries) if isinstance(found, int) else found
-        rank_gold(places, queries).write(folder / f"{file}.trec", system)
-        split = f"-{file.rpartition('-')[2]}" if file.rpartition("-")[2] in splits[1:] else ""
-        for place in ("retrieve", "rerank"):
-            qrels = {query: {"gold": 1} for query in queries}
-            write_qrels(qrels, folder / f"{place}{split}.qrels")
+        split = file.rpartition("-")[2] if file.rpartition("-")[2] in splits[1:] else ""
+        place = file.removesuffix(f"-{split}").replace("-", "/")
+        judge_gold(folder, places, queries, place, split)
     return folder
 
 
@@ -84,7 +81,7 @@ def test_every_split_is_judged_and_both_collections_apart(tmp_path):
         ranks = {"retrieve": known, "retrieve-unseen": new}
         made(tmp_path / system, system, splits=splits, **ranks)
         other = write_run(tmp_path / f"other-{system}", system, 1, {}, collection="wtq")
-        assert not (other / "retrieve.trec").exists()
+        assert not (other / "queries.parquet").exists()
     found = judged(tmp_path)["MVDR finds more than BM25"]
     verdicts = {place: finding.verdict for place, finding in found.items()}
     assert verdicts == {
@@ -92,7 +89,7 @@ def test_every_split_is_judged_and_both_collections_apart(tmp_path):
         "almanac unseen": "contradicted",
         "wtq": "undecided",
     }
-    assert found["wtq"].missing.startswith("T5-ColBERT: no retrieve.trec with its qrels")
+    assert found["wtq"].missing.startswith("T5-ColBERT: a run has no retrieve in")
     assert found["almanac dev"].corrected == pytest.approx(2 / 10_001)
 
 

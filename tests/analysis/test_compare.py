@@ -7,12 +7,13 @@ from omegaconf import OmegaConf
 from pandas import DataFrame
 
 from analysis.compare import compare, draw_exact_match
+from analysis.runs.judged_queries import METRICS, keep_queries, tabulate_queries
 from analysis.studies.sweep import CompareRuns
 from analysis.tables.comparison import compare_runs
 from analysis.tables.metric_names import Statistic
 from analysis.tables.rows import select, tabulate
 from analysis.tokens import BIN_NAMES
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
 
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
 
@@ -34,6 +35,14 @@ def rank_gold(ranks, queries=None):
         others = {f"x{n}": -float(n) for n in range(1, 20)}
         rows[query] = others | ({"gold": 0.5 - rank} if rank else {})
     return Ranking(rows)
+
+
+def judge_gold(folder, ranks, queries=None, place="retrieve", split=""):
+    """Keeps the metrics of that ranking's queries in a run's folder."""
+    ranking = rank_gold(ranks, queries)
+    qrels = {query: {"gold": 1} for query in ranking.query_ids}
+    values = evaluate_queries(ranking, qrels, METRICS)
+    keep_queries(folder, tabulate_queries(place, split, values, qrels))
 
 
 @pytest.fixture
@@ -196,7 +205,7 @@ def test_different_settings_are_refused_or_shown_apart(tmp_path, difference):
     same = {"splits": ["test"], "sources": {"corpus.jsonl": "a"}}
     write_run(tmp_path / "a", "bm25", 1, {"retrieve/mrr@10": 0.5}, **same)
     write_run(tmp_path / "b", "bm25", 1, {"retrieve/mrr@10": 0.6}, **(same | difference))
-    with pytest.raises(ValueError, match="different collections or splits"):
+    with pytest.raises(ValueError, match="different collections, splits or protocols"):
         compare([tmp_path])
     comparison = compare([tmp_path], mixed=True)
     assert len(comparison.sections) == 2

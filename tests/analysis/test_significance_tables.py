@@ -3,8 +3,7 @@ import pytest
 from analysis.runs.run_folder import Run
 from analysis.tables.comparison import Group, Section
 from analysis.tables.significance import compare_effectiveness
-from gr_mvdr.evaluation.ranking import write_qrels
-from tests.analysis.test_compare import rank_gold
+from tests.analysis.test_compare import judge_gold
 
 QUERIES = [f"q{n}" for n in range(40)]
 
@@ -12,8 +11,7 @@ QUERIES = [f"q{n}" for n in range(40)]
 def run_of(folder, ranks, seed=1, queries=QUERIES):
     """A run in which the relevant document of each query stands at the given rank, 0 = nowhere."""
     folder.mkdir(parents=True)
-    rank_gold(ranks, queries).write(folder / "retrieve.trec", "run")
-    write_qrels({query: {"gold": 1} for query in queries}, folder / "retrieve.qrels")
+    judge_gold(folder, ranks, queries)
     return Run(folder, {}, {"system": folder.name, "collection": "fruit"}, {"retrieve/mrr@10": 1.0})
 
 
@@ -61,8 +59,10 @@ def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
     section = section_of(tmp_path, first=[1] * 40, second=[1] * 40)
     other = run_of(tmp_path / "other", [1] * 3, queries=["a", "b", "c"])
     section.groups.append(Group([other], "other"))
-    (tmp_path / "second/retrieve.trec").unlink()
+    (tmp_path / "second/queries.parquet").unlink()
     found = compare_effectiveness(section)
     assert list(found.statistics) == ["first"] and not found.differences
-    assert "second: no intervals and tests, a run has no retrieve.trec" in found.notes[0]
+    assert (
+        "second: no intervals and tests, a run has no retrieve in queries.parquet" in found.notes[0]
+    )
     assert "other: no intervals and tests, judged on other queries" in found.notes[1]

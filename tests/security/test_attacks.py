@@ -28,10 +28,10 @@ from analysis.figures import read_gallery
 from analysis.fuse import read_parts
 from analysis.learning_curves import Curve
 from analysis.run import analyse_again
+from analysis.runs.judged_queries import JudgedQueries, read_table
 from analysis.runs.run_folder import read_run
 from analysis.tables.report import embed_picture
 from analysis.tables.rows import read_rows
-from analysis.tables.significance import JudgedQueries
 from analysis.token_retrieval import read_token_contexts
 from analysis.viewer.cases import embed_json
 from conf.command import report_errors
@@ -44,7 +44,7 @@ from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
 from models.training import CheckpointFile
 from tests.analysis.conftest import make_explanation
-from tests.analysis.test_compare import write_run
+from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import beir, command, write_store
 from tests.security.conftest import NOTHING, ROOT, TINY
 
@@ -458,6 +458,7 @@ def test_every_class_that_a_configuration_names_is_a_part():
 
 
 def judged(run: Path) -> None:
+    (run / "queries.parquet").unlink(missing_ok=True)  # as of a run that does not keep it
     JudgedQueries([read_run(run)]).values(["mrr@10"])
 
 
@@ -466,6 +467,7 @@ READERS = {
     "config.yaml": read_run,
     "provenance.json": read_run,
     "metrics.json": read_run,
+    "queries.parquet": read_table,
     "retrieve.trec": judged,
     "retrieve.qrels": judged,
     "retrieve.trec of a fusion": lambda run: read_parts([run, run]),
@@ -507,6 +509,7 @@ def whole_run(tmp_path):
     ):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(text)
+    judge_gold(run, [1])
     write_store(run / "alignments", StoreDescription("s", "generative", "c"), make_explanation(2))
     (run / "checkpoints").mkdir()
     torch.save({"state_dict": {}}, run / "checkpoints/last.ckpt")

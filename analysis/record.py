@@ -1,0 +1,180 @@
+"""Keeps the records of runs, and makes the tables of a page from them.
+
+``python -m analysis.record runs='[outputs/a,outputs/sweep]' output=results``
+
+A record is a run's folder without weights, index, rankings, alignments and figures. Comparisons,
+claims and lists of runs read it as they read the run.
+"""
+
+if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
+    from conf.command import run_command
+
+    run_command("runs", "analysis.record:main")
+    raise SystemExit
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from analysis.runs.judged_queries import QUERIES, read_queries, write_queries
+from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, check_links, named_folders
+from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
+from analysis.tables.metric_names import full_label, label
+from analysis.tables.rows import format_markdown, pivot, tabulate
+from gr_mvdr.evaluation.metrics import name_metric
+from gr_mvdr.files import CONFIG, PARTS, PROVENANCE, new_file, read_text, reading, write_text
+
+# A record's files; the last three only if the run has them, as claims read them.
+RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES)
+COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds")
+NOTE = "Mean ± sample standard deviation over seeds; one seed has none. Bold: the best of a column."
+_START, _END = "<!-- table:", "<!-- end -->"
+_BLOCK = re.compile(rf"({_START} (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
+
+
+def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
+    """Writes the record of each finished run into `output/NAME`; equal files are left alone.
+
+    A run of an earlier version gets its `queries.parquet`, made from its rankings, first.
+
+    Args:
+        paths: run folders, or folders that hold some.
+
+    Returns:
+        A line for each record, and for each run that was skipped.
+
+    Raises:
+        ValueError: there is no finished run, or a record of another run has the same name; then
+            nothing is written.
+    """
+    runs, notes = read_runs([Path(path) for path in paths])
+    if not runs:
+        raise ValueError("; ".join(["runs: no finished run to record", *notes]))
+    records: dict[Path, Run] = {}
+    for run in runs:
+        record = output / run.path.absolute().name
+        same = [_equal(run.path / part, record / part) for part in (CONFIG, PROVENANCE)]
+        if record in records or ((record / CONFIG).exists() and not all(same)):
+            raise ValueError(
+                f"{record}: is the record of another run than {run.path}, which stays: name "
+                "another output, or rename the run's folder"
+            )
+        records[record] = run
+    lines = []
+    for record, run in records.items():
+        if not (run.path / QUERIES).exists():
+            write_queries(run.path, read_queries(run))
+        record.mkdir(parents=True, exist_ok=True)
+        check_links(record, RECORD)
+        files = [name for name in RECORD if (run.path / name).exists()]
+        fresh = [name for name in files if not _equal(run.path / name, record / name)]
+        for name in fresh:
+            with new_file(record / name) as partial:
+                partial.write_bytes((run.path / name).read_bytes())
+        size = sum((record / name).stat().st_size for name in files)
+        lines.append(f"{record}: {size / 1000:.0f} kB, {', '.join(fresh) or 'as it was'}")
+    return lines + notes
+
+
+def _equal(file: Path, other: Path) -> bool:
+    return other.exists() and file.read_bytes() == other.read_bytes()
+
+
+def tabulate_results(
+    runs: str | Sequence[str],
+    splits: str | Sequence[str] = (),
+    metrics: str | Sequence[str] = COLUMNS,
+    labels: Sequence[str] = (),
+) -> str:
+    """Makes a Markdown table of records: a row for each system, columns for each collection.
+
+    Below it are the machine and the commit of the runs.
+
+    Args:
+        runs: folders of records, or of runs.
+        splits: test splits; by default all of them.
+        metrics: columns: a metric of the search, for every split ("mrr@10"), or the key of any
+            metric ("cost/train_seconds"); columns that no run has are left out.
+        labels: the systems' names, as in `compare_runs`.
+
+    Raises:
+        ValueError, FileNotFoundError: as `compare_runs`; or no run has a split.
+    """
+    comparison = compare_runs(named_folders(runs), mixed=True, labels=labels)
+    wanted, asked, cells = _as_list(splits), _as_list(metrics), {}
+    known = {split for run in comparison.runs for split in run.splits}
+    if missing := [split for split in wanted if split not in known]:
+        raise ValueError(f"splits={missing[0]}: must be one of {', '.join(sorted(known))}")
+    for section in comparison.sections:
+        measured, columns = section.groups[0].runs[0].splits, {}
+        for split in measured:
+            place = "retrieve" if split == measured[0] else f"retrieve/{split}"
+            for metric in asked if split in (wanted or measured) else ():
+                if "/" not in metric:
+                    columns[f"{place}/{name_metric(metric)}"] = f"{split} {label(metric)}"
+        for key in (key for key in asked if "/" in key):
+            columns[key] = label(key) if key.startswith("cost/") else full_label(key)
+        systems = {
+            group.label: {key: group.statistics[key] for key in columns if key in group.statistics}
+            for group in section.groups
+        }
+        name = section.setting.replace(f" ({', '.join(measured)})", "")
+        place = f"{name} " if len(comparison.sections) > 1 else ""
+        found = tabulate(systems).set_index(["key", "system"])["cell"]
+        for key, column in columns.items():
+            if key in found:
+                cells |= {(system, place + column): cell for system, cell in found[key].items()}
+        for group in section.groups:
+            seeds = f"{len(group.runs)} {MARK}" if group.across_commits else f"{len(group.runs)}"
+            cells[group.label, f"{place}seeds"] = seeds
+    whole = Section("", comparison.groups)
+    origins = whole.labels_by("origin")
+    listed = [f"{o} ({systems})" if len(origins) > 1 else o for o, systems in origins.items()]
+    notes = [
+        NOTE,
+        *(note for note in whole.notes if note.startswith(MARK)),
+        f"{'; '.join(listed)}.",
+    ]
+    table = pivot(cells, corner=name if not place else "system", note=" ".join(notes))
+    return "\n".join(format_markdown(table)[2:])  # without the heading
+
+
+def _as_list(value: str | Sequence[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def renew_tables(page: Path) -> str:
+    """Returns a page's text with each of its tables made again from records.
+
+    A table stands between the lines `<!-- table: runs=results/NAME splits=[test] -->` and
+    `<!-- end -->`; the first one holds the arguments of `tabulate_results`.
+
+    Raises:
+        ValueError: a table has no end, or cannot be made; the message names the line.
+    """
+    text = read_text(page)
+
+    def make(block: re.Match) -> str:
+        line = text.count("\n", 0, block.start()) + 1
+        with reading(f"{page}:{line}"):
+            asked = OmegaConf.to_container(OmegaConf.from_dotlist(shlex.split(block[2])))
+            return f"{block[1]}{tabulate_results(**asked)}\n{block[4]}"
+
+    renewed, made = _BLOCK.subn(make, text)
+    if made != text.count(_START):
+        raise ValueError(f"{page}: every line {_START} … --> must have a line {_END} after it")
+    return renewed
+
+
+def main(config: DictConfig) -> None:
+    if config.runs or not config.page:
+        for line in record_runs(named_folders(config.runs), Path(config.output or "results")):
+            print(line)
+    if config.page:
+        page = Path(config.page)
+        if (text := renew_tables(page)) != read_text(page):
+            write_text(page, text)
+        print(page)

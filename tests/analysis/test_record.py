@@ -1,0 +1,224 @@
+"""Records of runs: what is kept, that comparisons read them as the runs, and tables of a page."""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analysis.claims import judge_claims
+from analysis.compare import compare
+from analysis.record import RECORD, record_runs, renew_tables, tabulate_results
+from analysis.runs.judged_queries import QUERIES, read_queries, read_table
+from analysis.runs.run_folder import read_run
+from analysis.tables.comparison import compare_runs
+from tests.analysis.test_compare import judge_gold, write_run
+from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
+from train import train
+
+SPLITS = ["test", "test_unseen"]
+HARDWARE = {"processor": "A CPU", "cores": 2, "gpus": []}
+PAGE = """# A page
+
+<!-- table: runs={runs} splits=test -->
+<!-- end -->
+
+Text between.
+
+<!-- table: runs=[{runs}/bm25] metrics=[recall@1,rerank/mrr@10] labels=['BM25 | k1'] -->
+| by hand |
+<!-- end -->
+"""
+
+
+def made(folder, system, seed, rank, commit="abc", config=None):
+    """A run that found every relevant document at a rank, on both splits, over ten queries."""
+    value = 1 / rank
+    metrics = {"retrieve/mrr@10": value, "retrieve/recall@1": float(rank == 1)}
+    metrics |= {"retrieve/recall@10": 1.0, "retrieve/test_unseen/mrr@10": value / 2}
+    if system != "bm25":
+        metrics |= {"cost/train_seconds": 100.0 * seed}
+    about = {"splits": SPLITS, "git": commit, "hardware": HARDWARE}
+    run = write_run(folder, system, seed, metrics, config, **about)
+    judge_gold(run, [rank] * 10)
+    return run
+
+
+@pytest.fixture
+def records(tmp_path):
+    made(tmp_path / "runs/a-seed1", "a", 1, 1)
+    made(tmp_path / "runs/bm25", "bm25", 1, 4)
+    record_runs([tmp_path / "runs"], tmp_path / "results")
+    return tmp_path / "results"
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
+    """Of a system with two forms of reranking and two splits; and as a run of earlier versions."""
+    monkeypatch.chdir(tmp_path)
+    keys = ["data.test_split=[test,test_unseen]", "data.metrics=[recall@5]", *NO_ANALYSIS, *TINY]
+    runs = [
+        train(small(tmp_path, f"model={model}", *keys, name=model)).path
+        for model in ("t5_colbert", "bm25")
+    ]
+    written = (runs[0] / QUERIES).read_bytes()
+    table = read_table(runs[0])
+    assert {*zip(table["ranking"], table["split"], strict=True)} == {
+        (ranking, split)
+        for ranking in ("retrieve", "rerank", "rerank/document_to_query")
+        for split in ("", "test_unseen")
+    }
+    own = table[(table["ranking"] == "retrieve") & (table["split"] == "test_unseen")]
+    metrics = read_run(runs[0]).metrics
+    assert own["recall@5"].mean() == pytest.approx(metrics["retrieve/test_unseen/recall@5"])
+    assert not [key for key in metrics if "mrr@10" in key]  # kept, though nobody asked for it
+    said = record_runs(runs, Path("results"))
+    assert re.fullmatch(r"results/t5_colbert: \d+ kB, config.yaml, .*, queries.parquet", said[0])
+    files = content(Path("results"))
+    assert {path.name for path in files} <= {*RECORD} and len(files) == 8
+    record_runs(["results"], Path("results"))  # a record is its own record
+    (runs[0] / QUERIES).unlink()  # as before this file was written
+    assert read_queries(read_run(runs[0])).sort_values([*table]).values.tolist() == (
+        table.sort_values([*table]).values.tolist()
+    )
+    assert record_runs(runs, Path("results"))[1].endswith("as it was")
+    (runs[0] / QUERIES).write_bytes(written)
+    record_runs(runs, Path("results"))
+    assert content(Path("results")) == files
+    of_runs, of_records = (
+        compare(found, tmp_path / name).folder
+        for found, name in ((runs, "of_runs"), ([Path("results")], "of_records"))
+    )
+    for file in ("comparison.csv", "comparison_tests.csv", "comparison.md"):
+        rows = [sorted(csv.reader((folder / file).open())) for folder in (of_runs, of_records)]
+        assert rows[0] == rows[1], file
+    page = (of_records / "comparison.html").read_text()
+    assert "report.html" not in page and "report.html" in (of_runs / "comparison.html").read_text()
+
+
+def test_another_run_of_the_same_name_is_never_replaced(records, tmp_path):
+    before = content(records)
+    made(tmp_path / "other/a-seed1", "a", 1, 2, commit="def")
+    made(tmp_path / "other/new", "a", 2, 2)
+    with pytest.raises(ValueError, match="a-seed1: is the record of another run than .*other/a"):
+        record_runs([tmp_path / "other"], records)
+    with pytest.raises(ValueError, match="a-seed1: is the record of another run"):  # of each other
+        record_runs([tmp_path / "runs/a-seed1", tmp_path / "other/a-seed1"], tmp_path / "fresh")
+    assert content(records) == before and not (tmp_path / "fresh").exists()
+
+
+def test_a_damaged_record_is_one_line(records, capsys):
+    for name, spoil, said in (
+        ("queries.parquet", lambda file: file.write_bytes(b"PAR1"), "must be the table of a run's"),
+        ("queries.parquet", lambda file: keep(file, "mrr@10"), "recall@10.* is missing"),
+        ("metrics.json", Path.unlink, "must be a finished run, it has no metrics.json"),
+    ):
+        record = records / "a-seed1"
+        kept = content(record)
+        spoil(record / name)
+        with pytest.raises(ValueError, match=said) as raised:
+            compare([record, records / "bm25"], records / "out")
+        assert name in str(raised.value) and "\n" not in str(raised.value)
+        for file, whole in kept.items():
+            (record / file).write_bytes(whole)
+
+
+def keep(file, *metrics):
+    table = read_table(file.parent)
+    table[["ranking", "split", "query", "judgements", *metrics]].to_parquet(file)
+
+
+def test_what_a_record_lacks_is_said(records, tmp_path):
+    key = "analysis/low_rank/relative_error"
+    for record in records.iterdir():
+        metrics = json.loads((record / "metrics.json").read_text()) | {key: 0.5}
+        (record / "metrics.json").write_text(json.dumps(metrics))
+    compare([records], tmp_path / "out")
+    page = (tmp_path / "out/comparison.html").read_text()
+    assert f"a: no cases, its alignments are not in {records}/a-seed1." in page
+    (records / "a-seed1/provenance.json").write_text(
+        json.dumps({"system": "T5-SEAL", "collection": "almanac", "splits": ["test"]})
+    )
+    claims = judge_claims(compare_runs([records / "a-seed1"])).set_index("claim")
+    missing = claims.loc["GR's alignment is nearly of rank one", "missing"]
+    assert missing == "T5-SEAL: no alignments/manifest.json (alignments)"
+
+
+def test_seeds_of_several_commits_are_marked_and_protocols_kept_apart(records, tmp_path):
+    made(tmp_path / "later/a-seed2", "a", 2, 2, commit="def")
+    record_runs([tmp_path / "later"], records)
+    (section,) = compare_runs([records]).sections
+    assert [group.seeds for group in section.groups] == ["1, 2 †", "1"]
+    assert compare_runs([records]).notes == [
+        "almanac (test, test_unseen): measured at several commits: abc (a, bm25); def (a).",
+        "†: the seeds of this system were measured at different commits.",
+    ]
+    for number, data in enumerate(({"max_rerank_queries": 9}, {"max_test_queries": 9})):
+        made(tmp_path / f"few/{number}", "b", 1, 2, config={"data": data})
+    with pytest.raises(ValueError, match=r"max_test_queries=None; .*, max_test_queries=9. mixed"):
+        compare_runs([records, tmp_path / "few"])
+    notes = compare_runs([tmp_path / "few/0", records / "bm25"]).notes
+    assert notes == []  # one of them says nothing of its sample
+    assert len(compare_runs([records, tmp_path / "few"], mixed=True).sections) == 2
+
+
+def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.format(runs=records))
+    assert command("-m", "analysis.record", "runs=[]", f"page={page}") == 0
+    text = page.read_text()
+    lines = text.splitlines()
+    assert lines[3:7] == [
+        "| almanac | test MRR@10 | test R@10 | training | seeds |",
+        "|---|---:|---:|---:|---:|",
+        "| a | **1.000** | **1.000** | 100 s | 1 |",
+        "| bm25 | 0.250 | **1.000** | – | 1 |",
+    ]
+    assert lines[8].endswith("best of a column. Commit abc, A CPU, 2 cores.")
+    assert "| BM25 \\| k1 | 0.000 | 1 |" in text and "by hand" not in text
+    assert "Text between." in lines and renew_tables(page) == text
+    other = write_run(
+        tmp_path / "nq", "a", 1, {"retrieve/mrr@10": 0.5}, splits=["dev"], collection="nq"
+    )
+    both = tabulate_results([str(records), str(other)], ["test", "dev"], "mrr@10").splitlines()
+    assert both[0] == "| system | almanac test MRR@10 | almanac seeds | nq dev MRR@10 | nq seeds |"
+    assert both[2:4] == ["| a | **1.000** | 1 | 0.500 | 1 |", "| bm25 | 0.250 | 1 | – | – |"]
+    # Another seed, measured months later elsewhere, changes its row and nothing else.
+    made(tmp_path / "later/a-seed2", "a", 2, 2, commit="def")
+    assert command("-m", "analysis.record", f"runs={tmp_path}/later", f"output={records}") == 0
+    assert "a-seed2: " in capsys.readouterr().out
+    row = "| a | **0.750 ± 0.354** | **1.000 ± 0.000** | 150 ± 71 s | 2 † |"
+    changed = renew_tables(page)
+    assert changed != text and changed.splitlines()[5:7] == [row, lines[6]]
+    assert "Commit abc, A CPU, 2 cores (a, bm25); Commit def, A CPU, 2 cores (a)." in changed
+    shutil.rmtree(records / "a-seed2")
+    assert renew_tables(page) == text
+    shutil.rmtree(records / "bm25")
+    for asked, said in (
+        (text, "runs=.*bm25: no such folder"),
+        (text.replace("<!-- end -->", ""), "must have a line <!-- end -->"),
+        (text.replace("splits=test", "splits=dev"), "page.md:3: splits=dev: must be one of test"),
+        (text.replace("splits=test", "split=test"), "page.md:3: .*unexpected keyword .*'split'"),
+    ):
+        page.write_text(asked)
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            renew_tables(page)
+
+
+def test_the_tables_of_the_results_are_those_of_the_records(monkeypatch):
+    """If this fails: `make results`."""
+    monkeypatch.chdir(ROOT)
+    page = Path("docs/results.md")
+    assert renew_tables(page) == page.read_text()
+
+
+def test_keys_of_records_are_refused_by_the_list_of_runs(tmp_path):
+    said = command("-m", "analysis.runs", str(tmp_path), "output=x")
+    assert said == "error: output=x: is for python -m analysis.record"
+    said = command("-m", "analysis.record", "runs=[]")
+    assert said == "error: runs: no finished run to record"
