@@ -26,7 +26,8 @@ class CompareRuns(Callback):
     """After `python train.py -m …`: compares the sweep's runs, and merges their studies.
 
     Args:
-        mixed: show runs on different collections or splits in sections instead of refusing them.
+        mixed: show runs on different collections or splits in sections instead of refusing them;
+            so are the runs of a sweep over a key of `PROTOCOL`.
         paper: a paper's table to compare the runs with: a name in `conf/papers/*.csv`, or a path.
         curves: what to draw of the merged studies: arguments of `Curves`, or a list of them.
         out: the comparison's folder; by default the sweep's. Sweeps that share runs need different
@@ -65,6 +66,7 @@ class CompareRuns(Callback):
 
     def _compare(self, config: DictConfig) -> None:
         from analysis.compare import compare
+        from analysis.runs.run_folder import PROTOCOL
         from analysis.studies.study import read_curves, write_sweep_study
 
         sweep = Path(config.hydra.sweep.dir)
@@ -75,11 +77,12 @@ class CompareRuns(Callback):
         if logger:  # without the settings of a single run
             logger = OmegaConf.merge(logger, {"name": None, "save_dir": None})
             logger = OmegaConf.to_container(logger, resolve=True)
-        folder = Path(self.out or sweep)
-        comparison = compare(runs, folder, self.mixed, logger, self.paper, make_way=True)
+        folder, swept = Path(self.out or sweep), find_swept_keys(config)
+        mixed = self.mixed or not {*PROTOCOL}.isdisjoint(swept)
+        comparison = compare(runs, folder, mixed, logger, self.paper, make_way=True)
         if comparison.folder != folder:
             print(f"{folder} holds a comparison of other runs, which stays")
-        swept, curves = find_swept_keys(config), read_curves(self.curves)
+        curves = read_curves(self.curves)
         for file in write_sweep_study(comparison, comparison.folder, swept, curves):
             print(file)
 

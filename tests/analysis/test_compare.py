@@ -263,3 +263,15 @@ def test_a_sweep_compares_its_own_runs_only_and_keeps_earlier_comparisons(sweep,
     (aside,) = sweep.glob("comparison-*/comparison.html")
     assert str(aside) in said and f"{sweep} holds a comparison of other runs, which stays" in said
     assert (sweep / "comparison.html").read_text() == made
+
+
+def test_a_sweep_over_a_key_of_the_protocol_shows_its_runs_apart(tmp_path, capsys):
+    callback = CompareRuns()
+    for depth in (10, 100):
+        config = {"retrieval_depth": depth}
+        run = write_run(tmp_path / str(depth), "bm25", 1, {"retrieve/mrr@10": 0.5}, config)
+        callback.on_job_end(sweep_config(tmp_path, run), job_return=None)
+    config = sweep_config(tmp_path)
+    config.hydra.overrides = {"task": ["retrieval_depth=10,100"]}
+    callback.on_multirun_end(config)
+    assert "almanac, retrieval_depth=100" in capsys.readouterr().out

@@ -101,6 +101,13 @@ def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
     assert "report.html" not in page and "report.html" in (of_runs / "comparison.html").read_text()
 
 
+def test_a_run_without_rankings_has_a_record_without_queries(tmp_path):
+    run = write_run(tmp_path / "run", "bm25", 1, {"retrieve/mrr@10": 0.5})
+    record_runs([run], tmp_path / "results")
+    assert len(read_table(tmp_path / "results/run")) == 0
+    compare([tmp_path / "results"], tmp_path / "out")
+
+
 def test_another_run_of_the_same_name_is_never_replaced(records, tmp_path):
     before = content(records)
     made(tmp_path / "other/a-seed1", "a", 1, 2, commit="def")
