@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AddedToken, PreTrainedTokenizerBase
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.backbones import read_backbone_config
+from gr_mvdr.backbones import max_length, read_backbone_config
 from gr_mvdr.files import (
     check_files,
     describe_error,
@@ -157,7 +157,8 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
         if holds:
             raise ValueError(f"{folder}: has {problem}, which this library cannot express")
     template, prefix_space = _read_template(folder, model, parts)
-    expansion, longest = encoder.query_expansion, encoder.max_seq_length or _UNLIMITED
+    expansion, limits = encoder.query_expansion, (encoder.max_seq_length, max_length(encoder.model))
+    longest = min(_UNLIMITED, *filter(None, limits))
     query_length = encoder.query_length or longest
     if expansion:  # "min" is a floor, "fixed" the end as well
         query_length = max(query_length * (expansion["strategy"] == "min"), expansion["length"])
