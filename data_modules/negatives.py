@@ -2,26 +2,38 @@
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from datasets import Dataset
 
 from data_modules.collection import PairSet, TrainingTables, write_run
 from data_modules.formats.layout import NamedPair
-from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE, read_pairs
+from data_modules.formats.named_pairs import (
+    LIST,
+    RANKING,
+    RUN,
+    SCORED_TRIPLE,
+    TRIPLE,
+    ScoredLists,
+    read_pairs,
+)
 from data_modules.tables import cache_folder, integers, write_once
 from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
 from gr_mvdr.evaluation.ranking import tie_order
-from gr_mvdr.files import sha256
-from gr_mvdr.options import Size, Text, part, show
+from gr_mvdr.files import CONFIG, check_finished, sha256
+from gr_mvdr.options import Rule, Size, Text, part, show
 from gr_mvdr.progress import track
+from gr_mvdr.texts import text_without_title
 
 _KEY = "data.examples.negatives"
+_RANKING = "retrieve.trec"  # of a run's folder
+# In the configuration the path of a run is the teacher's unless it is given.
+_Place = Annotated[str, Rule("a file or folder, unless path is one", bool)]
 
 
 class NamedRows(NamedTuple):
@@ -50,34 +62,79 @@ class NamedRows(NamedTuple):
         return self.queries[order], self.documents[order]
 
 
+class RowFinder:
+    """Finds the row of a query or a document by its id, or else by its text.
+
+    Texts are equal if they differ in white space alone. A document's text is found with its title
+    before it or without; of several documents with a text, the first.
+    """
+
+    def __init__(self, table: Dataset, rows: Sequence[int]):
+        """
+        Args:
+            table: columns id, text (the joined fields) and, for documents, title.
+            rows: the rows that can be found.
+        """
+        self.table, self.rows = table, rows
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id → row."""
+        ids = self.table["id"][:]
+        return {ids[row]: row for row in self.rows}
+
+    @cached_property
+    def texts(self) -> dict[int, int]:
+        """Hash of a text → row; the texts themselves may not fit into memory."""
+        found: dict[int, int] = {}
+        names = [name for name in ("text", "title") if name in self.table.column_names]
+        rows = self.table.select_columns(names).select(self.rows)
+        for row, texts in zip(self.rows, track(rows, "texts", total=len(rows)), strict=True):
+            body = text_without_title(texts)
+            for variant in (texts["text"], body, f"{texts.get('title', '')} {body}"):
+                found.setdefault(_hash_text(variant), row)
+        return found
+
+    def by_text(self, text: str) -> int | None:
+        """The row of a text; None if there is none."""
+        return self.texts.get(_hash_text(text))
+
+    def __call__(self, name: str) -> int | None:
+        """The row of an id or a text; None if there is none."""
+        row = self.ids.get(name)
+        return self.by_text(name) if row is None else row
+
+
+def _hash_text(text: str) -> int:
+    return hash(" ".join(text.split()))
+
+
 def read_rows(
-    file: Path,
-    queries: Mapping[str, int],
-    documents: Mapping[str, int],
-    forms: Sequence[tuple[str, ...]] = (RUN, RANKING),
+    pairs: Iterable[NamedPair],
+    query_row: Callable[[str], int | None],
+    document_row: Callable[[str], int | None],
 ) -> tuple[NamedRows, int, int]:
-    """Reads a file of named pairs.
+    """Collects named pairs as rows.
 
     Args:
-        queries, documents: id → row.
-        forms: see `read_pairs`.
+        query_row, document_row: give the row of a name; None = unknown.
 
     Returns:
         The pairs; the number of pairs of other queries; the number of pairs of unknown documents.
 
     Raises:
-        ValueError: a line breaks the format.
+        ValueError: a line of the pairs' file breaks the format.
     """
     columns = array("q"), array("q"), array("f"), array("b")
     other_queries = unknown_documents = 0
-    for pair in track(read_pairs(file, *forms), f"reading {file.name}"):
-        if pair.query_id not in queries:
+    for pair in pairs:
+        if (query := query_row(pair.query_id)) is None:
             other_queries += 1
-        elif pair.document_id not in documents:
+        elif (document := document_row(pair.document_id)) is None:
             unknown_documents += 1
         else:
-            rows = queries[pair.query_id], documents[pair.document_id]
-            for column, value in zip(columns, (*rows, pair.score, pair.positive), strict=True):
+            values = query, document, pair.score, pair.positive
+            for column, value in zip(columns, values, strict=True):
                 column.append(value)
     kinds = np.int64, np.int64, np.float32, bool
     found = (np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
@@ -98,8 +155,9 @@ def read_candidates(
         Only queries that have a candidate in the corpus.
     """
     file = Path(path).expanduser()
-    rows = ({id: row for row, id in enumerate(ids)} for ids in (query_ids, document_ids))
-    named, _, unknown = read_rows(file, *rows)
+    rows = ({id: row for row, id in enumerate(ids)}.get for ids in (query_ids, document_ids))
+    pairs = track(read_pairs(file, RUN, RANKING), f"reading {file.name}")
+    named, _, unknown = read_rows(pairs, *rows)
     if unknown:
         print(f"{file}: {unknown:,} candidates are not in the collection and are left out")
     found: dict[str, list[str]] = {}
@@ -124,11 +182,13 @@ class Negatives:
 
     Args:
         n: number of negatives per training example.
-        teacher: a file with a teacher's scores: a TREC run, or lines
-            `positive_score negative_score query positive negative`; None = no teacher.
+        teacher: a teacher's scores: a TREC run; the folder of a finished run, whose `retrieve.trec`
+            is read; lines `positive_score negative_score query positive negative`; or a file or
+            folder of `ScoredLists`. None = no teacher.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file or folder.
+        UnfinishedRun: the folder of a run has no ranking.
     """
 
     n: Size
@@ -136,19 +196,27 @@ class Negatives:
 
     def __post_init__(self):
         self.files: dict[str, Path] = {}
-        for key in ("path", "teacher"):
+        for key in ("teacher", "path"):  # the path may be the teacher's
             if (path := getattr(self, key, None)) is not None:
-                self.files[key] = Path(path).expanduser()
-                if not self.files[key].is_file():
-                    raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file")
+                place = Path(path).expanduser()
+                if (place / CONFIG).is_file():
+                    check_finished(f"{_KEY}.{key}={path}", place, (_RANKING,))
+                    place /= _RANKING
+                if not place.exists():
+                    raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file or folder")
+                self.files[key] = place
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """Path → SHA-256, for each file that is read."""
-        return {str(file): sha256(file) for file in self.files.values()}
+        lists = {place: ScoredLists.find(place) for place in self.files.values()}
+        files = [
+            file for place, found in lists.items() for file in (found.files if found else [place])
+        ]
+        return {str(file): sha256(file) for file in files}
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
-        """The candidates of the tables' queries, and the teacher's scores if their file has any."""
+        """The candidates of the tables' queries, and the scores that a teacher gave these."""
         raise NotImplementedError
 
     def prepare(self, tables: TrainingTables) -> "NegativeDraws":
@@ -159,7 +227,7 @@ class Negatives:
                 too few documents.
         """
         found, scored = self.candidates(tables)
-        if "teacher" in self.files:
+        if "teacher" in self.files and scored is None:
             file = self.files["teacher"]
             scored = _read_rows(f"{_KEY}.teacher", file, tables, (RUN, SCORED_TRIPLE))
         return NegativeDraws(tables, found, scored, self.n)
@@ -179,11 +247,15 @@ class RankedNegatives(Negatives):
         """Returns the option that names the run, for messages, and the run's file."""
         raise NotImplementedError
 
-    def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
-        run = _read_rows(*self.run(tables), tables, (RUN, RANKING))
+    def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
+        """See `Negatives`; a run that is also the teacher is read once."""
+        key, file = self.run(tables)
+        is_teacher = file == self.files.get("teacher")
+        run = _read_rows(key, file, tables, (RUN, SCORED_TRIPLE if is_teacher else RANKING))
         queries, documents = run.ranked(tables.documents["id"][:])
         best = np.arange(len(queries)) - np.searchsorted(queries, queries) < self.depth
-        return PairSet(queries[best], documents[best], len(tables.documents)), None
+        found = PairSet(queries[best], documents[best], len(tables.documents))
+        return found, run if is_teacher else None
 
 
 @part("negatives")
@@ -225,11 +297,12 @@ class RunNegatives(RankedNegatives):
     """Negatives from the ranking in a file.
 
     Args:
-        path: a TREC run of the training queries, such as another system's `retrieve.trec`, or
-            another file that names negatives (`data_modules.formats.named_pairs`).
+        path: a TREC run of the training queries, such as another system's `retrieve.trec`; the
+            folder of that run; or another file or folder that names negatives
+            (`data_modules.formats.named_pairs`). The configuration takes the teacher's by default.
     """
 
-    path: Text
+    path: _Place
 
     def run(self, tables: TrainingTables) -> tuple[str, Path]:
         return f"{_KEY}.path", self.files["path"]
@@ -270,8 +343,8 @@ class TripleNegatives(Negatives):
     Args:
         path: lines `query positive negative …` of ids, or a teacher's margins,
             `positive_score negative_score query positive negative`, or lists
-            `query negative,negative,…`, or JSON (see `read_pairs`).
-        teacher: see `Negatives`; None = the scores of the triples, if they have any.
+            `query negative,negative,…`, or JSON (see `read_pairs`), or `ScoredLists`.
+        teacher: see `Negatives`; None = the scores of `path`, if it has any.
     """
 
     path: Text
@@ -284,14 +357,18 @@ class TripleNegatives(Negatives):
         size = len(tables.documents)
         positive = PairSet(found.queries[found.positive], found.documents[found.positive], size)
         kept = positive.places(found.queries, found.documents) < 0
-        scored = found if np.isfinite(found.scores).any() else None
-        return PairSet(found.queries[kept], found.documents[kept], size), scored
+        is_scored = "teacher" not in self.files and np.isfinite(found.scores).any()
+        candidates = PairSet(found.queries[kept], found.documents[kept], size)
+        return candidates, found if is_scored else None
 
 
 def _read_rows(
     key: str, file: Path, tables: TrainingTables, forms: Sequence[tuple[str, ...]]
 ) -> NamedRows:
     """Reads a file of named pairs, and prints how many have an unknown query or document.
+
+    In `ScoredLists` a table of texts decides which row an id stands for, because the ids of another
+    source may be those of other texts here. Without such a table, names are ids or texts.
 
     Args:
         key: the option that names the file, for the message.
@@ -300,10 +377,19 @@ def _read_rows(
     Raises:
         ValueError: a line breaks the format or, in training, no pair is known.
     """
-    ids = tables.documents["id"][:]
-    query_rows = {identifier: row for row, identifier in enumerate(tables.queries["id"][:])}
-    document_rows = {ids[row]: row for row in tables.known_rows.tolist()}
-    found, other_queries, unknown = read_rows(file, query_rows, document_rows, forms)
+    queries = RowFinder(tables.queries, range(len(tables.queries)))
+    documents = RowFinder(tables.documents, tables.known_rows.tolist())
+    if lists := ScoredLists.find(file):
+        pairs = lists.pairs()
+        finders = [
+            {name: finder.by_text(text) for name, text in lists.named_texts(side)}.get
+            if lists.texts[side]
+            else finder
+            for side, finder in (("query", queries), ("document", documents))
+        ]
+    else:
+        pairs, finders = read_pairs(file, *forms), [queries.ids.get, documents.ids.get]
+    found, other_queries, unknown = read_rows(track(pairs, f"reading {file.name}"), *finders)
     used, left_out = len(found.queries), other_queries + unknown
     said = (
         f"{other_queries:,} are of queries outside the {tables.split_name} split, {unknown:,} name "

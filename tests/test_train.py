@@ -61,6 +61,20 @@ def test_the_pipeline_of_finished_stages_runs(tmp_path):
     assert metrics["cost/joint_flops"] > 0 and "retrieve/mrr@10" in metrics
 
 
+def test_a_finished_run_teaches_another(tmp_path):
+    made = [*NO_ANALYSIS, *TINY, "data.train_questions=2"]
+    teacher = ["model=cross_encoder", "model.depth=8", *made]
+    train(small(tmp_path, *teacher, name="teacher"))
+    asked = [f"weights={tmp_path}/teacher", "data.test_split=train", "data.max_test_queries=null"]
+    scores = train(small(tmp_path, *teacher, *asked, name="scores"))
+    ranking = scores.path / "retrieve.trec"
+    taught = ["negatives=run", f"data.examples.negatives.teacher={scores.path}"]
+    taught += ["model.loss._target_=gr_mvdr.losses.KLDistillation"]
+    student = train(small(tmp_path, "model=t5_colbert", *made, *taught, name="student"))
+    assert str(ranking) in student.provenance["training_sources"]
+    assert "retrieve/mrr@10" in student.metrics
+
+
 class Interrupt(pl.Callback):
     """What Ctrl-C does, in the middle of an epoch."""
 

@@ -1,4 +1,4 @@
-"""Files that accompany a collection: runs, triples, hard negatives, candidates, queries."""
+"""Files that accompany a collection: runs, triples, negatives, teachers' scores, queries."""
 
 import json
 import math
@@ -16,6 +16,7 @@ from data_modules.formats.readers import (
     json_value,
     numbered_lines,
     string,
+    table_rows,
     word,
 )
 from data_modules.formats.rows import genret_queries, glen_queries
@@ -163,6 +164,106 @@ def _listed(where: str, query: str, documents: Any, positive: bool = False) -> I
         if not isinstance(score, int | float):
             raise ValueError(f'{where}: expected a number "ce-score", got {json.dumps(score)[:60]}')
         yield NamedPair(where, query, word(where, "pid", row), float(score), positive)
+
+
+# The columns of a teacher's lists. Sentence-transformers reads label columns by these names.
+_SCORES = ("scores", "score", "labels", "label")
+_QUERY = re.compile(r"(query|anchor|question)(_id)?")
+_DOCUMENT = re.compile(r"(document|passage|positive|negative)(_id)?s?_?\d*")
+_LIST_COLUMNS = (
+    "query or query_id, documents or document_ids or document_1 … document_n, and scores"
+)
+
+
+class ScoredLists:
+    """A teacher's lists: rows of a query, its documents and a score for each document.
+
+    The files are one table, or the tables beneath a folder: Parquet, Arrow as ``save_to_disk``
+    writes it, or JSON lines. The columns tell what a table holds:
+
+    - lists: a query, a list of documents or a column for each (`document_1`, …, or `positive`,
+      `negative_1`, …), and the list of scores (`scores` or `label`); rows may differ in length;
+    - texts: `query_id` and `text`, or `document_id` and `text`, of the ids in the lists (PyLate).
+
+    Attributes:
+        files: all tables.
+        lists: the tables of lists.
+        texts: "query" and "document" → the tables of their texts.
+    """
+
+    def __init__(self, path: Path, files: list[Path]):
+        self.files = files
+        self.lists: list[Path] = []
+        self.texts: dict[str, list[Path]] = {"query": [], "document": []}
+        for file in files:
+            columns = {*next(table_rows(file), ("", {}))[1]}
+            if columns & {*_SCORES}:
+                self.lists.append(file)
+            for side, tables in self.texts.items():
+                if {f"{side}_id", "text"} <= columns:
+                    tables.append(file)
+        if not self.lists:
+            raise ValueError(f"{path}: expected a table with the columns {_LIST_COLUMNS}")
+
+    @classmethod
+    def find(cls, path: Path) -> "ScoredLists | None":
+        """Returns the lists at a path; None if it is a file of another kind.
+
+        Raises:
+            ValueError: a folder without a table of lists.
+        """
+        if path.is_dir():
+            # `map` of datasets leaves cache-*.arrow beside the data-*.arrow of `save_to_disk`.
+            kinds = ("*.parquet", "data*.arrow", "*.jsonl", "*.jsonl.gz")
+            return cls(path, sorted(file for kind in kinds for file in path.rglob(kind)))
+        if path.suffix in (".parquet", ".arrow"):
+            return cls(path, [path])
+        try:
+            row = json.loads(first_line(path)) if begins_with(path, "{") else {}
+        except (ValueError, RecursionError):  # a single value that spans several lines
+            row = {}
+        columns = {*row} if isinstance(row, dict) else set()
+        scored = columns & {*_SCORES} and any(map(_QUERY.fullmatch, columns))
+        return cls(path, [path]) if scored else None
+
+    def pairs(self) -> Iterator[NamedPair]:
+        """Yields the pairs of all lists; the names in a pair are ids or texts.
+
+        Raises:
+            ValueError: a row lacks a column, has more documents than scores, or fewer, or a score
+                is not a number.
+        """
+        for file in self.lists:
+            for where, row in table_rows(file):
+                yield from _scored_pairs(where, row)
+
+    def named_texts(self, side: str) -> Iterator[tuple[str, str]]:
+        """Yields (id, text) of the queries or documents; nothing if there is no table of them."""
+        for file in self.texts[side]:
+            for where, row in table_rows(file):
+                yield word(where, f"{side}_id", row), string(where, "text", row)
+
+
+def _scored_pairs(where: str, row: dict[str, Any]) -> Iterator[NamedPair]:
+    query = next(filter(_QUERY.fullmatch, row), None)
+    columns = [name for name in filter(_DOCUMENT.fullmatch, row) if row[name] is not None]
+    scores = next((row[name] for name in _SCORES if name in row), None)
+    if query is None or not columns or not isinstance(scores, list):
+        rule = f"expected the columns {_LIST_COLUMNS}, a list"
+        raise ValueError(f"{where}: {rule}, got {', '.join(row)}")
+    named = [
+        (name, {"document": document})
+        for name in columns
+        for document in (row[name] if isinstance(row[name], list) else [row[name]])
+    ]
+    if len(named) != len(scores):
+        counts = f"{len(named)} documents and {len(scores)} scores"
+        raise ValueError(f"{where}: expected a score for each document, got {counts}")
+    for (column, document), score in zip(named, scores, strict=True):
+        if not isinstance(score, int | float) or not math.isfinite(score):
+            raise ValueError(f"{where}: expected a number as score, got {score!r}")
+        names = word(where, query, row), word(where, "document", document)
+        yield NamedPair(where, *names, float(score), column.startswith("positive"))
 
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'

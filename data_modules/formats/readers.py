@@ -17,6 +17,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
+
 from gr_mvdr.files import check_file
 
 PACKED = (".gz", ".zip")  # any file may have one of these after its own ending
@@ -198,6 +201,30 @@ def json_lines(*files: Path) -> Iterator[tuple[str, dict]]:
         if not isinstance(record, dict):
             raise ValueError(f"{where}: expected a JSON object, got {line[:60]!r}")
         yield where, record
+
+
+def table_rows(file: Path) -> Iterator[tuple[str, dict]]:
+    """Yields (place, row) for each row of a table: Parquet, Arrow of ``datasets``, or JSON lines.
+
+    The place is ``file: row number``, numbered from 0 as in ``datasets``, or ``file:line``.
+
+    Raises:
+        ValueError: the file is damaged; names the file, or the line.
+    """
+    if file.suffix not in (".parquet", ".arrow"):
+        yield from json_lines(file)
+        return
+    check_file(file)
+    try:
+        if file.suffix == ".parquet":
+            batches = ParquetFile(file).iter_batches(1000)
+        else:
+            batches = pa.ipc.open_stream(pa.memory_map(str(file)))
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for number, row in enumerate(rows):
+            yield f"{file}: row {number}", row
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{file}: expected a table in {file.suffix[1:]}: {error}") from None
 
 
 def json_value(file: Path) -> Any:

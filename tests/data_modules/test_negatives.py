@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 
 from data_modules.examples import DocumentExamples, Example, HardNegatives, collate
 from data_modules.module import RetrievalDataModule
@@ -160,6 +161,96 @@ def test_a_teacher_scores_the_negatives_of_any_source(form, tmp_path, capsys):
     batch = collate(list(data.epoch(0)))
     assert batch.teacher.shape == (7, 2) and batch.teacher.dtype == torch.float32
     assert batch.teacher[0].tolist() == [9.0, 5.0]
+
+
+def teach(negatives):
+    """(pair, document) → the teacher's score, of positives and drawn negatives of many epochs."""
+    found, data = {}, tiny(negatives)
+    for number in range(20):
+        for pair, example in enumerate(data.epoch(number)):
+            documents = [example.document, *example.negatives.documents]
+            scores = zip(documents, example.negatives.teacher, strict=True)
+            found |= {(pair, row): score for row, score in scores if not np.isnan(score)}
+    return found
+
+
+# d13 arrives after training.
+LISTS = {
+    "q0": {"d0": 2.5, "d4": 1.5, "d5": -1.0, "d13": 9.0},
+    "q1": {"d1": 0.5, "d6": 3.0},
+    "q7": {"d1": 1.0},
+}
+TAUGHT = {(0, 0): 2.5, (1, 1): 0.5, (1, 6): 3.0}
+TAUGHT |= {(pair, row): score for pair in (0, 6) for row, score in [(4, 1.5), (5, -1.0)]}
+
+
+@pytest.mark.parametrize("form", ["ids", "texts", "other ids"])
+@pytest.mark.parametrize("source", ["triples", "run"])
+def test_a_teachers_lists_are_matched_by_id_or_by_text(source, form, tmp_path, capsys):
+    collection = Tiny(test_split="test", tokenizer_options=TOKENIZER).read()
+    queries = dict(zip(collection.queries["id"], collection.queries["text"], strict=True))
+    documents = dict(zip(collection.documents["id"], collection.documents["text"], strict=True))
+    if form == "texts":
+        rows = [
+            {
+                "query": f" {queries[query]}\n",
+                "documents": [documents[d].replace(" ", "  ") for d in scores],
+                "scores": [*scores.values()],
+            }
+            for query, scores in LISTS.items()
+        ]
+    else:
+        # The tables of texts decide: here d4 is another source's d0, and so on.
+        other = {d: f"d{(int(d[1:]) + 10) % 14}" if form == "other ids" else d for d in documents}
+        rows = [
+            {
+                "query_id": query,
+                "document_ids": [other[d] for d in scores],
+                "scores": [*scores.values()],
+            }
+            for query, scores in LISTS.items()
+        ]
+        if form == "other ids":
+            texts = [{"document_id": other[d], "text": text} for d, text in documents.items()]
+            Dataset.from_list(texts).to_parquet(tmp_path / "documents.parquet")
+    Dataset.from_list(rows).save_to_disk(tmp_path / "train")
+    path = str(tmp_path)
+    kinds = {
+        "triples": TripleNegatives(path=path, n=2),
+        "run": RunNegatives(path=path, teacher=path, n=2),
+    }
+    found = teach(kinds[source])
+    # Documents of equal texts are one: d0 and d10, d3 and d13.
+    assert {key: found[key] for key in TAUGHT} == TAUGHT
+    assert "6 of 7 pairs are used" in (said := capsys.readouterr().out) or "5 of 7" in said
+    assert len(kinds[source].sources) == (2 if form == "other ids" else 1)
+
+
+def test_lists_of_another_collection_are_refused(tmp_path):
+    rows = [{"query": "who?", "documents": ["nobody", "somebody"], "scores": [1.0, 0.0]}]
+    Dataset.from_list(rows).to_json(tmp_path / "lists.jsonl")
+    rule = "lists.jsonl: none of its 2 pairs can be used: 2 are of queries outside the train"
+    with pytest.raises(ValueError, match=rule):
+        tiny(TripleNegatives(path=str(tmp_path / "lists.jsonl"))).epoch(0)
+
+
+def test_the_folder_of_a_run_stands_for_its_ranking(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    written(run / "config.yaml", "{}")
+    for key in ("path", "teacher"):
+        options = dict(path=str(written(tmp_path / "run.trec", *RUN))) | {key: str(run)}
+        (run / "retrieve.trec").unlink(missing_ok=True)
+        with pytest.raises(
+            ValueError, match=rf"negatives\.{key}=.*run: must be a finished run, it "
+        ):
+            RunNegatives(**options)
+        written(run / "retrieve.trec", *RUN)
+        assert set().union(*drawn(tiny(RunNegatives(**options, n=1)))[0]) == {1, 2, 3}
+    taught = teach(RunNegatives(path=str(run), teacher=str(run), n=3))
+    assert taught[0, 0] == 9 and [taught[0, row] for row in (1, 2, 3)] == [8, 7, 6]
+    with pytest.raises(FileNotFoundError, match=r"negatives\.teacher=no: no such file or folder"):
+        RunNegatives(path="no", teacher="no")
 
 
 # Files

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from datasets import Dataset
 
 from data_modules.formats.named_pairs import (
     LIST,
@@ -12,6 +13,7 @@ from data_modules.formats.named_pairs import (
     RUN,
     SCORED_TRIPLE,
     TRIPLE,
+    ScoredLists,
     read_generated,
     read_pairs,
 )
@@ -87,6 +89,96 @@ def test_mined_negatives_as_json(tmp_path):
         ("8", "3", None, False),
         ("9", "4", None, False),
     ]
+
+
+# A teacher's lists
+
+
+def save(kind, folder, name, rows):
+    """Saves a table as `datasets` does."""
+    table = Dataset.from_list(rows)
+    folder.mkdir(exist_ok=True)
+    if kind == "disk":
+        table.save_to_disk(folder / name)
+    elif kind == "parquet":
+        table.to_parquet(folder / f"{name}.parquet")
+    else:
+        table.to_json(folder / f"{name}.jsonl")
+
+
+LABEL = [0.5, 2.0, -1.0]
+LISTS = {
+    "ids": [
+        {"query_id": 7, "document_ids": [1, 2, 3], "scores": LABEL},
+        {"query_id": 8, "document_ids": [4], "scores": [3.0]},
+    ],
+    "texts": [
+        {"query": "7", "documents": ["1", "2", "3"], "label": LABEL},
+        {"query": "8", "documents": ["4"], "label": [3.0]},
+    ],
+    "columns": [
+        {"query": "7", "document_1": "1", "document_2": "2", "document_3": "3", "labels": LABEL},
+        {"query": "8", "document_1": "4", "document_2": None, "document_3": None, "labels": [3.0]},
+    ],
+    "triples": [
+        {"anchor": "7", "positive": "1", "negative_1": "2", "negative_2": "3", "score": LABEL},
+        {"anchor": "8", "positive": "4", "negative_1": None, "negative_2": None, "score": [3.0]},
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ["disk", "parquet", "jsonl"])
+@pytest.mark.parametrize("form", LISTS)
+def test_a_teachers_lists_are_read_in_every_form(form, kind, tmp_path):
+    save(kind, tmp_path / "data", "train", LISTS[form])
+    expected = [("7", "1", 0.5), ("7", "2", 2.0), ("7", "3", -1.0), ("8", "4", 3.0)]
+    (tmp_path / "data/cache-1.arrow").write_text("what map() left")
+    lists = ScoredLists.find(tmp_path / "data")
+    assert [pair[1:4] for pair in lists.pairs()] == expected
+    positives = [pair.document_id for pair in lists.pairs() if pair.positive]
+    assert positives == (["1", "4"] if form == "triples" else [])
+    (file,) = lists.files
+    assert [*ScoredLists.find(file).pairs()] == [*lists.pairs()], "the table alone"
+
+
+def test_other_files_are_no_lists(tmp_path):
+    for text in (RUN_LINE, '{"query": ["d1"]}', '{"qid": 1, "pos": [], "neg": []}', "{\n}", ""):
+        assert ScoredLists.find(written(tmp_path / "file", text)) is None
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty: expected a table with the columns query or quer"):
+        ScoredLists.find(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"documents": ["1", "2"]}, r"2 documents and 1 scores"),
+        ({"documents": ["1"], "scores": ["high"]}, "expected a number as score, got 'high'"),
+        ({"documents": ["1"], "scores": [math.nan]}, "expected a number as score, got nan"),
+        (
+            {"documents": ["1"], "scores": 2.0},
+            r"expected the columns query .*scores, a list, got q",
+        ),
+        ({"text": "1"}, r"expected the columns query or query_id, .*got query, scores, text"),
+        ({"documents": [True]}, 'expected a string "document", got true'),
+    ],
+)
+def test_a_broken_list_is_named_by_its_row(row, message, tmp_path):
+    good = {"query": "q", "documents": ["1"], "scores": [1.0]}
+    broken = {"query": "q", "scores": [1.0], **row}
+    file = written(tmp_path / "lists.jsonl", json.dumps(good), json.dumps(broken))
+    with pytest.raises(ValueError, match=rf"lists.jsonl:2: .*{message}"):
+        list(ScoredLists.find(file).pairs())
+
+
+def test_a_row_of_a_table_is_numbered_as_in_datasets(tmp_path):
+    rows = [{"query": "q", "documents": ["1"] * n, "scores": [1.0]} for n in (1, 1, 3)]
+    save("parquet", tmp_path, "train", rows)
+    with pytest.raises(ValueError, match=r"train.parquet: row 2: .*, got 3 documents and 1 scores"):
+        list(ScoredLists.find(tmp_path).pairs())
+    (tmp_path / "train.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="train.parquet: expected a table in parquet: "):
+        ScoredLists.find(tmp_path)
 
 
 # Generated queries
