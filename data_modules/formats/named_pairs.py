@@ -219,12 +219,11 @@ class ScoredLists:
         if path.suffix in (".parquet", ".arrow"):
             return cls(path, [path])
         try:
-            row = json.loads(first_line(path)) if begins_with(path, "{") else {}
-        except (ValueError, RecursionError):  # a single value that spans several lines
+            row = next(json_lines(path))[1] if begins_with(path, "{") else {}
+        except ValueError:  # a single value that spans several lines
             row = {}
-        columns = {*row} if isinstance(row, dict) else set()
-        scored = columns & {*_SCORES} and any(map(_QUERY.fullmatch, columns))
-        return cls(path, [path]) if scored else None
+        is_list = row.keys() & {*_SCORES} and any(map(_QUERY.fullmatch, row))
+        return cls(path, [path]) if is_list else None
 
     def pairs(self) -> Iterator[NamedPair]:
         """Yields the pairs of all lists; the names in a pair are ids or texts.
