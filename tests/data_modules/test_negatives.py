@@ -244,13 +244,13 @@ def test_the_folder_of_a_run_stands_for_its_ranking(tmp_path):
         with pytest.raises(
             ValueError, match=rf"negatives\.{key}=.*run: must be a finished run, it "
         ):
-            RunNegatives(**options)
+            RunNegatives(**options, n=1)
         written(run / "retrieve.trec", *RUN)
         assert set().union(*drawn(tiny(RunNegatives(**options, n=1)))[0]) == {1, 2, 3}
     taught = teach(RunNegatives(path=str(run), teacher=str(run), n=3))
     assert taught[0, 0] == 9 and [taught[0, row] for row in (1, 2, 3)] == [8, 7, 6]
     with pytest.raises(FileNotFoundError, match=r"negatives\.teacher=no: no such file or folder"):
-        RunNegatives(path="no", teacher="no")
+        RunNegatives(path="no", teacher="no", n=1)
 
 
 # Files
