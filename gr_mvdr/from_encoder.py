@@ -50,6 +50,11 @@ _FAMILIES = {
     ),
 }
 _OFFSET = 2  # rows before the first position in BART's table
+# Of `_copy_tokens`: random sequences and their length, the ridge penalty as a share of the states'
+# variance, and the norm of a copied vector (large: it outweighs what the layer adds it to).
+_SEQUENCES, _LENGTH, _RIDGE, _NORM = 400, 32, 0.1, 60.0
+
+CrossAttention = Literal["tokens", "copied", "random"]
 
 
 @checked
@@ -57,7 +62,7 @@ def make_encoder_decoder(
     encoder: PreTrainedModel,
     template: TextTemplate,
     layers: Size = 2,
-    cross_attention: Literal["copied", "random"] = "copied",
+    cross_attention: CrossAttention = "tokens",
 ) -> PreTrainedModel:
     """Builds a BART with this encoder, and a decoder that starts from the encoder's weights.
 
@@ -67,7 +72,8 @@ def make_encoder_decoder(
     Args:
         layers: number of decoder layers.
         cross_attention: "copied" starts from the weights of the layer's self-attention, "random"
-            from random weights.
+            from random weights; "tokens" is "copied", but the last layer writes the vectors of the
+            tokens that it attends to, so that the model begins by generating words of the query.
 
     Raises:
         ValueError: the encoder's layers do not have the form of BART's.
@@ -114,12 +120,47 @@ def make_encoder_decoder(
                 for name, other in names.items():
                     part = block.get_submodule(other).state_dict()
                     layer.get_submodule(name).load_state_dict(part)
-                if stack is model.get_decoder() and cross_attention == "copied":
+                if stack is model.get_decoder() and cross_attention != "random":
                     layer.encoder_attn.load_state_dict(layer.self_attn.state_dict())
                     norms = layer.encoder_attn_layer_norm, layer.self_attn_layer_norm
                     norms[0].load_state_dict(norms[1].state_dict())
-    set_epsilon(model)
+        set_epsilon(model)
+        if cross_attention == "tokens":
+            _copy_tokens(model, template)
     return model
+
+
+def _copy_tokens(model: PreTrainedModel, template: TextTemplate) -> None:
+    """Lets the last cross-attention write the vectors of the tokens that it attends to.
+
+    A ridge regression learns to read a token's own input vector from its state in the encoder, on
+    random sequences of the vocabulary's tokens. The product of output and value weights becomes
+    its matrix. The feed-forward layer behind it begins near zero, and the layer norms neutral, so
+    that the copied vectors reach the output table, which is the input table.
+    """
+    table, encoder = model.get_input_embeddings().weight, model.get_encoder().eval()
+    usable = torch.tensor([t for t in range(len(table)) if t not in template.special])
+    length = min(_LENGTH, model.config.max_position_embeddings)
+    ids = usable[torch.randint(len(usable), (_SEQUENCES, length))]
+    states = torch.cat([encoder(part).last_hidden_state for part in ids.split(50)]).flatten(0, 1)
+    states, rows = states.double(), table[ids.flatten()].double()
+    mean = states.mean(0)
+    inputs, targets = states - mean, rows - rows.mean(0)
+    products = inputs.T @ inputs
+    penalty = _RIDGE * products.diagonal().mean() * torch.eye(len(products))
+    matrix = torch.linalg.solve(products + penalty, inputs.T @ targets)  # inputs @ matrix ≈ targets
+    matrix *= _NORM / (inputs @ matrix).norm(dim=1).mean()
+    left, values, right = torch.linalg.svd(matrix.T)
+    layer = model.get_decoder().layers[-1]
+    attention = layer.encoder_attn
+    attention.v_proj.weight.copy_(values.sqrt()[:, None] * right)
+    attention.v_proj.bias.copy_(-(attention.v_proj.weight.double() @ mean))
+    attention.out_proj.weight.copy_(left * values.sqrt())
+    attention.out_proj.bias.zero_()
+    for norm in (layer.encoder_attn_layer_norm, layer.final_layer_norm):
+        norm.reset_parameters()
+    layer.fc2.weight.mul_(0.1)
+    layer.fc2.bias.mul_(0.1)
 
 
 def set_epsilon(model: PreTrainedModel) -> None:

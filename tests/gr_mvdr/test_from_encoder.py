@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 from transformers import (
     BertConfig,
     BertModel,
@@ -62,7 +63,7 @@ def test_states_are_the_encoders_after_saving_and_loading_too(kind, tmp_path):
     assert torch.equal(model(**targets).logits, again(**targets).logits)
 
 
-@pytest.mark.parametrize("cross_attention", ["copied", "random"])
+@pytest.mark.parametrize("cross_attention", ["tokens", "copied", "random"])
 def test_the_decoder_begins_with_layers_spread_over_the_encoder(cross_attention, tmp_path):
     encoder = save_encoder("bert", tmp_path)
     options = {"layers": 2, "cross_attention": cross_attention}
@@ -75,7 +76,19 @@ def test_the_decoder_begins_with_layers_spread_over_the_encoder(cross_attention,
         query = block.attention.self.query.weight
         assert torch.equal(layer.self_attn.q_proj.weight, query)
         copied = torch.equal(layer.encoder_attn.q_proj.weight, query)
-        assert copied == (cross_attention == "copied")
+        assert copied == (cross_attention != "random")
+
+
+@torch.no_grad()
+def test_the_last_cross_attention_writes_the_tokens_that_it_attends_to(tmp_path):
+    save_encoder("bert", tmp_path)
+    model = load(tmp_path, from_encoder={"cross_attention": "tokens"})
+    part = model.get_decoder().layers[-1].encoder_attn
+    written = part.out_proj(part.v_proj(encode(model, IDS, MASK)[MASK]))
+    rows = model.get_input_embeddings().weight
+    similar = normalize(written) @ normalize(rows - rows.mean(0)).T
+    own = similar.gather(1, IDS[MASK][:, None])
+    assert own.mean() > similar.mean() + 0.15  # of random weights; 95 % of a MiniLM's come first
 
 
 def test_an_encoder_of_another_build_is_refused_by_name(tmp_path):
