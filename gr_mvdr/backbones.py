@@ -123,11 +123,23 @@ def load_backbone(
 
 
 def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
-    """Reads the configuration of a pretrained model; never runs code from its folder."""
+    """Reads the configuration of a pretrained model; never runs code from its folder.
+
+    Raises:
+        ValueError: there is none, or it is of no encoder or encoder-decoder of texts.
+    """
     if Path(name).is_dir():
         check_files(Path(name))
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False, **hub_options(name))
+    options = hub_options(name)
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
+    except Exception as error:  # of many kinds: no JSON, an unknown family, a value of another type
+        cause = describe_error(error)
+        raise ValueError(f"backbone.name={name}: cannot be read: {cause}") from None
     kind = config.model_type
+    if not hasattr(config, "hidden_size"):  # CLIP, ResNet
+        rule = "must be an encoder or an encoder-decoder of texts"
+        raise ValueError(f"backbone.name={name}: is of the family {kind}, {rule}")
     # BERT has a causal form, too; a decoder-only family has no masked language model.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:

@@ -47,7 +47,7 @@ POOLINGS: dict[str, dict[str, Any]] = {
     "mean": {TARGET: "gr_mvdr.pooling.MeanTokens"},
     "cls": {TARGET: "gr_mvdr.pooling.FirstTokens", "k": 1},
 }
-_CLASSES = {  # that modules.json may name: of release 6, of earlier ones, of PyLate
+_CLASSES = (  # that modules.json may name: of release 6, of earlier ones, of PyLate
     "sentence_transformers.base.modules.transformer.Transformer",
     "sentence_transformers.base.modules.dense.Dense",
     "sentence_transformers.base.modules.normalize.Normalize",
@@ -58,7 +58,7 @@ _CLASSES = {  # that modules.json may name: of release 6, of earlier ones, of Py
         for name in ("Transformer", "Pooling", "Dense", "Normalize")
     ),
     "pylate.models.Dense.Dense",
-}
+)
 _ENCODER_OPTIONS = {  # of sentence_bert_config.json
     *("max_seq_length", "query_length", "document_length", "query_expansion"),
     *("do_lower_case", "transformer_task", "modality_config", "module_output_name"),

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig
 
+from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import CHECKPOINT, CONFIG, open_tensors, read_checkpoint, reading
 from gr_mvdr.options import TARGET
 from gr_mvdr.template import TextTemplate
@@ -116,7 +116,7 @@ class PublishedWeights:
 
     @property
     def _config(self) -> Any:
-        return AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
+        return read_backbone_config(str(self.folder), None)
 
 
 class RunWeights:

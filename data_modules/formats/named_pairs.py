@@ -122,10 +122,10 @@ def _number(where: str, column: str, text: str) -> float:
     return float(text)
 
 
-def _is_number(text: str) -> bool:
+def _is_number(value: Any) -> bool:
     try:
-        return math.isfinite(float(text))
-    except ValueError:
+        return math.isfinite(float(value))
+    except (ValueError, TypeError, OverflowError):
         return False
 
 
@@ -259,8 +259,8 @@ def _scored_pairs(where: str, row: dict[str, Any]) -> Iterator[NamedPair]:
         counts = f"{len(named)} documents and {len(scores)} scores"
         raise ValueError(f"{where}: expected a score for each document, got {counts}")
     for (column, document), score in zip(named, scores, strict=True):
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise ValueError(f"{where}: expected a number as score, got {score!r}")
+        if not _is_number(score):
+            raise ValueError(f"{where}: expected a number as score, got {str(score)[:60]!r}")
         names = word(where, query, row), word(where, "document", document)
         yield NamedPair(where, *names, float(score), column.startswith("positive"))
 

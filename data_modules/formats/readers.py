@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from gr_mvdr.files import check_file
+from gr_mvdr.files import check_file, describe_error
 
 PACKED = (".gz", ".zip")  # any file may have one of these after its own ending
 # The words in a file's name that are not part of the split: msmarco-doctrain-qrels.tsv,
@@ -223,8 +223,9 @@ def table_rows(file: Path) -> Iterator[tuple[str, dict]]:
         rows = (row for batch in batches for row in batch.to_pylist())
         for number, row in enumerate(rows):
             yield f"{file}: row {number}", row
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file}: expected a table in {file.suffix[1:]}: {error}") from None
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: text is not UTF-8
+        rule = f"expected a table in {file.suffix[1:]}"
+        raise ValueError(f"{file}: {rule}: {describe_error(error)}") from None
 
 
 def json_value(file: Path) -> Any:
@@ -353,7 +354,9 @@ def string(where: str, key: str, record: dict, default: str | None = None) -> st
         return default
     if not isinstance(value, str):
         key = key.replace("|", '" or "')
-        raise ValueError(f'{where}: expected a string "{key}", got {json.dumps(value)[:60]}')
+        raise ValueError(
+            f'{where}: expected a string "{key}", got {json.dumps(value, default=str)[:60]}'
+        )
     return value
 
 

@@ -215,6 +215,7 @@ OWN, DENSE, ENCODER = (
 FORBIDDEN = [
     (edit_part(type="os.system"), r"modules.json: \[1\].type=os.system: must be a class of"),
     (edit_part(type="sentence_transformers.models.LSTM"), r"must be a class of a dense model"),
+    (edit_part(type=["a"]), r"modules.json: \[1\].type=\[a\]: must be a class of a dense model"),
     (edit_part(path="../1_Dense"), r"\[1\].path=../1_Dense: must be '1_Dense'"),
     (edit(DENSE, activation_function="torch.nn.Tanh"), r"function=torch.nn.Tanh: must be Identity"),
     (edit(ENCODER, model_kwargs={"attn_implementation": "a/b"}), r"model_kwargs=.* left out"),

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from datetime import datetime
 
 import pytest
 from datasets import Dataset
@@ -154,7 +155,8 @@ def test_other_files_are_no_lists(tmp_path):
     [
         ({"documents": ["1", "2"]}, r"2 documents and 1 scores"),
         ({"documents": ["1"], "scores": ["high"]}, "expected a number as score, got 'high'"),
-        ({"documents": ["1"], "scores": [math.nan]}, "expected a number as score, got nan"),
+        ({"documents": ["1"], "scores": [math.nan]}, "expected a number as score, got 'nan'"),
+        ({"documents": ["1"], "scores": [10**400]}, "expected a number as score, got '1000"),
         (
             {"documents": ["1"], "scores": 2.0},
             r"expected the columns query .*scores, a list, got q",
@@ -176,9 +178,18 @@ def test_a_row_of_a_table_is_numbered_as_in_datasets(tmp_path):
     save("parquet", tmp_path, "train", rows)
     with pytest.raises(ValueError, match=r"train.parquet: row 2: .*, got 3 documents and 1 scores"):
         list(ScoredLists.find(tmp_path).pairs())
-    (tmp_path / "train.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match="train.parquet: expected a table in parquet: "):
-        ScoredLists.find(tmp_path)
+    rows = [{"query": datetime(2020, 1, 1), "documents": ["1"], "scores": [1.0]}]
+    save("parquet", tmp_path, "train", rows)
+    with pytest.raises(ValueError, match=r'row 0: expected a string "query", got "2020-01-01'):
+        list(ScoredLists.find(tmp_path).pairs())
+    whole = (tmp_path / "train.parquet").read_bytes()
+    for damaged in (b"PAR1", whole[:4] + b"\xff" * 40 + whole[44:]):
+        (tmp_path / "train.parquet").write_bytes(damaged)
+        with pytest.raises(
+            ValueError, match="train.parquet: expected a table in parquet: "
+        ) as said:
+            ScoredLists.find(tmp_path)
+        assert "\n" not in str(said.value)
 
 
 # Generated queries
