@@ -59,8 +59,8 @@ def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
         same = [_equal(run.path / part, record / part) for part in (CONFIG, PROVENANCE)]
         if record in records or ((record / CONFIG).exists() and not all(same)):
             raise ValueError(
-                f"{record}: is the record of another run than {run.path}, which stays: name "
-                "another output, or rename the run's folder"
+                f"{record}: must be free or the record of {run.path}, it is of another run: "
+                "choose another output, or rename the run's folder"
             )
         records[record] = run
     lines = []
@@ -75,7 +75,7 @@ def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
             with new_file(record / name) as partial:
                 partial.write_bytes((run.path / name).read_bytes())
         size = sum((record / name).stat().st_size for name in files)
-        lines.append(f"{record}: {size / 1000:.0f} kB, {', '.join(fresh) or 'as it was'}")
+        lines.append(f"{record}: {size / 1000:.0f} kB, {', '.join(fresh) or 'unchanged'}")
     return lines + notes
 
 

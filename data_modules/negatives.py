@@ -66,7 +66,7 @@ class RowFinder:
     """Finds the row of a query or a document by its id, or else by its text.
 
     Texts are equal if they differ in white space alone. A document's text is found with its title
-    before it or without; of several documents with a text, the first.
+    before it or without. Of several documents with equal texts it is the first.
     """
 
     def __init__(self, table: Dataset, rows: Sequence[int]):

@@ -119,8 +119,8 @@ class KLDistillation(_Softened):
             low = student.masked_fill(masked, torch.inf).amin(1, keepdim=True)
             high = student.masked_fill(masked, -torch.inf).amax(1, keepdim=True)
             student = (student - low) / (high - low + 1e-8)
-        hardness = self.teacher_temperature or self.temperature
-        expected = _log_softmax(teacher.nan_to_num() / hardness, masked)
+        temperature = self.teacher_temperature or self.temperature
+        expected = _log_softmax(teacher.nan_to_num() / temperature, masked)
         predicted = _log_softmax(student / self.temperature, masked)
         divergence = _mean((expected.exp() * (expected - predicted)).sum(1), usable)
         return divergence * self.temperature**2

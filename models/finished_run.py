@@ -198,8 +198,15 @@ class FinishedRun:
         return links
 
     def _localise(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Points settings to this folder's tokeniser; without trust, drops trust in stages."""
+        """Points settings to this folder's tokeniser; without trust, drops trust in stages.
+
+        A decoder made from an encoder begins with random cross-attention: the weights that training
+        began with take long to compute, and the checkpoint replaces them.
+        """
         settings = dict(settings)
+        if made := (settings.get("backbone") or {}).get("from_encoder"):
+            made = {**made, "cross_attention": "random"}
+            settings["backbone"] = {**settings["backbone"], "from_encoder": made}
         if "tokenizer" in settings:
             settings["tokenizer"] = str(self.path / "tokenizer")
         if "stages" in settings and not self.trust:

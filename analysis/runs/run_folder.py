@@ -135,7 +135,7 @@ class Run:
 
     @property
     def sample(self) -> str:
-        """The most queries that were reranked: "200", "all"; "" if it was not recorded."""
+        """The limit on reranked queries: "200", "all" (no limit); "" if it was not recorded."""
         data = self.config.get("data", {})
         return str(data["max_rerank_queries"] or "all") if "max_rerank_queries" in data else ""
 

@@ -229,7 +229,7 @@ class ScoredLists:
         """Yields the pairs of all lists; the names in a pair are ids or texts.
 
         Raises:
-            ValueError: a row lacks a column, has more documents than scores, or fewer, or a score
+            ValueError: a row lacks a column, does not have a score for each document, or a score
                 is not a number.
         """
         for file in self.lists:

@@ -86,7 +86,7 @@ def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
     assert read_queries(read_run(runs[0])).sort_values([*table]).values.tolist() == (
         table.sort_values([*table]).values.tolist()
     )
-    assert record_runs(runs, Path("results"))[1].endswith("as it was")
+    assert record_runs(runs, Path("results"))[1].endswith("unchanged")
     (runs[0] / QUERIES).write_bytes(written)
     record_runs(runs, Path("results"))
     assert content(Path("results")) == files
@@ -112,9 +112,9 @@ def test_another_run_of_the_same_name_is_never_replaced(records, tmp_path):
     before = content(records)
     made(tmp_path / "other/a-seed1", "a", 1, 2, commit="def")
     made(tmp_path / "other/new", "a", 2, 2)
-    with pytest.raises(ValueError, match="a-seed1: is the record of another run than .*other/a"):
+    with pytest.raises(ValueError, match="a-seed1: must be free or the record of .*other/a"):
         record_runs([tmp_path / "other"], records)
-    with pytest.raises(ValueError, match="a-seed1: is the record of another run"):  # of each other
+    with pytest.raises(ValueError, match="a-seed1: must be free or the record of"):  # of each other
         record_runs([tmp_path / "runs/a-seed1", tmp_path / "other/a-seed1"], tmp_path / "fresh")
     assert content(records) == before and not (tmp_path / "fresh").exists()
 
