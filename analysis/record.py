@@ -25,7 +25,16 @@ from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
 from analysis.tables.metric_names import full_label, label
 from analysis.tables.rows import format_markdown, pivot, tabulate
 from gr_mvdr.evaluation.metrics import name_metric
-from gr_mvdr.files import CONFIG, PARTS, PROVENANCE, new_file, read_text, reading, write_text
+from gr_mvdr.files import (
+    CONFIG,
+    PARTS,
+    PROVENANCE,
+    check_file,
+    new_file,
+    read_text,
+    reading,
+    write_text,
+)
 
 # A record's files; the last three only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES)
@@ -38,7 +47,7 @@ _BLOCK = re.compile(rf"({_START} (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.
 def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
     """Writes the record of each finished run into `output/NAME`; equal files are left alone.
 
-    A run of an earlier version gets its `queries.parquet`, made from its rankings, first.
+    The `queries.parquet` of a run of an earlier version is made from its rankings.
 
     Args:
         paths: run folders, or folders that hold some.
@@ -65,17 +74,20 @@ def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
         records[record] = run
     lines = []
     for record, run in records.items():
-        if not (run.path / QUERIES).exists():
-            write_queries(run.path, read_queries(run))
+        # A link in a folder that somebody else made must not bring another file into the record.
+        files = [run.path / name for name in RECORD if (run.path / name).exists()]
+        fresh = [f for f in files if not _equal(check_file(f, run.path), record / f.name)]
         record.mkdir(parents=True, exist_ok=True)
         check_links(record, RECORD)
-        files = [name for name in RECORD if (run.path / name).exists()]
-        fresh = [name for name in files if not _equal(run.path / name, record / name)]
-        for name in fresh:
-            with new_file(record / name) as partial:
-                partial.write_bytes((run.path / name).read_bytes())
-        size = sum((record / name).stat().st_size for name in files)
-        lines.append(f"{record}: {size / 1000:.0f} kB, {', '.join(fresh) or 'unchanged'}")
+        for file in fresh:
+            with new_file(record / file.name) as partial:
+                partial.write_bytes(file.read_bytes())
+        written = [file.name for file in fresh]
+        if not any((folder / QUERIES).exists() for folder in (run.path, record)):
+            write_queries(record, read_queries(run))
+            written.append(QUERIES)
+        size = sum(file.stat().st_size for name in RECORD for file in record.glob(name))
+        lines.append(f"{record}: {size / 1000:.0f} kB, {', '.join(written) or 'unchanged'}")
     return lines + notes
 
 

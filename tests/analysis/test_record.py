@@ -103,8 +103,9 @@ def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
 
 def test_a_run_without_rankings_has_a_record_without_queries(tmp_path):
     run = write_run(tmp_path / "run", "bm25", 1, {"retrieve/mrr@10": 0.5})
-    record_runs([run], tmp_path / "results")
-    assert len(read_table(tmp_path / "results/run")) == 0
+    (said,) = record_runs([run], tmp_path / "results")
+    assert len(read_table(tmp_path / "results/run")) == 0 and said.endswith(f", {QUERIES}")
+    assert not (run / QUERIES).exists(), "nothing is written into the run"
     compare([tmp_path / "results"], tmp_path / "out")
 
 
@@ -117,6 +118,15 @@ def test_another_run_of_the_same_name_is_never_replaced(records, tmp_path):
     with pytest.raises(ValueError, match="a-seed1: must be free or the record of"):  # of each other
         record_runs([tmp_path / "runs/a-seed1", tmp_path / "other/a-seed1"], tmp_path / "fresh")
     assert content(records) == before and not (tmp_path / "fresh").exists()
+
+
+def test_a_link_in_a_run_brings_no_other_file_into_its_record(tmp_path):
+    run = made(tmp_path / "run", "a", 1, 1)
+    (tmp_path / "secret").write_text("a,b\n1,2\n")
+    (run / "study.csv").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"study.csv: must lie in .*run, it is a link to .*secret"):
+        record_runs([run], tmp_path / "results")
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_damaged_record_is_one_line(records, capsys):
