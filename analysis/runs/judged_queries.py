@@ -125,7 +125,7 @@ class JudgedQueries:
     def missing(self) -> str:
         """Why there are no judgements."""
         name = f"{self.place} {self.split}".strip()
-        return f"a run has no {name} in {QUERIES}, or seeds were judged apart"
+        return f"a run has no {name} in {QUERIES}, or the judgements of its seeds differ"
 
     def values(self, metrics: Sequence[str]) -> dict[str, np.ndarray]:
         """Returns metric → (Q,), averaged over seeds, in the order of `judgements`."""

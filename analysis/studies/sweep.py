@@ -81,7 +81,7 @@ class CompareRuns(Callback):
         mixed = self.mixed or not {*PROTOCOL}.isdisjoint(swept)
         comparison = compare(runs, folder, mixed, logger, self.paper, make_way=True)
         if comparison.folder != folder:
-            print(f"{folder} holds a comparison of other runs, which stays")
+            print(f"{folder}: holds a comparison of other runs, which is kept")
         curves = read_curves(self.curves)
         for file in write_sweep_study(comparison, comparison.folder, swept, curves):
             print(file)

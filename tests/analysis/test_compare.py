@@ -261,7 +261,9 @@ def test_a_sweep_compares_its_own_runs_only_and_keeps_earlier_comparisons(sweep,
     made = (sweep / "comparison.html").read_text()
     said = end(1, 10)
     (aside,) = sweep.glob("comparison-*/comparison.html")
-    assert str(aside) in said and f"{sweep} holds a comparison of other runs, which stays" in said
+    assert (
+        str(aside) in said and f"{sweep}: holds a comparison of other runs, which is kept" in said
+    )
     assert (sweep / "comparison.html").read_text() == made
 
 

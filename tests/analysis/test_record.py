@@ -109,6 +109,14 @@ def test_a_run_without_rankings_has_a_record_without_queries(tmp_path):
     compare([tmp_path / "results"], tmp_path / "out")
 
 
+def test_a_ranking_that_is_judged_again_replaces_its_rows_alone(tmp_path):
+    """As in a run that is continued after its search."""
+    for place, rank in (("retrieve", 1), ("rerank", 2), ("retrieve", 4)):
+        judge_gold(tmp_path, [rank] * 3, place=place)
+    values = read_table(tmp_path).groupby("ranking")["mrr@10"].agg(list).to_dict()
+    assert values == {"retrieve": [1 / 4] * 3, "rerank": [1 / 2] * 3}
+
+
 def test_another_run_of_the_same_name_is_never_replaced(records, tmp_path):
     before = content(records)
     made(tmp_path / "other/a-seed1", "a", 1, 2, commit="def")
