@@ -105,8 +105,9 @@ def keep_folder(
             write_json(partial / manifest, content)
     with _damage_named(folder):
         content = read_json(folder / manifest)
-        # Earlier versions wrote a table's checksums without the key "files".
-        for name, expected in content.get("files", content).items():
+        # Earlier versions wrote a table's checksums without the key "files", beside their own.
+        earlier = {name: value for name, value in content.items() if name != "checksum"}
+        for name, expected in content.get("files", earlier).items():
             verify(folder / name, expected)
     return content
 
