@@ -22,22 +22,17 @@ from pathlib import Path
 import pytest
 
 _CACHE = "GR_MVDR_TEST_CACHE"  # xdist's workers inherit it
+_MAKES_CACHE = _CACHE not in os.environ
+# Set before the conftest of a folder below imports `datasets`, which reads it then.
+if _MAKES_CACHE:
+    os.environ[_CACHE] = tempfile.mkdtemp(prefix="gr-mvdr-tests-")
+os.environ["HF_DATASETS_CACHE"] = os.environ[_CACHE]
+os.environ["WANDB_MODE"] = "offline"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if _CACHE not in os.environ:
-        config.stash[_OWNED] = os.environ[_CACHE] = tempfile.mkdtemp(prefix="gr-mvdr-tests-")
-    os.environ["HF_DATASETS_CACHE"] = os.environ[_CACHE]
-    os.environ["WANDB_MODE"] = "offline"
-
-
-_OWNED = pytest.StashKey[str]()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if folder := config.stash.get(_OWNED, None):
-        shutil.rmtree(folder, ignore_errors=True)
-        del os.environ[_CACHE]
+def pytest_unconfigure() -> None:
+    if _MAKES_CACHE:
+        shutil.rmtree(os.environ.pop(_CACHE), ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
