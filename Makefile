@@ -42,7 +42,8 @@ demo-full: $(INSTALLED) ## the same on 500 documents with every system's default
 docs: $(INSTALLED) ## build the documentation and its API reference: docs/_build/html/index.html
 	$(RUN) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-results: $(INSTALLED) ## make the tables of docs/results.md again from the records in results/
+results: $(INSTALLED) ## make the tables of these pages again from the records in results/
+	$(RUN) -m analysis.record runs=[] page=README.md
 	$(RUN) -m analysis.record runs=[] page=docs/results.md
 
 PYTEST := $(RUN) -m pytest -q -n auto --dist worksteal
