@@ -74,18 +74,26 @@ def choose_tokenizer(
         special_tokens: name → a text that a model adds to its sources and targets ("|| title",
             "@@"); a trained tokeniser learns their characters, which the collection may lack.
         markers, expansion: tokens that are added if the vocabulary lacks them; see `read_template`.
+            The expansion of a pretrained backbone must be a token that it was trained with.
         prefix_space: see `load_tokenizer`.
         skip, template: settings of the text template; not used here, see
             `RetrievalDataModule.template`.
 
     Raises:
-        ValueError: a given vocabulary does not fit into the embedding table.
+        ValueError: a given vocabulary does not fit into the embedding table, or a pretrained
+            backbone lacks the token of the expansion.
     """
     if unit == "word" or (backbone is None and path is None):
         special = list((special_tokens or {}).values())
         loaded = _make_tokenizer(documents, queries, unit, vocab_size, lowercase, special)
     else:
         loaded = load_tokenizer(path or backbone, prefix_space)
+    if backbone and expansion and expansion not in loaded.get_vocab():
+        own = loaded.mask_token or loaded.eos_token
+        rule = (
+            f"must be a token of backbone.name={backbone}, such as {own}: a new one has no vector"
+        )
+        raise ValueError(f"tokenizer.expansion={expansion}: {rule}")
     wanted = [*(markers or {}).values(), expansion]
     add_special_tokens(loaded, [token for token in wanted if token])
     if backbone is None and path and len(loaded) > vocab_size:

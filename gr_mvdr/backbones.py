@@ -94,7 +94,8 @@ def load_backbone(
 
     Raises:
         ValueError: the folder holds only a decoder, lacks weights, or holds only an encoder where a
-            decoder is needed; or a stack does not read the shared embedding table after loading.
+            decoder is needed; the template's expansion is a token without a trained vector; or a
+            stack does not read the shared embedding table after loading.
     """
     read = TextTemplate(**(template or {}))
     if name is None:
@@ -113,6 +114,11 @@ def load_backbone(
     model.set_attn_implementation(attention if model._supports_sdpa else "eager")
     model.template = read
     check_embedding_ties(model)
+    if name is not None and (read.expansion or 0) >= model.config.vocab_size:
+        raise ValueError(
+            f"tokenizer.expansion: must be a token that backbone.name={name} was trained with, its "
+            f"table of {model.config.vocab_size:,} rows has no row {read.expansion:,}"
+        )
     if (missing := read.special[-1] + 1 - model.config.vocab_size) > 0:
         add_tokens(model, missing)  # for markers that were added to the tokeniser
     if gradient_checkpointing:

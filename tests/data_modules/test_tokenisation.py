@@ -72,6 +72,12 @@ def test_a_given_vocabulary_fits_into_the_embedding_table(tmp_path):
 SPECIAL_TOKENS = {"body": "|| body", "title": "|| title", "title_end": "@@"}
 
 
+def test_the_expansion_is_a_token_of_the_pretrained_backbone(tmp_path):
+    choose().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"tokenizer\.expansion=\[MASK\]: must be a token of"):
+        choose(backbone=str(tmp_path), expansion="[MASK]")
+
+
 def test_a_trained_tokenizer_knows_the_characters_of_the_special_tokens():
     tokenizer = choose(special_tokens=SPECIAL_TOKENS)
     found = encode_special_tokens(SPECIAL_TOKENS, tokenizer)

@@ -95,6 +95,14 @@ def test_a_stack_with_a_table_of_its_own_is_refused(stack):
         check_embedding_ties(model)
 
 
+def test_the_expansion_is_a_token_with_a_trained_vector(tmp_path):
+    saved = save_pretrained(tmp_path, "t5")
+    rows = saved.config.vocab_size
+    load_backbone(str(tmp_path), template={"expansion": rows - 1})
+    with pytest.raises(ValueError, match=rf"tokenizer\.expansion: .* has no row {rows:,}"):
+        load_backbone(str(tmp_path), template={"expansion": rows})
+
+
 @pytest.fixture
 def no_hub(tmp_path, monkeypatch):
     """A hub that refuses connections, and an empty cache, which is the value."""
