@@ -66,7 +66,7 @@ class RowFinder:
     """Finds the row of a query or a document by its id, or else by its text.
 
     Texts are equal if they differ in white space alone. A document's text is found with its title
-    before it or without. Of several documents with equal texts it is the first.
+    before it or without. Ties go to the first document.
     """
 
     def __init__(self, table: Dataset, rows: Sequence[int]):
@@ -96,11 +96,11 @@ class RowFinder:
         return found
 
     def by_text(self, text: str) -> int | None:
-        """The row of a text; None if there is none."""
+        """Returns the row of a text; None if no row has it."""
         return self.texts.get(_hash_text(text))
 
     def __call__(self, name: str) -> int | None:
-        """The row of an id or a text; None if there is none."""
+        """Returns the row of an id or a text; None if no row has it."""
         row = self.ids.get(name)
         return self.by_text(name) if row is None else row
 

@@ -132,7 +132,7 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
     """Reads the configuration of a pretrained model; never runs code from its folder.
 
     Raises:
-        ValueError: there is none, or it is of no encoder or encoder-decoder of texts.
+        ValueError: it is missing, or of no encoder or encoder-decoder of texts.
     """
     if Path(name).is_dir():
         check_files(Path(name))
