@@ -41,8 +41,8 @@ class PublishedWeights:
     """A published dense checkpoint, encoder or encoder-decoder, loaded through `backbone.name`.
 
     A dense system reads its token vectors from the encoder's states by the published projection,
-    or by the identity if it has no projection. How they are pooled and aligned is the system's own choice,
-    except that a single vector must be the published one.
+    or by the identity if it has no projection. How they are pooled and aligned is the system's own
+    choice, except that a single vector must be the published one.
 
     Attributes:
         key: the user's key and value, "weights=NAME", which errors name.
