@@ -51,10 +51,8 @@ _FAMILIES = {
 }
 _OFFSET = 2  # rows before the first position in BART's table
 # Of `_copy_tokens`: random sequences and their length, the ridge penalty as a share of the states'
-# variance, and the norm of a copied vector (large: it outweighs what the layer adds it to).
+# variance, and the norm of a copied vector, large enough to outweigh what it is added to.
 _SEQUENCES, _LENGTH, _RIDGE, _NORM = 400, 32, 0.1, 60.0
-
-CrossAttention = Literal["tokens", "copied", "random"]
 
 
 @checked
@@ -62,7 +60,7 @@ def make_encoder_decoder(
     encoder: PreTrainedModel,
     template: TextTemplate,
     layers: Size = 2,
-    cross_attention: CrossAttention = "tokens",
+    cross_attention: Literal["tokens", "copied", "random"] = "tokens",
 ) -> PreTrainedModel:
     """Builds a BART with this encoder, and a decoder that starts from the encoder's weights.
 
