@@ -94,8 +94,9 @@ def load_backbone(
 
     Raises:
         ValueError: the folder holds only a decoder, lacks weights, or holds only an encoder where a
-            decoder is needed; the template's expansion is a token without a trained vector; or a
-            stack does not read the shared embedding table after loading.
+            decoder is needed; both `from_encoder` and `decoder_layers` ask for a decoder; the
+            template's expansion is a token without a trained vector; or a stack does not read the
+            shared embedding table after loading.
     """
     read = TextTemplate(**(template or {}))
     if name is None:
@@ -106,6 +107,11 @@ def load_backbone(
             match_and_copy(model)
     else:
         converts = decodes and from_encoder is not None
+        if converts and decoder_layers:
+            raise ValueError(
+                f"model.decoder_layers={decoder_layers}: must be null with backbone=from_encoder, "
+                "whose decoder has backbone.from_encoder.layers layers"
+            )
         model = _load(name, read_backbone_config(name, dropout_rate), decodes and not converts)
         if converts:
             model = make_encoder_decoder(model, read, **from_encoder)

@@ -98,3 +98,10 @@ def test_an_encoder_of_another_build_is_refused_by_name(tmp_path):
         ValueError, match=r"backbone\.name=.*: holds a electra; must be one of bert"
     ):
         load(tmp_path, from_encoder={})
+
+
+def test_a_decoder_is_asked_for_once(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"model\.decoder_layers=3: must be null with backbone=from"
+    ):
+        load(tmp_path, from_encoder={}, decoder_layers=3)
