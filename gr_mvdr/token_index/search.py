@@ -12,6 +12,7 @@ from gr_mvdr.evaluation.ranking import best_places
 from gr_mvdr.options import (
     TARGET,
     Count,
+    Fraction,
     Proportion,
     Seed,
     Size,
@@ -83,6 +84,7 @@ class SearchOptions:
     fde_projection: Size | None = 16
     fde_size: Size | None = None
     fde_dtype: Literal["float32", "float16"] = "float16"
+    fde_centre: Fraction = 0.3
     proposer: dict | None = None
     seed: Seed = 0
 

@@ -4,10 +4,13 @@ The vectors are called fixed-dimensional encodings. In each of R repetitions, k 
 the space into 2ᵏ blocks. For each block, a query has the sum of its token vectors there, projected
 to p dimensions, and a document the mean of its own. Two similar tokens mostly share a block, so the
 inner product over all blocks is close to Σ_j max_i S_ij.
+
+The tokens of some encoders all point in nearly one direction. No plane then separates them, so the
+mean μ is subtracted from both sides, and Σ_j ⟨μ, q_j⟩ is added to the estimates.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +27,7 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 FILE = "fde.safetensors"
 _TOKENS = 4096  # encoded at once
 _NUMBERS = 1 << 22  # numbers of stored vectors that are compared at once
+_SAMPLE = 64  # blocks of documents from which the mean is computed
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ class Encoding:
         projections: (R, d, p) matrices that keep inner products in expectation; None = p is d.
         sketch: a count-sketch of the n = R · 2ᵏ · p numbers: the place (n,) int64 of each in a
             shorter vector, its sign (n,), and the size of that vector; None = all numbers are kept.
+        centre: (d,) μ, subtracted from every token.
     """
 
     planes: Tensor
     projections: Tensor | None = None
     sketch: tuple[Tensor, Tensor, int] | None = None
+    centre: Tensor | float = 0.0
 
     @classmethod
     def draw(cls, dimension: int, options: SearchOptions) -> "Encoding":
@@ -96,9 +102,10 @@ class Encoding:
     def _projected(self, tokens: PackedTokens) -> tuple[Tensor, Tensor, torch.Size]:
         """Returns each token's cell (t, R) and projection (t, R, p) in each repetition, and the
         shape (texts, R, blocks) that numbers the cells."""
-        vectors = tokens.vectors if tokens.keys is None else tokens.keys
+        vectors = tokens.vectors - torch.as_tensor(self.centre).to(tokens.vectors)
+        placed = vectors if tokens.keys is None else tokens.keys
         r, k = self.planes.shape[:2]
-        signs = (vectors @ self.planes.to(vectors).flatten(0, 1).T).view(len(vectors), r, k) > 0
+        signs = (placed @ self.planes.to(placed).flatten(0, 1).T).view(len(placed), r, k) > 0
         blocks = (signs << torch.arange(k, device=vectors.device)).sum(-1)  # (t, R)
         shape = torch.Size((len(tokens.counts), r, 2**k))
         texts = torch.arange(shape[0], device=vectors.device).repeat_interleave(tokens.counts)
@@ -154,17 +161,29 @@ class OneVector:
             ValueError: the stored file is damaged, or float16 cannot hold an encoding.
         """
         self.store, file = store, store.directory / FILE
-        self.encoding = Encoding.draw(store.sizes[store.searched], options)
+        drawn = Encoding.draw(store.sizes[store.searched], options)
         made_from = [options.fde, store.fingerprint, len(store)]
         tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
         if saved != made_from:
-            tensors = {"rows": self._encode(options.fde_dtype)}
+            self.encoding = replace(drawn, centre=self._find_centre(options.fde_centre))
+            tensors = {"rows": self._encode(options.fde_dtype), "centre": self.encoding.centre}
             write_tensors(file, tensors, made_from)
-        self.rows = tensors["rows"]
+        self.rows, self.encoding = tensors["rows"], replace(drawn, centre=tensors["centre"])
 
     @property
     def size_in_bytes(self) -> int:
         return self.rows.nbytes
+
+    def _find_centre(self, least: float) -> Tensor:
+        """(d,) the mean of a sample of tokens if their mean cosine is at least `least`, else 0."""
+        blocks = list(self.store.blocks(_TOKENS))
+        sample = [self.store.read(b).vectors for b in blocks[:: -(-len(blocks) // _SAMPLE)]]
+        tokens = torch.cat(sample)
+        mean = tokens.mean(0)
+        cosine = float(mean.square().sum() / tokens.square().sum(1).mean())
+        centred = cosine >= least and "keys" not in self.store.sizes  # keys have their own mean
+        print(f"mean cosine of two tokens {cosine:.2f}{': vectors are centred' * centred}")
+        return mean * centred
 
     def _encode(self, dtype: str) -> Tensor:
         """Computes the vectors (D, E) of all documents."""
@@ -179,10 +198,14 @@ class OneVector:
 
     def estimates(self, queries: TokenVectors) -> Tensor:
         """Estimates MaxSim (D, Q) fp32 of queries (Q, N, …), on the CPU; −inf = deleted."""
-        encoded = self.encoding.queries(queries.pack())
+        encoded, centre = self.encoding.queries(queries.pack()), self.encoding.centre
         blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
         scores = [(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks]
-        return torch.cat(scores).masked_fill(~self.store.live[:, None], -torch.inf)
+        shifts = queries.vectors @ centre.to(queries.vectors)  # (Q, N)
+        if queries.salience is not None:
+            shifts = shifts * queries.salience
+        estimates = torch.cat(scores) + shifts.sum(1).cpu()
+        return estimates.masked_fill(~self.store.live[:, None], -torch.inf)
 
     def propose(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions

@@ -1,5 +1,6 @@
 """Fixed-dimensional encodings by hand and by their laws, and the search that they propose for."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -100,6 +101,22 @@ def test_the_best_estimates_are_scored_exactly(tmp_path):
         for number, all_ in enumerate(whole):
             assert all_.documents.tolist() == [0, 1, 2, 4, 5, 6, 7]
             assert torch.allclose(all_.scores, exact[number, all_.documents], atol=1e-5)
+
+
+def test_tokens_of_one_direction_are_centred(tmp_path, capsys):
+    """A vector added to every token changes the estimates by Σ_j ⟨μ, q_j⟩ alone."""
+    tokens, texts = random_tokens(), some_queries()
+    shift, mean = torch.full((8,), 5.0), tokens.vectors.mean(0)
+    moved = texts._replace(vectors=texts.vectors + shift)
+    assert not build(tmp_path / "apart", tokens).proposer(ESTIMATE).encoding.centre.any()
+    assert "centred" not in capsys.readouterr().out
+    far = build(tmp_path / "alike", tokens._replace(vectors=tokens.vectors + shift))
+    estimates = far.proposer(ESTIMATE).estimates(moved.pad())
+    assert "vectors are centred" in capsys.readouterr().out
+    own = replace(far.proposer(ESTIMATE).encoding, centre=mean)
+    expected = own.documents(double(tokens)) @ own.queries(double(texts)).T
+    expected += (moved.pad().vectors @ (mean + shift)).sum(1)
+    assert torch.allclose(estimates.double(), expected.double(), atol=1e-3)
 
 
 def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
