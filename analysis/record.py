@@ -103,7 +103,8 @@ def tabulate_results(
 ) -> str:
     """Makes a Markdown table of records: a row for each system, columns for each collection.
 
-    Below it are the machine and the commit of the runs.
+    A table of one collection also counts the seeds. Below it are the machine and the commit of the
+    runs.
 
     Args:
         runs: folders of records, or of runs.
@@ -136,12 +137,13 @@ def tabulate_results(
         name = section.setting.replace(f" ({', '.join(measured)})", "")
         place = f"{name} " if len(comparison.sections) > 1 else ""
         found = tabulate(systems).set_index(["key", "system"])["cell"]
-        for key, column in columns.items():
-            if key in found:
-                cells |= {(system, place + column): cell for system, cell in found[key].items()}
-        for group in section.groups:
-            seeds = f"{len(group.runs)} {MARK}" if group.across_commits else f"{len(group.runs)}"
-            cells[group.label, f"{place}seeds"] = seeds
+        marks = {group.label: f" {MARK}" * group.across_commits for group in section.groups}
+        for key in filter(found.index.levels[0].__contains__, columns):
+            for system, cell in found[key].items():
+                marked = cell._replace(text=cell.text + marks[system])
+                cells[system, place + columns[key]] = marked
+        if not place:
+            cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)
     origins = whole.labels_by("origin")
     listed = [f"{o} ({systems})" if len(origins) > 1 else o for o, systems in origins.items()]
