@@ -182,7 +182,10 @@ def _check_files(config: dict[str, Any]) -> None:
         _check_there("runs", run, "folder")
     identifiers = (config.get("model") or {}).get("identifiers") or {}
     embeddings = identifiers.get("embeddings") or {}
-    _check_there("model.identifiers.embeddings.run", embeddings.get("run"), "run folder")
+    if isinstance(embeddings, str):
+        _check_there("model.identifiers.embeddings", embeddings, "file of vectors")
+    else:
+        _check_there("model.identifiers.embeddings.run", embeddings.get("run"), "run folder")
     _check_there("qrels", config.get("qrels"), "file")
     data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
     for path in _parts(data.get("path")):

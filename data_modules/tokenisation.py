@@ -259,6 +259,8 @@ def replace_titles(
 ) -> Dataset:
     """Replaces the documents' `title_tokens` by the tokens of texts from a file.
 
+    The column `codes` is added, which holds the words of each text.
+
     Args:
         documents: a table from `add_tokens`.
         path: a file of lines `docid<TAB>text`, one per document. Texts may be equal, and the file
@@ -286,10 +288,12 @@ def replace_titles(
 
     def tokenise(rows: pa.Table) -> dict[str, list]:
         named = [texts[identifier] for identifier in rows["id"].to_pylist()]
-        return {"title_tokens": encode_texts(named, tokenizer)[0]}
+        codes = [text.split() for text in named]
+        return {"title_tokens": encode_texts(named, tokenizer)[0], "codes": codes}
 
     made_from = documents._fingerprint, [texts[name] for name in ids], hash_vocabulary(tokenizer)
-    return _map(documents, tokenise, short_hash("identifiers/1", *made_from), "tokenising")
+    key = short_hash("identifiers/2", *made_from)
+    return _map(documents, tokenise, key, "tokenising", codes=List(Value("string")))
 
 
 def read_view_texts(

@@ -134,6 +134,10 @@ class TextTable:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
+    @property
+    def column_names(self) -> list[str]:
+        return list(self.columns)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[row] for row in range(len(self)))
 

@@ -23,7 +23,7 @@ from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import new_folder, temporary_folder, write_json
+from gr_mvdr.files import new_folder, temporary_folder, write_json, write_text
 from gr_mvdr.heads.plain import SubsetHead, Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme
 from gr_mvdr.options import (
@@ -162,6 +162,8 @@ class Docid(GenerativeSystem):
             # Documents with the same identifier have the same score: their order is arbitrary.
             if warning := self.identifiers.describe_collisions():
                 print(f"{warning}: {scheme.advice}")
+            if quality := scheme.describe():
+                print(quality)
 
     def save_identifiers(self, directory: Path) -> None:
         """Writes identifiers, scheme and statistics to the new folder `directory`."""
@@ -170,6 +172,11 @@ class Docid(GenerativeSystem):
             self.scheme.save(unfinished / "scheme.safetensors")
             statistics = self.identifiers.statistics() | self.scheme.statistics()
             write_json(unfinished / "statistics.json", statistics)
+            if self.scheme.n_tokens:
+                spelled = map(self.scheme.spell, self.identifiers.sequences)
+                pairs = zip(self.identifiers.document_ids, spelled, strict=True)
+                table = "".join(f"{name}\t{codes}\n" for name, codes in pairs if codes)
+                write_text(unfinished / "docids.tsv", table)
 
     def load_identifiers(self, directory: Path, document_ids: Sequence[str] | None = None) -> None:
         """Reads what `save_identifiers` wrote.

@@ -41,7 +41,7 @@ class SemanticDocids(EmbeddedDocids):
         leaf_size: Size,
         balanced: bool = False,
         positional: bool = True,
-        embeddings: dict[str, Any] | None = None,
+        embeddings: dict[str, Any] | str | None = None,
         new_documents: Literal["number", "nearest"] = "number",
         seed: Seed = 0,
     ):

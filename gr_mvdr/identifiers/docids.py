@@ -1,8 +1,11 @@
-"""Identifiers without structure: one token, the number in digits (DSI, §3.2), the title (GENRE).
+"""Identifiers that nothing is learned for: a token, the number in digits (DSI, §3.2), the title
+(GENRE), or the codes of a table.
 
 DSI is Tay et al. (2022), GENRE De Cao et al. (2021); see gr_as_mvdr §5.1, §7.3.
 """
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, Literal
 
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme, Table
@@ -121,3 +124,50 @@ class Titles(Scheme):
                 "model.identifiers.long=cut shortens them"
             )
         return [self.template.read_target(name, self.max_length) for name in names]
+
+
+@part("identifiers")
+class TableDocids(Scheme):
+    """The codes that `data.identifiers` gives a document; each distinct code is a new token.
+
+    Codes are separated by spaces. If identifiers differ in length, each ends with </s>. A document
+    that arrives after training has no identifier if one of its codes is new.
+
+    Attributes:
+        codes: the distinct codes of the known documents.
+        ends: whether identifiers end with </s>.
+    """
+
+    values = ("codes", "ends")
+    codes: list[str]
+    ends: bool
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.codes)
+
+    def learn(self, documents: Table) -> list[list[int]]:
+        """
+        Raises:
+            ValueError: there is no table.
+        """
+        codes = self._read(documents)
+        if not all(codes):
+            raise ValueError("data.identifiers=null: must be a file of lines docid<TAB>codes")
+        self.codes, self.ends = sorted({*chain(*codes)}), len({*map(len, codes)}) > 1
+        return self.name(documents)
+
+    def name(self, documents: Table) -> list[list[int]]:
+        tokens = {code: self.first_token + number for number, code in enumerate(self.codes)}
+        end = [self.template.stop] if self.ends else []
+        named = [[tokens.get(code) for code in codes] for codes in self._read(documents)]
+        return [[] if None in name or not name else [*name, *end] for name in named]
+
+    def spell(self, sequence: Sequence[int]) -> str:
+        own = (token - self.first_token for token in sequence if token >= self.first_token)
+        return " ".join(self.codes[number] for number in own)
+
+    def _read(self, documents: Table) -> list[list[str]]:
+        """The codes of each document; a document added through a retriever has none."""
+        known = "codes" in documents.column_names
+        return documents["codes"][:] if known else [[]] * len(documents)

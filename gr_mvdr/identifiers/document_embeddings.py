@@ -1,8 +1,10 @@
 """One vector for each document, and docids made from these vectors.
 
-The vectors come from TF-IDF and SVD or from a pretrained encoder.
+The vectors come from TF-IDF and SVD, from a pretrained encoder, or from a file.
 """
 
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,12 +12,14 @@ import torch
 
 from gr_mvdr.backbones import encode_texts, load_backbone
 from gr_mvdr.evaluation.bm25 import split_words
+from gr_mvdr.files import read_text, reading
 from gr_mvdr.identifiers.scheme import Scheme, Table
-from gr_mvdr.options import Seed, Size, build, part
+from gr_mvdr.options import Seed, Size, Text, build, part
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
 
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
+FILE = "gr_mvdr.identifiers.document_embeddings.FileEmbeddings"
 
 
 class DocumentEmbeddings:
@@ -119,15 +123,87 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         return normalise_rows(np.stack([text.mean(0).numpy() for text in vectors]))
 
 
+@part("embeddings")
+class FileEmbeddings(DocumentEmbeddings):
+    """Vectors of your own, from a file that names the document of each.
+
+    `.parquet`: a column `id` and a column of vectors. `.npy`: a matrix (n, d), beside a `.txt` of
+    the same name with the id of each row on a line. The file may hold further documents.
+    """
+
+    def __init__(self, file: Text):
+        self.file = file
+
+    def transform(self, documents: Table) -> np.ndarray:
+        """See `DocumentEmbeddings`.
+
+        Raises:
+            ValueError: the file has another form, names a document twice, or lacks a document.
+        """
+        ids, vectors = self._content
+        rows = {identifier: row for row, identifier in enumerate(ids)}
+        wanted = documents["id"][:]
+        missing = [identifier for identifier in wanted if identifier not in rows]
+        if missing or len(rows) < len(ids):
+            fault = f"{len(missing):,} have none, the first is {missing[0]!r}" if missing else ""
+            raise ValueError(
+                f"model.identifiers.embeddings={self.file}: must hold one vector of every "
+                f"document, {fault or 'some have two'}"
+            )
+        chosen = np.asarray(vectors[[rows[identifier] for identifier in wanted]], np.float32)
+        if not np.isfinite(chosen).all():
+            raise ValueError(f"model.identifiers.embeddings={self.file}: must hold finite numbers")
+        return normalise_rows(chosen)
+
+    @cached_property
+    def _content(self) -> tuple[list[str], np.ndarray]:
+        """The ids (n,) and the vectors (n, d) of the file."""
+        file = Path(self.file).expanduser()
+        with reading(f"model.identifiers.embeddings={self.file}"):
+            if file.suffix == ".npy":
+                ids = read_text(file.with_suffix(".txt")).splitlines()
+                vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+            elif file.suffix == ".parquet":
+                ids, vectors = _read_parquet(file)
+            else:
+                raise ValueError("must be a .parquet or a .npy file")
+            if vectors.ndim != 2 or len(vectors) != len(ids) or vectors.dtype.kind not in "fiu":
+                raise ValueError(
+                    f"must hold one vector an id, all of one size, holds {len(ids):,} ids and an "
+                    f"array {vectors.shape} of {vectors.dtype}"
+                )
+        return ids, vectors
+
+
+def _read_parquet(file: Path) -> tuple[list[str], np.ndarray]:
+    import pyarrow as pa
+    from pyarrow.compute import list_value_length, unique
+    from pyarrow.parquet import read_table
+
+    table = read_table(file)
+    lists = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    if len(lists) != 1:
+        raise ValueError(f"must have one column of vectors, has {table.column_names}")
+    column = table[lists[0]].combine_chunks()
+    sizes = unique(list_value_length(column)).to_pylist()
+    if len(sizes) != 1 or column.null_count:
+        raise ValueError(f"must hold vectors of one size, holds sizes {sizes[:5]}")
+    numbers = column.flatten().to_numpy(zero_copy_only=False)
+    return list(map(str, table["id"].to_pylist())), numbers.reshape(len(table), -1)
+
+
 class EmbeddedDocids(Scheme):
     """Docids made from the documents' vectors; a subclass clusters or quantises them."""
 
-    def __init__(self, embeddings: dict[str, Any] | None = None):
+    def __init__(self, embeddings: dict[str, Any] | str | None = None):
         """
         Args:
-            embeddings: the document embedder, `_target_` and options; None = TF-IDF and SVD.
+            embeddings: the document embedder, `_target_` and options; a file of vectors, see
+                `FileEmbeddings`; None = TF-IDF and SVD.
         """
         super().__init__()
+        if isinstance(embeddings, str):
+            embeddings = {"_target_": FILE, "file": embeddings}
         self.embeddings = dict(embeddings or TFIDF)
         self.embedder: DocumentEmbeddings = build("embeddings", self.embeddings)
         self.owners = [self, self.embedder]

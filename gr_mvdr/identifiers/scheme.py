@@ -165,6 +165,19 @@ class Scheme:
         """Returns statistics of a fitted scheme besides `Identifiers.statistics`."""
         return {}
 
+    def describe(self) -> str:
+        """Describes the quality of a fitted scheme in a line; "" = nothing to say."""
+        return ""
+
+    def spell(self, sequence: Sequence[int]) -> str:
+        """Spells the new tokens of an identifier, "<position_number>" each, as `TableDocids` reads
+        them; a token that may occur at any position is "<number>".
+        """
+        numbers = (t - self.first_token for t in sequence if t >= self.first_token)
+        if (width := self.width) is None:
+            return " ".join(f"<{number}>" for number in numbers)
+        return " ".join(f"<{number // width + 1}_{number % width}>" for number in numbers)
+
     def fit(self, documents: Table, first_token: int) -> None:
         """
         Args:

@@ -26,6 +26,7 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.finished_run import FinishedRun
 from models.multi_vector import MultiVector
 
+_RESTARTS = 8  # rounds in which unused codes are moved
 PowerOfTwo = Annotated[
     int, Rule("a power of two, ≥ 2", lambda value: value >= 2 and not value & (value - 1))
 ]
@@ -60,7 +61,7 @@ class QuantisedDocids(EmbeddedDocids):
         codes: PowerOfTwo,
         quantiser: Literal["residual", "product"] = "residual",
         collisions: Literal["number", "share"] = "number",
-        embeddings: dict[str, Any] | None = None,
+        embeddings: dict[str, Any] | str | None = None,
         seed: Seed = 0,
     ):
         """
@@ -93,6 +94,7 @@ class QuantisedDocids(EmbeddedDocids):
         self.embedder.fit(documents)
         points = self._widen(self.embed(documents))
         self.codebooks = self.learn_codebooks(points)
+        self._restart_dead_codes(points)
         self.known_codes = self.encode(points)
         lost = ((points - self.decode(self.known_codes)) ** 2).sum()
         self.reconstruction_error = float(lost / max(((points - points.mean(0)) ** 2).sum(), 1e-12))
@@ -120,6 +122,23 @@ class QuantisedDocids(EmbeddedDocids):
             quantiser.train(np.resize(points, (max(len(points), self.codes), points.shape[1])))
         rows = quantiser.centroids if self.is_product else quantiser.codebooks
         return faiss.vector_to_array(rows).reshape(self.levels, self.codes, -1).copy()
+
+    def _restart_dead_codes(self, points: np.ndarray) -> None:
+        """Moves residual codes that no point takes to what the worst coded points still lack.
+
+        Codes are learned level by level but chosen by a beam over all levels, which may never
+        choose some. A product's parts are coded each by itself and need no restart.
+        """
+        for _ in range(0 if self.is_product else _RESTARTS):
+            codes, left = self.encode(points), points.copy()
+            worst = iter(((points - self.decode(codes)) ** 2).sum(1).argsort()[::-1])
+            dead = [np.setdiff1d(np.arange(self.codes), level) for level in codes.T]
+            if not any(map(len, dead)) or len(points) < self.codes:
+                return
+            for book, level, unused in zip(self.codebooks, codes.T, dead, strict=True):
+                chosen = [row for _, row in zip(unused, worst, strict=False)]
+                book[unused[: len(chosen)]] = left[chosen]
+                left -= book[level]
 
     def _faiss(self, size: int) -> Any:
         """Returns a faiss quantiser of vectors (size,), without codebooks."""
@@ -176,6 +195,18 @@ class QuantisedDocids(EmbeddedDocids):
     def _groups(self) -> np.ndarray:
         """Returns the number of known documents for each distinct code sequence."""
         return np.unique(self.known_codes, axis=0, return_counts=True)[1]
+
+    def describe(self) -> str:
+        values = self.statistics()
+        levels = [f"level_{level}/code_" for level in range(1, self.levels + 1)]
+        usage = ", ".join(f"{values[level + 'usage']:.0%}" for level in levels)
+        entropy = ", ".join(f"{values[level + 'entropy']:.1f}" for level in levels)
+        return (
+            f"{self.levels} levels of {self.codes} codes: {usage} in use, entropy {entropy} of "
+            f"{self.bits} bits; {values['code_collision_rate']:.0%} of the documents share their "
+            f"codes with another, at most {values['largest_code_group']:.0f}; reconstruction error "
+            f"{self.reconstruction_error:.2f}"
+        )
 
     def statistics(self) -> dict[str, float]:
         """Returns statistics of the codes, without the last position, which numbers equal codes.

@@ -150,6 +150,7 @@ def test_a_file_names_the_documents_in_place_of_their_titles(tmp_path):
     file, names = tmp_path / "identifiers.tsv", [f"d{n}\t{text(n % 29, 3)}\n" for n in range(30)]
     file.write_text("".join(["elsewhere\tharbour\n", *names[::-1]]))
     data, plain = tiny(identifiers=str(file)), tiny()
+    assert data.documents["codes"][3] == names[3].split("\t")[1].split()
     given = data.documents["title_tokens"]
     assert given[7] == data.tokenizer(text(7, 3), add_special_tokens=False)["input_ids"]
     assert given[0] == given[29], "two documents may have one text"

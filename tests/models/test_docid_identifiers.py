@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from gr_mvdr.texts import TextTable
+
 pytest.importorskip("sklearn")
 
 
@@ -20,6 +22,35 @@ def test_a_checkpoint_of_other_identifiers_is_refused(tools):
     first.on_save_checkpoint(checkpoint)
     with pytest.raises(ValueError, match=f"{first.identifiers.hash}.*{other.identifiers.hash}"):
         other.on_load_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("kind", ["naive", "semantic", "atomic"])
+def test_docids_come_back_from_their_table(tools, kind, tmp_path):
+    """The codes of `docids.tsv` make the same trie, up to the numbers of its tokens."""
+    first = tools.make_docid(kind, directory=tmp_path / "made")
+    lines = (tmp_path / "made/docids.tsv").read_text().splitlines()
+    table = dict(line.split("\t") for line in lines)
+    documents, again = tools.named_documents(), "gr_mvdr.identifiers.docids.TableDocids"
+    options = dict(identifiers={"_target_": again}, known=range(7))
+    with pytest.raises(
+        ValueError, match="data.identifiers=null: must be a file of lines docid<TAB"
+    ):
+        tools.make_docid(kind, documents=documents, **options)
+    codes = [table[name].split() for name in documents["id"]]
+    named = TextTable({**documents.columns, "codes": codes})
+    system = tools.make_docid(kind, documents=named, **options)
+    pairs = {
+        pair
+        for made, back in zip(
+            *(one.identifiers.sequences[:7] for one in (first, system)), strict=True
+        )
+        for pair in zip([t for t in made if t >= 60], [t for t in back if t >= 60], strict=True)
+    }
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+    assert system.scheme.spell(system.identifiers.sequences[0]) == " ".join(codes[0])
+    is_known = {*codes[7]} <= {code for name in codes[:7] for code in name}
+    assert bool(system.scheme.assign(named).sequences[7]) == is_known
+    assert system.scheme.assign(documents).sequences[7] == [], "a document without codes"
 
 
 # Documents that arrive after training ----------------------------------------------------------

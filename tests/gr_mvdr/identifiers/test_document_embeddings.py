@@ -5,7 +5,11 @@ from datasets import Dataset
 from transformers import BertConfig, BertModel, T5Config, T5EncoderModel, T5ForConditionalGeneration
 
 from data_modules.tokenisation import train_tokenizer
-from gr_mvdr.identifiers.document_embeddings import HuggingFaceEncoder, TfidfSvd
+from gr_mvdr.identifiers.document_embeddings import (
+    FileEmbeddings,
+    HuggingFaceEncoder,
+    TfidfSvd,
+)
 
 TEXTS = [
     "the cat sat on the mat",
@@ -85,3 +89,57 @@ def test_a_hub_encoder_gives_the_mean_over_real_tokens(folder):
     assert embedded.shape == (6, 16) and embedded.dtype == np.float32
     for text, vector in zip(TEXTS, embedded, strict=True):
         assert np.allclose(vector, by_hand(folder, text, 7), atol=1e-5)
+
+
+VECTORS = np.array([[3, 4], [0, -2], [1, 0]], np.float64)
+IDS = ["a", "b", "c"]
+
+
+def write_vectors(file, ids=IDS, vectors=VECTORS):
+    if file.suffix == ".npy":
+        np.save(file, vectors)
+        file.with_suffix(".txt").write_text("\n".join(ids))
+    else:
+        Dataset.from_dict({"id": ids, "vector": list(map(list, vectors))}).to_parquet(file)
+    return file
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_vectors_of_a_file_are_found_by_id(kind, tmp_path):
+    file = write_vectors(tmp_path / f"items.{kind}")
+    embedded = FileEmbeddings(str(file)).transform(Dataset.from_dict({"id": ["c", "a"]}))
+    assert embedded.dtype == np.float32
+    assert np.allclose(embedded, [[1, 0], [0.6, 0.8]], atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_a_file_without_every_vector_is_refused(kind, tmp_path):
+    file = tmp_path / f"items.{kind}"
+    faults = [
+        (
+            dict(ids=["a", "b", "x"]),
+            r"must hold one vector of every document, 1 have none, the first is 'c'",
+        ),
+        (dict(ids=["a", "b", "b"]), r"must hold one vector of every document, 1 have none"),
+        (dict(ids=[*IDS, "a"], vectors=VECTORS[[0, 1, 2, 0]]), "must hold .* some have two"),
+        (dict(vectors=VECTORS * np.nan), "must hold finite numbers"),
+        (dict(vectors=np.array([["a"] * 2] * 3)), "must hold one vector an id, all of one size"),
+    ]
+    for content, message in faults:
+        write_vectors(file, **content)
+        with pytest.raises(ValueError, match=rf"embeddings=.*items\.{kind}: {message}"):
+            FileEmbeddings(str(file)).transform(Dataset.from_dict({"id": IDS}))
+    file.write_bytes(b"no table")
+    with pytest.raises(ValueError, match=rf"embeddings=.*items\.{kind}: "):
+        FileEmbeddings(str(file)).transform(Dataset.from_dict({"id": IDS}))
+
+
+def test_vectors_of_several_sizes_and_other_files_are_refused(tmp_path):
+    table = Dataset.from_dict({"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0, 3.0]]})
+    table.to_parquet(tmp_path / "items.parquet")
+    for name, message in (
+        ("items.parquet", "vectors of one size"),
+        ("items.csv", "must be a .par"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            FileEmbeddings(str(tmp_path / name)).transform(table)
