@@ -154,7 +154,9 @@ def forest_figure(
             own = rows[rows["series"] == series]
             step = apart * ((len(looks) - 1) / 2 - number) / len(looks)
             lines = [names.index(name) + step for name in own["name"]]
-            bars = [own["value"] - own["low"], own["high"] - own["value"]]
+            # A bootstrap interval need not hold the mean, and bars must not be negative.
+            sides = own["value"] - own["low"], own["high"] - own["value"]
+            bars = [side.clip(lower=0) for side in sides]
             look = {"linestyle": "none", "marker": marker, "color": colour, "label": series}
             axes.errorbar(own["value"], lines, xerr=bars, **look)
         axes.axvline(0, color="#666666", linewidth=0.8)

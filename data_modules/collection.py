@@ -25,6 +25,7 @@ from data_modules.tables import (
     TokenColumn,
     arrow_column,
     cache_folder,
+    damage_named,
     integers,
     keep_folder,
     open_table,
@@ -194,16 +195,17 @@ def collect(
     def runs(kind: str) -> dict[str, Path]:
         return {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
 
-    return Collection(
-        manifest["name"],
-        table("documents", DOCUMENTS),
-        table("queries", QUERIES),
-        {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]},
-        manifest["sources"],
-        folder,
-        candidates=runs("candidates"),
-        negatives=runs("negatives"),
-    )
+    with damage_named(folder):
+        return Collection(
+            manifest["name"],
+            table("documents", DOCUMENTS),
+            table("queries", QUERIES),
+            {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]},
+            manifest["sources"],
+            folder,
+            candidates=runs("candidates"),
+            negatives=runs("negatives"),
+        )
 
 
 def _hash(file: Path) -> str:

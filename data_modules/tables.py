@@ -103,7 +103,7 @@ def keep_folder(
             files = [file for file in sorted(partial.rglob("*")) if file.is_file()]
             content["files"] = {str(f.relative_to(partial)): checksum(f) for f in files}
             write_json(partial / manifest, content)
-    with _damage_named(folder):
+    with damage_named(folder):
         content = read_json(folder / manifest)
         # Earlier versions wrote a table's checksums without the key "files", beside their own.
         earlier = {name: value for name, value in content.items() if name != "checksum"}
@@ -113,7 +113,8 @@ def keep_folder(
 
 
 @contextmanager
-def _damage_named(folder: Path) -> Iterator[None]:
+def damage_named(folder: Path) -> Iterator[None]:
+    """Turns errors of reading a kept folder into one that says what to do."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
@@ -132,7 +133,7 @@ def open_table(folder: Path, name: str, features: Features, fingerprint: str) ->
     Raises:
         ValueError: the file is not such a table.
     """
-    with _damage_named(folder):
+    with damage_named(folder):
         table = MemoryMappedTable.from_file(str(folder / name))
         return Dataset(table, info=DatasetInfo(features=features), fingerprint=fingerprint)
 

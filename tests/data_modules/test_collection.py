@@ -189,6 +189,7 @@ def flip(file):
     "damage",
     [
         lambda folder: (folder / "manifest.json").write_text('{"name'),
+        lambda folder: (folder / "manifest.json").write_text('{"files": {}}'),
         lambda folder: (folder / "documents.arrow").write_bytes(b""),
         lambda folder: shutil.copy(folder / "queries.arrow", folder / "documents.arrow"),
         lambda folder: flip(folder / "documents.arrow"),
