@@ -1,6 +1,7 @@
 """Writes a finished run for other libraries: ``python -m analysis.export run=outputs/…``.
 
-Writes a Hugging Face folder or, with ``vectors=true``, the token vectors as arrays.
+Writes a Hugging Face folder or, with ``vectors=true``, the token vectors as arrays; with
+``push=USER/NAME``, publishes the folder on the Hugging Face hub.
 """
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
@@ -10,6 +11,8 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
     raise SystemExit
 
 import json
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from omegaconf import DictConfig
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -31,6 +34,11 @@ from analysis.tables.rows import Table, escape_markdown, format_markdown, pivot,
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files import (
+    CIRCUMSTANCES,
+    VERSION,
+    describe_hub_error,
+    find_hub_failure,
+    is_on_hub,
     name_errors,
     new_folder,
     reading,
@@ -62,7 +70,12 @@ _FILE, _BLOCK = 25_000, 500
 
 
 def export_run(
-    run: Path | str, output: Path | str | None = None, check: bool = False, trust: bool = False
+    run: Path | str,
+    output: Path | str | None = None,
+    check: bool = False,
+    trust: bool = False,
+    push: str | None = None,
+    license: str = "unknown",
 ) -> Path:
     """Writes the model that a run searched with, and its model card.
 
@@ -70,9 +83,12 @@ def export_run(
 
     Args:
         run: the folder of a run of `train.py`.
-        output: the folder to create; None = `export` in the run's folder.
+        output: the folder to create; None = `export` in the run's folder, or with `push` a
+            temporary folder.
         check: score pairs with sentence-transformers too; a different score stops the export.
         trust: whether the run may name classes from outside this library (docs/design.md).
+        push: a name on the Hugging Face hub, "USER/NAME", whose content becomes the folder's.
+        license: the weights' licence, as the hub names it.
 
     Returns: the folder.
 
@@ -80,10 +96,12 @@ def export_run(
         FileExistsError: the folder exists already.
         FileNotFoundError: there is no such run, or it has no checkpoint.
         UnfinishedRun: a part of the run is missing.
-        ValueError: its system has no weights, this version cannot restore it, or the check fails.
+        ValueError: its system has no weights, this version cannot restore it, the check fails, or
+            the hub cannot be reached or refuses.
     """
     read = read_run(Path(run))
-    folder = _check_new(output or read.path / "export")
+    default = temporary_folder("push") / "export" if push else read.path / "export"
+    folder = _check_new(output or default)
     system, data = restore_run(read.path, trust=trust)
     if not system.trainable:
         raise ValueError(f"{type(system).__name__}: has no weights to export")
@@ -91,24 +109,53 @@ def export_run(
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")
+    if push:  # fails before anything is written
+        _ask_hub(push, "create_repo", exist_ok=True)
     with _new_folder(folder, read.path) as partial:
         texts = {"text_fields": data.text_fields, "cleaning": data.cleaning}
         write_system(system, tokenizer, partial, texts)
-        write_text(partial / "README.md", build_model_card(read, system, tokenizer))
+        card = build_model_card(read, system, tokenizer, push, license)
+        write_text(partial / "README.md", card)
         if check:
             difference = check_library(partial, system, data)
             print(f"sentence-transformers gives the run's scores to {difference:.0e}")
-    print(f"{read.path}: exported, {folder}")
+    if not push or output:
+        print(f"{read.path}: exported, {folder}")
+    if push:
+        said = f"Export by gr-mvdr {VERSION}"
+        # Files of an earlier export, such as identifiers, are removed.
+        done = _ask_hub(
+            push, "upload_folder", folder_path=folder, delete_patterns="*", commit_message=said
+        )
+        print(f"{read.path}: published, {done.repo_url}")
     return folder
 
 
-def build_model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBase) -> str:
+def _ask_hub(name: str, method: str, **options: Any) -> Any:
+    """Calls a method of `HfApi` for a model's name; any failure is an error of one line."""
+    if cause := find_hub_failure():
+        raise ValueError(f"push={name}: the hub cannot be reached ({cause})")
+    try:
+        return getattr(HfApi(), method)(repo_id=name, **options)
+    except Exception as error:  # of the hub's client, or of the network below it
+        raise ValueError(f"push={name}: the hub refuses: {describe_hub_error(error)}") from None
+
+
+def build_model_card(
+    run: Run,
+    system: System,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str | None = None,
+    license: str = "unknown",
+) -> str:
     """Returns the README.md of an exported model: Markdown with a YAML header.
 
     Args:
         run: the finished run.
         system: its model.
         tokenizer: its tokeniser.
+        name: the model's name on the hub.
+        license: the weights' licence, as the hub names it.
     """
     is_multi_vector, generates = (isinstance(system, c) for c in (MultiVector, GenerativeSystem))
     lacking = find_obstacles(system, tokenizer) if is_multi_vector else []
@@ -137,9 +184,49 @@ def build_model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBas
         "documents": documents,
         "options": 'k=10, mode="exact"' if inexact else "k=10",
         "licence": metadata("gr-mvdr")["License-Expression"],
+        "license": license,
+        "name": name,
+        "command": _describe_command(run),
     }
-    header = ModelCardData(library_name=library, tags=["retrieval", "gr-mvdr"])
+    backbone = (run.config.get("backbone") or {}).get("name")
+    header = ModelCardData(
+        model_name=run.system,
+        eval_results=_list_results(run),
+        license=license,
+        base_model=backbone if backbone and is_on_hub(backbone) else None,
+        library_name=library,
+        tags=["retrieval", "gr-mvdr"],
+    )
     return str(ModelCard.from_template(header, template_path=str(CARD), **values))
+
+
+def _list_results(run: Run) -> list[EvalResult]:
+    """Lists the ranking metrics for the card's `model-index`, by task and test split."""
+    tasks = {"retrieve": "text-retrieval", "rerank": "text-ranking"}
+    table = tabulate({run.system: join_intervals(run.metrics)})
+    results = []
+    for row in table[table["headline"] & table["group"].isin(RANKED)].itertuples():
+        group, *place, metric = row.key.split("/")
+        splits = [split for split in run.splits if split in place] or run.splits
+        results.append(
+            EvalResult(
+                task_type=tasks[group],
+                dataset_type=re.sub(r"[^\w.-]+", "-", run.provenance["collection"]),
+                dataset_name=run.provenance["collection"],
+                dataset_split=splits[0],
+                metric_type=metric,
+                metric_name=row.name,
+                metric_value=row.mean,
+            )
+        )
+    return results
+
+
+def _describe_command(run: Run) -> str:
+    """Returns the command line of a run, with names in the place of paths: it may be published."""
+    typed = run.provenance.get("overrides") or []
+    kept = [line for line in typed if line.partition("=")[0] not in CIRCUMSTANCES]
+    return shlex.join(re.sub(r"(?<![\w.-])[~.]*/([^,\]]*/)?", "", line) for line in kept)
 
 
 def _describe(run: Run) -> list[Table]:
@@ -367,7 +454,10 @@ def check_library(folder: Path, system: System, data: RetrievalDataModule) -> fl
 def main(config: DictConfig) -> None:
     run = require_run(config.run)
     if not config.vectors:
-        export_run(run, config.output, config.check, config.trust)
+        chosen = (config[key] for key in ("output", "check", "trust", "push", "license"))
+        export_run(run, *chosen)
+    elif config.push:
+        raise ValueError(f"push={config.push}: must be null with vectors=true, it is of the model")
     elif config.check:
         raise ValueError("check=true: must be false with vectors=true, it is of the exported model")
     else:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from conf.signatures import Definition, read_signature
 from gr_mvdr.evaluation.metrics import KNOWN, find_metric
+from gr_mvdr.files import HUB_NAME
 from gr_mvdr.options import (
     AtLeast,
     Count,
@@ -86,6 +87,8 @@ RULES: dict[str, Any] = {
     "page": Text | None,
     "check": bool,
     "vectors": bool,
+    "push": Annotated[str, Rule("a name on the hub: USER/NAME", HUB_NAME.fullmatch)] | None,
+    "license": Text,
     "trust": bool,
     "port": Annotated[int, Rule("≥ 1024 and ≤ 65535", lambda port: 1024 <= port <= 65535)] | None,
     "open": bool,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**30  # bytes of a YAML or JSON file
 _HUB_SECONDS = 4  # for connecting to one address of the hub
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -141,7 +141,7 @@ def describe_error(error: BaseException) -> str:
 def is_on_hub(name: str | Path) -> bool:
     """Whether a name is a hub name: "owner/model", and no local folder is called "owner"."""
     parent = Path(name).expanduser().parent
-    return not parent.is_dir() and _HUB_NAME.fullmatch(str(name)) is not None
+    return not parent.is_dir() and HUB_NAME.fullmatch(str(name)) is not None
 
 
 def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]:
@@ -156,7 +156,7 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
     Raises:
         FileNotFoundError: the model is not in the cache, and the hub cannot be reached.
     """
-    if Path(name).expanduser().exists() or (cause := _hub_failure()) is None:
+    if Path(name).expanduser().exists() or (cause := find_hub_failure()) is None:
         return {}
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -172,8 +172,17 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
     return {"local_files_only": True}
 
 
+def describe_hub_error(error: Exception) -> str:
+    """Returns in one line why the hub refused a request."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403, 404):
+        rule = "it does not exist, or is private: HF_TOKEN or `hf auth login` must name its owner"
+        return f"{rule} (HTTP {status})"
+    return describe_error(error)
+
+
 @cache
-def _hub_failure() -> str | None:
+def find_hub_failure() -> str | None:
     """Returns why the hub cannot be reached; None if it can, however slowly it answers."""
     from huggingface_hub import constants
 

@@ -124,8 +124,8 @@ class Retriever:
         """Opens a finished run with its index, or a model without documents.
 
         Args:
-            folder: a run's folder (`outputs/RUN`); or, without documents, a folder written by
-                `analysis.export` or a published dense model (a folder or a name on the hub).
+            folder: a run's folder (`outputs/RUN`); or, without documents, what `analysis.export`
+                wrote or a published dense model (a folder or a name on the hub).
             device: such as "cpu" or "cuda"; None = a GPU if there is one.
             dtype: the type of the weights, such as `torch.bfloat16`; None = as saved.
             trust: whether the folder may name classes from outside this library, whose code then

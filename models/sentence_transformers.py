@@ -26,6 +26,7 @@ from gr_mvdr.backbones import max_length, read_backbone_config
 from gr_mvdr.files import (
     check_files,
     describe_error,
+    describe_hub_error,
     hub_options,
     is_on_hub,
     read_json,
@@ -85,15 +86,16 @@ def find_folder(name: str | Path) -> Path:
         return folder
     from huggingface_hub import snapshot_download
 
+    options = hub_options(name, "")
     try:
         for weights in ("*.safetensors", "*pytorch_model*.bin"):  # the second if it has no first
             patterns = [*_DATA, weights]
-            copied = snapshot_download(str(name), allow_patterns=patterns, **hub_options(name, ""))
+            copied = snapshot_download(str(name), allow_patterns=patterns, **options)
             if any(Path(copied).rglob(weights)):
                 break
-    except (OSError, ValueError) as error:  # also of the hub's own kinds
+    except Exception as error:  # of the hub's client, or of the network below it
         rule = "no such folder, and the hub gives no such model"
-        raise FileNotFoundError(f"{name}: {rule} ({describe_error(error)})") from None
+        raise FileNotFoundError(f"{name}: {rule}: {describe_hub_error(error)}") from None
     return Path(copied)
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from analysis.export import export_run, export_vectors, write_token_arrays
-from gr_mvdr.files import UnfinishedRun
+from gr_mvdr.files import UnfinishedRun, find_hub_failure
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -21,7 +22,8 @@ from gr_mvdr.tokenizers import EOS_ID
 from models.export import load_exported
 from models.finished_run import restore_run
 from models.retriever import Retriever
-from tests.runs import NO_ANALYSIS, ROOT, TINY, small
+from tests.hub_server import serve_hub
+from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
 from train import train
 
 MODELS = {
@@ -42,13 +44,13 @@ def runs(finished_run):
     return lambda model: finished_run(model, *TINY, *MODELS[model])
 
 
-def run_card(folder: Path) -> dict:
+def run_card(card: str) -> dict:
     """Runs the code of a model card, block by block; what its names stand for afterwards."""
     names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", card, re.S)
     assert len(blocks) >= 2
     for block in blocks:
-        exec(block.replace('"…"', repr(str(folder))), names)
+        exec(block, names)
     return names
 
 
@@ -65,7 +67,8 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
         assert torch.allclose(loaded.score(batch), scores, atol=1e-6)
         pairs += len(scores)
     assert pairs >= 10
-    names, card = run_card(folder), (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    names = run_card(card.replace('"…"', repr(str(folder))))
     record = json.loads((runs(model) / "provenance.json").read_text())
     for value in (record["git"], record["version"], record["sources"]["generator"]):
         assert f"| {value} |" in card
@@ -76,6 +79,83 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
         assert known == sorted(names["system"].identifiers.document_ids) and len(known) == 50
         assert names["ranking"]
     assert names["tokenizer"]("a")["input_ids"][-1] == EOS_ID
+
+
+@pytest.fixture
+def hub(tmp_path, request):
+    with serve_hub(tmp_path / "cache", getattr(request, "param", False)) as hub:
+        yield hub
+
+
+# The client sends files of both kinds with its own pipeline, or large ones by LFS.
+@pytest.mark.parametrize(
+    "model, hub", [("t5_colbert", True), ("dsi_pawa", False)], indirect=["hub"]
+)
+def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, capsys):
+    pytest.importorskip("sentence_transformers")
+    hub.models["owner/tiny"] = {"identifiers/old.json": b"{}"}  # of an earlier export
+    run = shutil.copytree(runs(model), tmp_path / "run")
+    record = json.loads((run / "provenance.json").read_text())
+    record["overrides"] = [f"model={model}", "data.path=[/home/me/a,~/b]", "name=run", "seed=1"]
+    (run / "provenance.json").write_text(json.dumps(record))
+    asked = [f"run={run}", "push=owner/tiny", "license=cc0-1.0"]
+    assert command("-m", "analysis.export", *asked) == 0
+    assert f"{run}: published, {hub.url}/owner/tiny" in capsys.readouterr().out
+    assert not (run / "export").exists() and "identifiers/old.json" not in hub.models["owner/tiny"]
+    system, data = restore_run(run)
+    loaded, pairs = Retriever.load("owner/tiny").system, 0
+    for batch in data.test_pairs(data.test_splits[0], 20)[1]:
+        scores = system.score(batch)
+        assert torch.allclose(loaded.score(batch), scores, atol=1e-6, rtol=0)
+        pairs += len(scores)
+    assert pairs >= 10
+    if model == "dsi_pawa":
+        system.assign_new(data.documents)
+        assert loaded.identifiers.hash == system.identifiers.hash
+    text = hub.models["owner/tiny"]["README.md"].decode()
+    card = ModelCard(text).data
+    metrics = json.loads((run / "metrics.json").read_text())
+    results = {(r.task_type, r.dataset_split, r.metric_type): r for r in card.eval_results}
+    split = data.test_splits[0]
+    value = results["text-retrieval", split, "mrr@10"].metric_value
+    assert value == metrics["retrieve/mrr@10"] and card.license == "cc0-1.0"
+    for split in data.test_splits[1:]:
+        value = results["text-retrieval", split, "mrr@10"].metric_value
+        assert value == metrics[f"retrieve/{split}/mrr@10"]
+    assert f"    python train.py model={model} 'data.path=[a,b]' seed=1\n" in text
+    assert "/home/me" not in text and str(run.parent) not in text
+    names = run_card(text)  # its folder is a copy of the hub's
+    assert names["ranking"] and (Path(names["folder"]) / "identifiers").is_dir() == (
+        model == "dsi_pawa"
+    )
+
+
+def test_what_the_hub_refuses_is_one_line(runs, tmp_path, hub, monkeypatch):
+    run = runs("t5_seal")
+    files = sorted(run.rglob("*"))
+    with pytest.raises(ValueError, match=r"push=other/tiny: the hub refuses: .* \(HTTP 403\)$"):
+        export_run(run, push="other/tiny")
+    monkeypatch.setenv("HF_TOKEN", "hf_stranger")
+    with pytest.raises(ValueError, match=r"push=owner/tiny: .* HF_TOKEN .* \(HTTP 401\)$"):
+        export_run(run, tmp_path / "exported", push="owner/tiny")
+    with pytest.raises(FileNotFoundError, match=r"^owner/none: no such folder, .* \(HTTP 401\)$"):
+        Retriever.load("owner/none")
+    for line, wrong in {
+        "push=tiny": "push=tiny: must be a name on the hub: USER/NAME or null",
+        "push=a/b vectors=true": "push=a/b: must be null with vectors=true, it is of the model",
+    }.items():
+        asked = command("-m", "analysis.export", f"run={run}", *line.split())
+        assert asked == f"error: {wrong}"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    find_hub_failure.cache_clear()
+    offline = r"push=owner/tiny: the hub cannot be reached \(HF_HUB_OFFLINE is set\)"
+    with pytest.raises(ValueError, match=offline):
+        export_run(run, push="owner/tiny")
+    with pytest.raises(
+        FileNotFoundError, match=r"^owner/tiny: no such folder, .*OFFLINE is set\)$"
+    ):
+        Retriever.load("owner/tiny")
+    assert sorted(run.rglob("*")) == files and not (tmp_path / "exported").exists()
 
 
 def test_sentence_transformers_is_checked_on_the_runs_own_pairs(

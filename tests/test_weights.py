@@ -163,7 +163,7 @@ def test_a_name_of_the_hub_is_fetched_as_data(monkeypatch, pylate):
         return str(pylate)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    monkeypatch.setattr("gr_mvdr.files._hub_failure", lambda: None)
+    monkeypatch.setattr("gr_mvdr.files.find_hub_failure", lambda: None)
     retriever = Retriever.load("owner/tiny-colbert")
     assert retriever.label == "tiny-colbert" and retriever.system.encoder.dimension == 6
     ((name, patterns),) = asked

@@ -108,9 +108,9 @@ def no_hub(tmp_path, monkeypatch):
     """A hub that refuses connections, and an empty cache, which is the value."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    files._hub_failure.cache_clear()
+    files.find_hub_failure.cache_clear()
     yield tmp_path / "cache"
-    files._hub_failure.cache_clear()
+    files.find_hub_failure.cache_clear()
 
 
 def test_without_a_hub_a_cached_model_is_loaded_and_another_refused_at_once(no_hub):
