@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +161,6 @@ def build_model_card(
     similarity = None
     if is_multi_vector and not lacking:
         similarity = SIMILARITIES.get(system.scoring.normaliser)
-    documents = 'table({"d1": "a title | its text", "d2": "another | text"})'
-    if isinstance(system, Docid):
-        documents = '{"id": system.identifiers.document_ids}'
-    elif getattr(system, "special_tokens", None):
-        documents += '.add_column("title_tokens", [[], []])'
-    # An approximate search needs more tokens than the two example texts have.
-    inexact = is_multi_vector and system.search.mode != "exact"
     library = "sentence-transformers" if similarity else "transformers"
     values = {
         "title": escape_markdown(f"{run.system} on {run.provenance['collection']}"),
@@ -181,9 +173,6 @@ def build_model_card(
         "head": type(system.head).__name__ if generates and type(system.head) is not Head else "",
         "is_encoder": not generates,
         "has_identifiers": isinstance(system, Docid),
-        "documents": documents,
-        "options": 'k=10, mode="exact"' if inexact else "k=10",
-        "licence": metadata("gr-mvdr")["License-Expression"],
         "license": license,
         "name": name,
         "command": _describe_command(run),

@@ -1,8 +1,8 @@
 """A stand-in for the Hugging Face hub: the requests of its client's uploads and downloads.
 
 `with serve_hub(cache) as hub:` points the client of this process to `hub.url`, with an empty cache,
-as the user "owner", the only one that the hub knows. With `large`, safetensors files go by LFS:
-their content is sent before the commit that names it.
+as the user "owner", the only one that the hub knows. Files are sent within the commit: it lacks the
+protocols of large files.
 """
 
 import base64
@@ -26,13 +26,11 @@ _MODEL = r"/api/models/(\w[\w.-]*/[\w.-]+)"
 
 
 class Hub(ThreadingHTTPServer):
-    """Models by name, as path → content; `stored` has the content of large files by its SHA-256."""
+    """Models by name, as path → content."""
 
-    def __init__(self, large: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
-        self.large = large
         self.models: dict[str, dict[str, bytes]] = {}
-        self.stored: dict[str, bytes] = {}
         self.commits = 0
 
     @property
@@ -81,15 +79,6 @@ class _Request(BaseHTTPRequestHandler):
             self.create(json.loads(self.sent))
         elif path == "/api/validate-yaml":
             self.answer({"errors": [], "warnings": []})
-        elif place := re.fullmatch(r"/stored/(\w+)", path):
-            assert hashlib.sha256(self.sent).hexdigest() == place[1]
-            hub.stored[place[1]] = self.sent
-            self.answer()
-        elif place := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
-            objects = json.loads(self.sent)["objects"]
-            for one in objects:
-                one["actions"] = {"upload": {"href": f"{hub.url}/stored/{one['oid']}"}}
-            self.answer({"transfer": "basic", "objects": objects})
         elif place := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
             self.send_file(hub.models[place[1]][place[2]])
         elif place := re.fullmatch(rf"{_MODEL}(?:/(\w+))?(?:/.*)?", path):
@@ -124,17 +113,9 @@ class _Request(BaseHTTPRequestHandler):
                 ]
             )
         elif what == "preupload":
+            mode = {"uploadMode": "regular", "shouldIgnore": False}
             asked = json.loads(self.sent)["files"]
-            modes = {True: "lfs", False: "regular"}
-            listed = [
-                {
-                    "path": one["path"],
-                    "uploadMode": modes[one["path"].endswith(".safetensors") and hub.large],
-                    "shouldIgnore": False,
-                }
-                for one in asked
-            ]
-            self.answer({"files": listed})
+            self.answer({"files": [{"path": one["path"], **mode} for one in asked]})
         elif what == "commit":
             self.commit(name, [json.loads(line) for line in self.sent.splitlines()])
 
@@ -146,8 +127,6 @@ class _Request(BaseHTTPRequestHandler):
             kind, value = operation["key"], operation["value"]
             if kind == "file":
                 hub.models[name][value["path"]] = base64.b64decode(value["content"])
-            elif kind == "lfsFile":
-                hub.models[name][value["path"]] = hub.stored[value["oid"]]
             elif kind == "deletedFile":
                 del hub.models[name][value["path"]]
         hub.commits += 1
@@ -162,14 +141,14 @@ def _hash(content: bytes) -> str:
 
 
 @contextmanager
-def serve_hub(cache: Path, large: bool = False) -> Iterator[Hub]:
+def serve_hub(cache: Path) -> Iterator[Hub]:
     """Serves an empty hub until the block ends."""
     from huggingface_hub import constants
 
-    with Hub(large) as hub:
+    with Hub() as hub:
         thread = Thread(target=hub.serve_forever, daemon=True)
         thread.start()
-        values = {"ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": large}
+        values = {"ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache)}
         values["HUGGINGFACE_CO_URL_TEMPLATE"] = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
         values["HF_TOKEN_PATH"] = str(cache / "token")  # of who runs the tests
         with mock.patch.multiple(constants, **values), mock.patch.dict(os.environ, HF_TOKEN=OWNER):

@@ -76,21 +76,18 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
     if model.startswith("dsi"):
         # Every document can be found, those that arrived after training too (but for atomic ids).
         known = sorted(name for ids in names["documents_of"].values() for name in ids)
-        assert known == sorted(names["system"].identifiers.document_ids) and len(known) == 50
-        assert names["ranking"]
+        assert known == sorted(names["r"].system.identifiers.document_ids) and len(known) == 50
+        assert names["hits"]
     assert names["tokenizer"]("a")["input_ids"][-1] == EOS_ID
 
 
 @pytest.fixture
-def hub(tmp_path, request):
-    with serve_hub(tmp_path / "cache", getattr(request, "param", False)) as hub:
+def hub(tmp_path):
+    with serve_hub(tmp_path / "cache") as hub:
         yield hub
 
 
-# The client sends files of both kinds with its own pipeline, or large ones by LFS.
-@pytest.mark.parametrize(
-    "model, hub", [("t5_colbert", True), ("dsi_pawa", False)], indirect=["hub"]
-)
+@pytest.mark.parametrize("model", ["t5_colbert", "dsi_pawa", "t5_seal"])
 def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, capsys):
     pytest.importorskip("sentence_transformers")
     hub.models["owner/tiny"] = {"identifiers/old.json": b"{}"}  # of an earlier export
@@ -125,9 +122,7 @@ def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, cap
     assert f"    python train.py model={model} 'data.path=[a,b]' seed=1\n" in text
     assert "/home/me" not in text and str(run.parent) not in text
     names = run_card(text)  # its folder is a copy of the hub's
-    assert names["ranking"] and (Path(names["folder"]) / "identifiers").is_dir() == (
-        model == "dsi_pawa"
-    )
+    assert (Path(names["folder"]) / "identifiers").is_dir() == (model == "dsi_pawa")
 
 
 def test_what_the_hub_refuses_is_one_line(runs, tmp_path, hub, monkeypatch):
