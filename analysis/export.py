@@ -53,11 +53,12 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
-from models.export import find_backbone, write_system
+from models.export import find_backbone, generate_searches, write_system
 from models.finished_run import FinishedRun, restore_run
 from models.generative import GenerativeSystem
 from models.multi_vector import EncodedQueries, MultiVector
 from models.sentence_transformers import SIMILARITIES, find_obstacles, import_library
+from models.t5_seal import T5SEAL
 
 # The check's number of pairs of the first test split, and the largest allowed difference of scores.
 PAIRS, TOLERANCE = 64, 1e-4
@@ -104,9 +105,10 @@ def export_run(
     system, data = restore_run(read.path, trust=trust)
     if not system.trainable:
         raise ValueError(f"{type(system).__name__}: has no weights to export")
-    if isinstance(system, Docid):
+    # An n-gram index holds the texts, which are not published.
+    if isinstance(system, Docid) or (isinstance(system, T5SEAL) and not push):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
-            system.assign_new(data.documents)
+            system.index(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")
     if push:  # fails before anything is written
         _ask_hub(push, "create_repo", exist_ok=True)
@@ -161,18 +163,22 @@ def build_model_card(
     similarity = None
     if is_multi_vector and not lacking:
         similarity = SIMILARITIES.get(system.scoring.normaliser)
+    _, model = find_backbone(system)
     library = "sentence-transformers" if similarity else "transformers"
     values = {
         "title": escape_markdown(f"{run.system} on {run.provenance['collection']}"),
         "paradigm": system.paradigm.replace("_", "-"),
         "kind": type(system).__name__,
         "tables": "\n\n".join("\n".join(format_markdown(table)) for table in _describe(run)),
-        "backbone": type(find_backbone(system)[1]).__name__,
+        "backbone": type(model).__name__,
+        "sets_epsilon": generates and hasattr(model.config, "layer_norm_eps"),
         "similarity": similarity,
         "lacking": ", ".join(lacking),
         "head": type(system.head).__name__ if generates and type(system.head) is not Head else "",
         "is_encoder": not generates,
+        "beam": system.hparams.beam_size if generate_searches(system) else 0,
         "has_identifiers": isinstance(system, Docid),
+        "query_length": system.hparams.get("query_length"),
         "license": license,
         "name": name,
         "command": _describe_command(run),

@@ -1,6 +1,7 @@
 """Exports a system to a Hugging Face folder and loads it; transformers saves the backbone."""
 
 import copy
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gr_mvdr.backbones import hash_weights
+from gr_mvdr.decoding import constraint
+from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.files import read_json, read_tensors, reading, write_json
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.plain import Head, Vocabulary
@@ -29,6 +32,7 @@ from models.sentence_transformers import (
     find_prompts,
     write_modules,
 )
+from models.t5_seal import T5SEAL
 
 FORMAT = 1
 SETTINGS, PARTS, ROWS = "gr_mvdr.json", "gr_mvdr.safetensors", "head_rows.safetensors"
@@ -70,9 +74,48 @@ def write_system(
     }
     if isinstance(system, Docid):
         system.save_identifiers(folder / IDENTIFIERS)
+    if generate_searches(system):
+        write_constraint(system, folder)
     if modules:
         write_modules(system, tokenizer, folder)
     write_json(folder / SETTINGS, settings)
+
+
+def generate_searches(system: System) -> bool:
+    """Returns whether transformers' `generate`, with a constraint, searches as the system does."""
+    # Other views of documents and plans are no constraints; other heads are not in transformers.
+    simple = type(system) in (Docid, T5SEAL) and type(system.head) is Head
+    return simple and system.names is not None and system.plan is None
+
+
+def write_constraint(system: GenerativeSystem, folder: Path) -> None:
+    """Writes what constrains transformers' `generate` to the names of the indexed documents."""
+    names, is_trie = system.names, isinstance(system.names, TrieNames)
+    names.constraint.save(folder / constraint.ARRAYS)
+    options = {
+        "max_new_tokens": names.length,
+        "length_penalty": names.length_penalty if is_trie else 0.0,
+        "eos_token_id": system.template.stop,
+        "early_stopping": "never",
+        "do_sample": False,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+        # What published BARTs ask for.
+        "min_length": 0,
+        "no_repeat_ngram_size": 0,
+        "forced_bos_token_id": None,
+        "forced_eos_token_id": None,
+    }
+    settings = {
+        "vocabulary": system.vocabulary_size,
+        "width": names.constraint.width if is_trie else system.vocabulary_size,
+        "end_token": system.template.stop,
+        "reachable": getattr(system, "normalise", None) == "reachable",
+        "options": options,
+        "document_ids": system.document_ids if is_trie else [],
+    }
+    write_json(folder / constraint.SETTINGS, settings, indent=None)
+    shutil.copyfile(constraint.__file__, folder / "constraint.py")
 
 
 def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:

@@ -8,12 +8,15 @@ is the trie, and bisection looks up whole batches of nodes in it.
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import Successors
+from gr_mvdr.decoding.constraint import find
+from gr_mvdr.files import write_tensors
 
 
 class Trie:
@@ -70,6 +73,11 @@ class Trie:
         documents = named[node[named].argsort(kind="stable")]
         return cls(np.concatenate(edges), width, documents, node[documents])
 
+    def save(self, path: Path) -> None:
+        """Writes the arrays as one file (`gr_mvdr.decoding.constraint`)."""
+        names = "edges", "documents", "node"
+        write_tensors(path, {name: torch.from_numpy(getattr(self, name)) for name in names}, {})
+
     def __len__(self) -> int:
         """The number of nodes."""
         return len(self.edges) + 1
@@ -97,14 +105,7 @@ class Trie:
             (n,) int64 node numbers; −1 if the trie has no such path. A node may be an inner node,
             for which `documents_at` is empty unless an identifier ends there.
         """
-        edges, _ = self._on(tokens.device)
-        node = tokens.new_zeros(len(tokens))
-        for token in tokens.unbind(1):
-            edge = node * self.width + token  # negative once a path has left the trie
-            place = torch.searchsorted(edges, edge).clamp(max=len(edges) - 1)
-            is_child = (edges[place] == edge) & (token < self.width)
-            node = torch.where(token < 0, node, torch.where(is_child, place + 1, -1))
-        return node
+        return find(self._on(tokens.device)[0], self.width, tokens)
 
     @cached_property
     def parent(self) -> np.ndarray:
