@@ -176,8 +176,8 @@ def describe_hub_error(error: Exception) -> str:
     """Returns in one line why the hub refused a request."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403, 404):
-        rule = "it does not exist, or is private: HF_TOKEN or `hf auth login` must name its owner"
-        return f"{rule} (HTTP {status})"
+        rule = "HF_TOKEN or `hf auth login` must be of somebody who has it"
+        return f"no such name, or no access: {rule} (HTTP {status})"
     return describe_error(error)
 
 

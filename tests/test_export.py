@@ -88,7 +88,7 @@ def hub(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["t5_colbert", "dsi_pawa", "t5_seal"])
-def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, capsys):
+def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, capsys, monkeypatch):
     pytest.importorskip("sentence_transformers")
     hub.models["owner/tiny"] = {"identifiers/old.json": b"{}"}  # of an earlier export
     run = shutil.copytree(runs(model), tmp_path / "run")
@@ -100,7 +100,12 @@ def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, cap
     assert f"{run}: published, {hub.url}/owner/tiny" in capsys.readouterr().out
     assert not (run / "export").exists() and "identifiers/old.json" not in hub.models["owner/tiny"]
     system, data = restore_run(run)
+    Retriever.load("owner/tiny")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    find_hub_failure.cache_clear()  # the hub is gone, its copy is in the cache
     loaded, pairs = Retriever.load("owner/tiny").system, 0
+    monkeypatch.undo()
+    find_hub_failure.cache_clear()
     for batch in data.test_pairs(data.test_splits[0], 20)[1]:
         scores = system.score(batch)
         assert torch.allclose(loaded.score(batch), scores, atol=1e-6, rtol=0)
