@@ -145,13 +145,11 @@ def tabulate_results(
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)
-    origins = whole.labels_by("origin")
-    listed = [f"{o} ({systems})" if len(origins) > 1 else o for o, systems in origins.items()]
-    notes = [
-        NOTE,
-        *(note for note in whole.notes if note.startswith(MARK)),
-        f"{'; '.join(listed)}.",
-    ]
+    notes = [NOTE, *(note for note in whole.notes if note.startswith(MARK))]
+    for attribute, what in (("hardware", "Measured on"), ("commit", "Code of commit")):
+        if found := whole.labels_by(attribute):
+            listed = [f"{v} ({systems})" if len(found) > 1 else v for v, systems in found.items()]
+            notes.append(f"{what} {'; '.join(listed)}.")
     table = pivot(cells, corner=name if not place else "system", note=" ".join(notes))
     return "\n".join(format_markdown(table)[2:])  # without the heading
 

@@ -126,10 +126,10 @@ class Run:
         return str(self.provenance.get("git", ""))
 
     @property
-    def origin(self) -> str:
-        """Commit and hardware: "Commit 1a2b3c, AMD EPYC, 2 cores, NVIDIA H100"."""
+    def hardware(self) -> str:
+        """The machine: "AMD EPYC, 2 cores, NVIDIA H100"; "" if it was not recorded."""
         hardware = self.provenance.get("hardware", {})
-        parts = [f"Commit {self.commit or 'unknown'}", hardware.get("processor")]
+        parts = [hardware.get("processor")]
         parts += [f"{hardware['cores']} cores"] if hardware.get("cores") else []
         return ", ".join(filter(None, [*parts, *hardware.get("gpus", ())]))
 
