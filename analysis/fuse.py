@@ -9,7 +9,7 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise, product
+from itertools import product
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from gr_mvdr.options import check_choice
 from gr_mvdr.progress import track
 
 MAIN = ""  # the main split, whose name a run's file names omit
-MERGE = "merge"
 # Method → its name in tables; "" if the fusion is not named after its method.
 METHODS = {
     "rrf": "RRF",
@@ -36,7 +35,6 @@ METHODS = {
     "combmnz": "CombMNZ",
     "combmax": "CombMAX",
     "weighted": "",
-    MERGE: "",
 }
 STEPS = 10  # steps of a weight from 0 to 1 when weights are chosen
 SMALLEST = 1e-9  # the smallest divisor of scores
@@ -89,11 +87,9 @@ class Fusion:
         """Fuses rankings into one of all queries that occur in any of them.
 
         Raises:
-            ValueError: a document is in two shards, a ranking is empty, or the weights are missing
-                or not as many as the rankings.
+            ValueError: a ranking is empty, or the weights are missing or not as many as the
+                rankings.
         """
-        if self.method == MERGE:
-            return _merge(rankings).top(self.depth)
         # Best first; a document with score −inf was not found.
         parts = [
             {(q, d): s for q in one.query_ids for d, s in one.scores(q).items() if isfinite(s)}
@@ -172,20 +168,6 @@ def normalise(scores: pd.DataFrame, ranks: pd.DataFrame, norm: str | None) -> pd
     raise ValueError(f"norm={norm}: must be min-max, max, sum, zmuv, rank, borda or null")
 
 
-def _merge(rankings: Sequence[Ranking]) -> Ranking:
-    """Merges the rankings of a corpus' shards into one of the whole corpus, by score."""
-    merged: dict[str, dict[str, float]] = {}
-    for ranking in rankings:
-        for query in ranking.query_ids:
-            found, scores = merged.setdefault(query, {}), ranking.scores(query)
-            if both := found.keys() & scores.keys():
-                raise ValueError(
-                    f"method=merge: {min(both)!r} is in two runs, must be in one shard"
-                )
-            found |= scores
-    return Ranking(merged)
-
-
 def fuse(
     runs: Sequence[Path | str],
     fusion: Fusion,
@@ -212,8 +194,6 @@ def fuse(
             are not valid.
     """
     parts = read_parts(runs, qrels)
-    if fusion.method == MERGE:
-        check_shards(parts)
     folder = place_fusion(parts, fusion, tune, output)
     if tune is not None:
         fusion = replace(fusion, weights=choose_weights(parts, fusion, tune, metric))
@@ -276,32 +256,6 @@ def _read_part(path: Path) -> Part:
     )
 
 
-def check_shards(parts: Sequence[Part]) -> None:
-    """Raises ValueError unless the parts are all shards of one corpus, searched by one system.
-
-    A system whose scores need the whole corpus cannot search a shard in the first place
-    (`System.scores_need`). TREC files cannot be checked; a printed line says so.
-
-    Raises:
-        ValueError: a run is not over a shard, a shard is missing, or the runs differ in other
-            options.
-    """
-    runs = [part.run for part in parts if part.run]
-    if not runs:
-        print("method=merge: of TREC files nothing tells whether their scores can be compared")
-        return
-    shards = [(run.config.get("data") or {}).get("shard") for run in runs]
-    pairs = [tuple(map(int, shard.split("/"))) for shard in shards if shard]
-    if len(runs) < len(parts) or sorted(pairs) != [(n, len(parts)) for n in range(len(parts))]:
-        rule = f"must be runs of all shards of a corpus, data.shard=0/{len(parts)} and so on"
-        raise ValueError(f"method=merge: {rule}, is of {', '.join(map(str, shards))}")
-    for one, other in pairwise(run.choices for run in runs):
-        for key in sorted({*one, *other} - {"data.shard"}):
-            if one.get(key) != other.get(key):
-                found = f"{one.get(key)} and {other.get(key)}"
-                raise ValueError(f"method=merge: {key} is {found}, must be one in all shards")
-
-
 def place_fusion(
     parts: Sequence[Part], fusion: Fusion, tune: str | None, output: Path | str | None
 ) -> Path:
@@ -344,8 +298,6 @@ def choose_weights(
 
 def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
     """The fusion's name in tables: "RRF (BM25 + T5-ColBERT)", "0.3 BM25 + 0.7 T5-ColBERT"."""
-    if fusion.method == MERGE:
-        return parts[0].run.system if parts[0].run else "merged"
     if fusion.method == "weighted":
         pairs = zip(fusion.weights or (), parts, strict=True)
         return " + ".join(f"{weight:g} {part.name}" for weight, part in pairs)
@@ -384,10 +336,6 @@ def write_fusion(
         shared = ("collection", "splits", "sources", "text_fields")
         record |= {key: value for key, value in runs[0].provenance.items() if key in shared}
         config |= {k: v for k, v in runs[0].config.items() if k in ("retrieval_depth", "data")}
-    if runs and fusion.method == MERGE:  # merged shards are the system's run over all documents
-        record["paradigm"] = runs[0].provenance.get("paradigm", "")
-        whole = runs[0].config["data"] | {"shard": None}
-        config = runs[0].config | {"data": whole, "fusion": made}
     with new_folder(fused.path, replace=replaced) as folder:
         for split, ranking in fused.rankings.items():
             ranking.write(folder / ranking_file("retrieve", split), fusion.method)

@@ -170,10 +170,6 @@ def _check_together(config: dict[str, Any]) -> None:
     if initial and weights:
         rule = "must be null with weights=…, which trains nothing"
         raise ValueError(f"initial={initial}: {rule}")
-    shard = (config.get("data") or {}).get("shard")
-    if shard and not weights:
-        rule = "must be null without weights=RUN, nothing is trained on a part of the documents"
-        raise ValueError(f"data.shard={shard}: {rule}")
 
 
 def _check_files(config: dict[str, Any]) -> None:

@@ -93,7 +93,7 @@ RULES: dict[str, Any] = {
     "port": Annotated[int, Rule("≥ 1024 and ≤ 65535", lambda port: 1024 <= port <= 65535)] | None,
     "open": bool,
     "paper": Text | None,
-    "method": Literal["rrf", "isr", "combsum", "combmnz", "combmax", "weighted", "merge"],
+    "method": Literal["rrf", "isr", "combsum", "combmnz", "combmax", "weighted"],
     "norm": Literal["min-max", "max", "sum", "zmuv", "rank", "borda"] | None,
     "k": Size,
     "part_weights": PartWeights | None,

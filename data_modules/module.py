@@ -44,17 +44,6 @@ Fields = Annotated[
     Sequence[Literal["title", "text"]],
     Rule("a list of title, text or both", lambda names: len(names) == len({*names}) > 0),
 ]
-Shard = Annotated[
-    str,
-    Rule(
-        "a shard and the number of all, such as 0/4 or 3/4",
-        lambda text: (
-            text.count("/") == 1
-            and all(part.isdecimal() for part in text.split("/"))
-            and int(text.split("/")[0]) < int(text.split("/")[1])
-        ),
-    ),
-]
 
 
 @part("data", examples="examples", indexing="indexing")
@@ -91,7 +80,6 @@ class RetrievalDataModule(pl.LightningDataModule):
         add_relevant: add the relevant documents to the candidates (gr_as_mvdr §6.3);
             False = rerank the candidates alone (mva §5).
         drop_identical: leave out the document whose id is the query's own (ArguAna, Quora).
-        shard: "0/4" = index only the documents 0, 4, 8, …; None = all.
         metrics: metrics of the rankings, such as recall@1000 or nDCG@10; see
             `gr_mvdr.evaluation.metrics`.
         groups: a regular expression whose match in the id of a test query is the query's group:
@@ -127,7 +115,6 @@ class RetrievalDataModule(pl.LightningDataModule):
     candidates_run: Text | None = None
     add_relevant: bool = True
     drop_identical: bool = False
-    shard: Shard | None = None
     metrics: Sequence[Text] = METRICS
     groups: Pattern | None = None
     max_test_queries: Size | None = None
@@ -180,13 +167,13 @@ class RetrievalDataModule(pl.LightningDataModule):
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here.
 
-        A tokeniser is trained on the documents of all shards, except those that arrive after
-        training. A tokeniser of whole words (BM25) only numbers words, so it reads all documents.
+        A tokeniser is trained on the documents except those that arrive after training. A
+        tokeniser of whole words (BM25) only numbers words, so it reads all documents.
         """
         collection = self.collection  # read first: it sets train_split to None without judgements
         split = self.train_split
         training = self._split_queries(split) if split else collection.queries.select([])
-        texts = self._all_texts
+        texts = self._texts
         if self.tokenizer_options["unit"] != "word" and self.new_documents:
             texts = texts.select(self._known_rows(texts))
         return choose_tokenizer(texts, training, **self.tokenizer_options)
@@ -214,14 +201,6 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def _texts(self) -> Dataset:
-        if self.shard is None:
-            return self._all_texts
-        first, _, number = self.shard.partition("/")
-        rows = np.arange(int(first), len(self._all_texts), int(number))
-        return self._all_texts.select(rows)
-
-    @cached_property
-    def _all_texts(self) -> Dataset:
         return join_fields(clean_table(self.collection.documents, self.cleaning), self.text_fields)
 
     @cached_property
@@ -356,9 +335,6 @@ class RetrievalDataModule(pl.LightningDataModule):
         Raises:
             ValueError: it cannot; the message names the data option at fault.
         """
-        if self.shard and model.scores_need:
-            need = f"{name}'s scores need {model.scores_need}"
-            raise ValueError(f"data.shard={self.shard}: must be null, {need}")
         if model.trainable and self.new_documents and self.tokenizer_options["unit"] == "word":
             rule = f"must be piece with data.new_documents={self.new_documents}, whose words"
             raise ValueError(f"tokenizer.unit=word: {rule} training would know already")

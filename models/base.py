@@ -66,8 +66,6 @@ class System(pl.LightningModule):
     # Names of the parts that the shares of a score belong to, and of the quantity `score`.
     share_of: ClassVar[str] = "query token"
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
-    # What the search scores need from the whole collection; "" = shards are searched separately.
-    scores_need: str = "all documents"
     # Whether `score` reads a document's text, so that the document need not be indexed.
     scores_texts: bool = True
     # Whether its training loss compares a query's document with negatives.

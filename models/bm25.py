@@ -64,7 +64,6 @@ class BM25(LexicalSystem):
     """BM25 over the run's tokens, which are whole words under conf/model/bm25.yaml."""
 
     share_of, score_is = "word", "BM25"
-    scores_need = "the idf and the mean length of all documents"
     trainable = False
 
     def __init__(self, k1: NonNegative = 1.5, b: Fraction = 0.75):

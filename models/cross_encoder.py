@@ -36,7 +36,7 @@ class CrossEncoder(System):
     """
 
     paradigm = "cross_encoder"
-    share_of, score_is, scores_need = "token", "the cross-encoder's score", ""
+    share_of, score_is = "token", "the cross-encoder's score"
     alignable = False
     needs_negatives = True
 

@@ -63,7 +63,7 @@ class Docid(GenerativeSystem):
 
     share_of = "docid token"
     score_is = "log-probability of the docid"
-    scores_need, scores_texts = "identifiers made of all documents", False
+    scores_texts = False
 
     scheme: Scheme
     identifiers: Identifiers | None = None

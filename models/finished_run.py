@@ -1,6 +1,7 @@
 """Opens a finished run: its model, its data, its index."""
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, make_printable
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
+from gr_mvdr.token_index.search import EDGE
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 
@@ -127,6 +129,9 @@ class FinishedRun:
         settings = update_settings(settings)
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
+            engine = (settings.get("search") or {}).get("engine")
+            if engine not in (None, EDGE) and not self.trust:
+                raise ValueError(f"{self.key}: its vectors are at {engine}: must be trusted")
             if state is None and find_part("model", settings.get(TARGET)).trainable:
                 taken = self.config.get("weights")
                 reason = f": it was searched with weights={taken}, name that run" if taken else ""
@@ -157,7 +162,9 @@ class FinishedRun:
             with admitting(self.config if self.trust else None):
                 # Without trust, anything built from the data goes into the user's own caches.
                 store = {} if self.trust else {"store": None}
-                data = build("data", {**_rename_parts(self.config["data"]), **store})
+                settings = {**_rename_parts(self.config["data"]), **store}
+                settings.pop("shard", None)  # an option of earlier versions
+                data = build("data", settings)
             if (own := self.path / "tokenizer").is_dir():
                 # One trained again may differ. Earlier versions did not save `prefix_space`.
                 data.tokenizer = load_tokenizer(own, data.tokenizer_options.get("prefix_space"))
@@ -181,11 +188,12 @@ class FinishedRun:
     def _linked_index(self, directory: Path) -> Path:
         """Links the run's index into a new folder, so that the run's folder is not changed.
 
-        The links omit faiss's inverted file, which no reader validates. A trusted run's index is
-        used directly.
+        The links omit faiss's inverted file, which no reader validates. An engine writes into its
+        files, so they are copied, which also lets several processes open them. A trusted run's
+        index is used directly, unless it is an engine's.
         """
         own = self.path / "index"
-        if self.trust or not own.is_dir():
+        if not own.is_dir() or (self.trust and not (own / EDGE).is_dir()):
             return own
         links = directory / "opened"
         for file in own.rglob("*"):
@@ -194,7 +202,8 @@ class FinishedRun:
                 continue
             if file.is_file() and not file.is_symlink() and not os.path.lexists(link):
                 link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(file.resolve())
+                place = shutil.copyfile if EDGE in file.relative_to(own).parts else os.symlink
+                place(file.resolve(), link)
         return links
 
     def _localise(self, settings: dict[str, Any]) -> dict[str, Any]:

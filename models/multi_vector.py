@@ -3,7 +3,8 @@
 DPR, Sentence-T5, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are configurations of this one class,
 in `conf/model/`. The way from a text to the loss is: `TokenEncoder` (D and Q), `Scoring` (all pairs
 of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py. A search reads a `TokenIndex`
-of the documents' vectors, or encodes BM25's candidates when it scores them (`EncodedDocuments`).
+of the documents' vectors or asks a database for them (`EngineIndex`), or encodes BM25's candidates
+when it scores them (`EncodedDocuments`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +30,9 @@ from gr_mvdr.relevance import Explanation, Factors, Normaliser, PairAlignment, d
 from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.costs import SearchCosts
+from gr_mvdr.token_index.engine import EngineIndex
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.search import OPEN_KEYS, SearchOptions
+from gr_mvdr.token_index.search import EDGE, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, Side, TokenVectors, concatenate
 from models.base import Among, Candidates, Share, System, Table, hash_documents, query_shares
 from models.bm25 import WordBM25
@@ -55,7 +57,7 @@ class MultiVector(System):
 
     paradigm = "multi_vector"
     needs_negatives = True
-    searcher: "TokenIndex | EncodedDocuments | None" = None
+    searcher: "TokenIndex | EngineIndex | EncodedDocuments | None" = None
     mean_floats: float | None = None
 
     def __init__(
@@ -95,9 +97,7 @@ class MultiVector(System):
         super().__init__(optimizer)
         self.save_hyperparameters()
         self.search = SearchOptions(**search)
-        imputes = self.search.mode == "impute"
-        self.scores_need = "similarities imputed from all documents" if imputes else ""
-        self.indexes_in_shards = self.search.mode != "rerank"
+        self.indexes_in_shards = self.search.mode != "rerank" and not self.search.engine
         self.scoring = Scoring(build("alignment", alignment), normaliser, heads)
         trained = build("alignment", training_alignment or alignment)
         self.training_scoring = Scoring(trained, normaliser, heads)
@@ -111,7 +111,10 @@ class MultiVector(System):
         self.search.check(self.scoring, salience or {})
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Fits saliences that count the collection's tokens (IDF); see `System.prepare`."""
+        """Fits saliences that count the collection's tokens (IDF), and looks for the engine; see
+        `System.prepare`."""
+        if self.search.engine:
+            EngineIndex(self.search, Path(directory) / EDGE)
         if self.encoder.salience:
             texts = [self.cut_document(documents["tokens"][row]) for row in known]
             for salience in self.encoder.salience.values():
@@ -214,7 +217,7 @@ class MultiVector(System):
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Encodes the corpus into a `TokenIndex`, by length, so that batches need no padding.
 
-        Mode "rerank" stores no vectors; see `EncodedDocuments`.
+        With an engine, the vectors go there. Mode "rerank" stores none; see `EncodedDocuments`.
         """
         lengths = [len(self.cut_document(tokens)) for tokens in documents["tokens"]]
         self.mean_floats = fmean(self.encoder.floats(self._document_vectors(n)) for n in lengths)
@@ -223,8 +226,13 @@ class MultiVector(System):
             self.searcher.bm25.index(documents, directory and Path(directory) / "bm25")
             return
         names, storage = documents["id"][:], self.search.storage
+        place = directory or temporary_folder("token-index")
+        if self.search.engine:
+            made_from, encode = self._made_from(documents), self._encoder(documents)
+            self._connect(place).load(made_from, documents, encode)
+            return
         self.searcher = TokenIndex.build(
-            place := directory or temporary_folder("token-index"),
+            place,
             [names[row] for row in storage.sample_first(lengths)],
             self._encoder(documents),
             storage,
@@ -245,6 +253,9 @@ class MultiVector(System):
             self.searcher = EncodedDocuments(self, documents)
             self.searcher.bm25.open_index(documents, Path(directory) / "bm25")
             return
+        if self.search.engine:
+            self._connect(directory).open(self._made_from(documents), documents)
+            return
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
         self.searcher.proposer(self.search)
 
@@ -253,7 +264,11 @@ class MultiVector(System):
         if self.search.mode == "rerank":
             self.index(documents)
             return
-        self.searcher = self.searcher.updated(documents["id"][:], self._encoder(documents))
+        encode = self._encoder(documents)
+        if isinstance(self.searcher, EngineIndex):
+            self.searcher.update(self._made_from(documents), documents, encode)
+            return
+        self.searcher = self.searcher.updated(documents["id"][:], encode)
         self.searcher.proposer(self.search)
 
     def _encoder(self, documents: Table) -> Callable[[Sequence[str]], Iterator[PackedTokens]]:
@@ -273,6 +288,15 @@ class MultiVector(System):
         pool = self.search.pool
         pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
         return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
+
+    def _connect(self, directory: str | Path) -> EngineIndex:
+        self.searcher = None  # closes the collection, which one object opens at a time
+        self.searcher = EngineIndex(self.search, Path(directory) / EDGE)
+        return self.searcher
+
+    def _made_from(self, documents: Table) -> dict[str, Any]:
+        """Returns what an engine's collection is made from."""
+        return {"dimension": self.encoder.dimension, **self.fingerprint(documents)}
 
     @torch.inference_mode()
     def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
@@ -334,6 +358,8 @@ class MultiVector(System):
                 "auto" options (aligner §3.1).
         """
         index, options = self._searched(k, search)
+        if isinstance(index, EngineIndex):
+            return Ranking(index.search(encoded, scoring or self.scoring, options, k))
         ids, results = index.store.document_ids, {}
         starts = range(0, len(encoded), _QUERY_BATCH)
         for start in track(starts, "searching"):
@@ -346,10 +372,12 @@ class MultiVector(System):
                 results[name] = best_documents(named, scores[best].numpy(), k)
         return Ranking(results)
 
-    def _searched(self, k: int, search: dict[str, Any]) -> tuple[TokenIndex, SearchOptions]:
+    def _searched(
+        self, k: int, search: dict[str, Any]
+    ) -> "tuple[TokenIndex | EngineIndex, SearchOptions]":
         """Returns the index and all options of a search that overrides some options."""
         options, index = self.search.changed(**search), self.searcher
-        assert isinstance(index, TokenIndex), "index the documents first"
+        assert isinstance(index, TokenIndex | EngineIndex), "index the documents first"
         if options.stored != self.search.stored:
             if self.search.pool > 1:
                 rule = "must be 1 for an index that is stored in other ways"
@@ -443,7 +471,7 @@ class MultiVector(System):
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.mean_floats is not None:
             metrics["cost/document_floats"] = self.mean_floats
-        if OPEN_KEYS[self.search.mode]:  # it approximates the exact search
+        if self.search.mode not in ("exact", "rerank"):  # it approximates the exact search
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             depth = max(10, depth)
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)

@@ -29,7 +29,7 @@ _DECODE_BATCH = 512  # segments decoded at once in reranking
 class T5SEAL(GenerativeSystem):
     """Any n-gram of a document names it; a search generates only n-grams of the corpus."""
 
-    share_of, scores_need = "n-gram", "the n-gram counts of all documents"
+    share_of = "n-gram"
     score_is = "mean log-probability of the document's windows, whatever the search generates"
     targets_are_ngrams = True
     _texts: Sequence[Sequence[int]] | None = None

@@ -45,7 +45,6 @@ backbone=from_encoder +backbone.from_encoder.depth=2 → backbone.from_encoder.d
 trainer.devices=[-1] → trainer.devices=[-1]: must be a whole number ≥ 1, auto or -1,
 +trainer.enable_checkpointing=false → trainer.enable_checkpointing=false: must be true, or no run
 data.metrics=[] → data.metrics=[]: must be a list with at least one value, each recall (R)
-data.shard=4/4 → data.shard=4/4: must be a shard and the number of all
 data.groups='(' → data.groups=(: must be a regular expression
 data.test_split=[test,test] → data.test_split=[test, test]: must be text that is not empty
 data=files data.path=null → data.path=null: must be

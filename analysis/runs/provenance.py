@@ -64,8 +64,8 @@ def record_provenance(
 def print_losses(record: dict[str, Any], config: DictConfig) -> None:
     """Prints what limits a run's results.
 
-    These are cut texts, documents of other shards, rankings shallower than a metric's rank, and
-    queries without a relevant document.
+    These are cut texts, rankings shallower than a metric's rank, and queries without a relevant
+    document.
 
     Args:
         record: as returned by `record_provenance`.
@@ -75,8 +75,6 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
         if count := record["cut_texts"][key]:
             limit = f"{noun}_length"
             print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens")
-    if config.data.shard:
-        print(f"data.shard={config.data.shard}: documents of other shards cannot be retrieved")
     if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
         print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
     if not record["splits"]:

@@ -281,7 +281,7 @@ def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     if starts[-1] > MOST:
         raise ValueError(
             f"sequences: {starts[-1]:,} tokens, one more for each document among them: must be "
-            f"≤ {MOST:,}, what int32 can number; split the collection (data.shard)"
+            f"≤ {MOST:,}, what int32 can number; split the collection"
         )
     tokens = np.concatenate(sequences)
     dtype = np.uint16 if tokens.max() < np.iinfo(np.uint16).max else np.uint32

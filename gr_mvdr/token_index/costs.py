@@ -39,7 +39,7 @@ class SearchCosts:
         self.seconds += time.perf_counter() - start
 
     def metrics(self) -> dict[str, float]:
-        """Returns the means over the queries as flat metrics; empty before the first query."""
+        """Returns the means over the queries as flat metrics, without what was not counted."""
         if not self.queries:
             return {}
         means = {
@@ -48,7 +48,7 @@ class SearchCosts:
             "scoring_flops": self.flops,
             "search_ms": 1000 * self.seconds,
         }
-        return {f"cost/{name}": total / self.queries for name, total in means.items()}
+        return {f"cost/{name}": total / self.queries for name, total in means.items() if total}
 
 
 def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> tuple[int, float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from gr_mvdr.options import (
     Count,
     Fraction,
     Proportion,
+    Rule,
     Seed,
     Size,
     check_options,
@@ -25,12 +26,23 @@ from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_vectors import SIDES, TokenVectors
 
 AUTO: Any = "auto"  # instead of a number
+EDGE = "edge"  # the engine within this process
+Engine = Annotated[
+    str,
+    Rule(
+        "edge or http://HOST:PORT/COLLECTION",
+        lambda text: text == "edge" or (text.startswith("http") and text.count("/") == 3),
+    ),
+]
+_ENGINES = ("mean", "turbo8")  # modes and types of an engine alone, and of our own index alone
+_OURS = ("gather", "impute", "fde", "rerank", "pq", "residual")
 # The options of each mode that `TokenIndex.planned` may choose.
 OPEN_KEYS: dict[str, tuple[str, ...]] = {
     "exact": (),
     "gather": ("neighbours", "probes", "refine"),
     "impute": ("neighbours", "probes"),
     "fde": ("refine",),
+    "mean": (),
     "rerank": (),
 }
 
@@ -45,6 +57,7 @@ class SearchOptions:
     | gather | nearest tokens (gr_as_mvdr §6.3) | full | stored vectors |
     | impute | nearest tokens | imputed relevance (xtr Eq. 4) | stored vectors |
     | fde | `proposer`, one vector a document (MUVERA) | full | stored vectors |
+    | mean | the mean of a document's vectors | full | an engine |
     | rerank | BM25 (mva §5) | full | the encoder |
 
     Attributes:
@@ -55,18 +68,22 @@ class SearchOptions:
         lists: number of clusters of the inverted file; None = √ of the number of tokens. With
             residual codes, the clusters are the centroids, see `Storage`.
         refine: number of proposed documents, the best by the proposer's estimates, that are scored
-            in full; None = all. 0 under "fde": the estimates are the scores.
+            in full; None = all. 0 under "fde": the estimates are the scores. "auto" under "mean" =
+            ten times the number of wanted documents.
         recall: the share of the exact search's best documents that "auto" values must find.
         imputation: how similarities that were not retrieved are imputed, see `missing_similarity`.
         keep_query, keep_document: β_q and β_d, the shares of most salient tokens that the token
             retrieval reads; full relevance reads all tokens (aligner §3.2, "Pruning").
-        dtype: stored type of vectors; "pq" and "residual" store codes of `pq_bytes` bytes.
+        dtype: stored type of vectors; "pq" and "residual" store codes of `pq_bytes` bytes, and an
+            engine's "turbo8" stores a byte for each number.
         pool, pool_by: how stored vectors are merged, see `gr_mvdr.pooling.group_tokens`.
         proposer: the part that proposes documents under "fde"; the `fde_…` options are its options.
+        engine: the database that holds the vectors, see `gr_mvdr.token_index.engine`; None = a
+            `TokenIndex` holds them.
         seed: random seed of the k-means, and of the one vector's projections.
     """
 
-    mode: Literal["exact", "gather", "impute", "fde", "rerank"] = "exact"
+    mode: Literal["exact", "gather", "impute", "fde", "mean", "rerank"] = "exact"
     neighbours: Size | Literal["auto"] = AUTO
     probes: Size | Literal["auto"] | None = AUTO
     lists: Size | None = None
@@ -75,7 +92,7 @@ class SearchOptions:
     imputation: Literal["last", "zero", "mean", "none"] | float = "last"
     keep_query: Proportion = 1.0
     keep_document: Proportion = 1.0
-    dtype: Literal["float32", "float16", "pq", "residual"] = "float32"
+    dtype: Literal["float32", "float16", "pq", "residual", "turbo8"] = "float32"
     pq_bytes: Size | None = None
     pool: Size = 1
     pool_by: Literal["ward", "k_means", "salience"] = "ward"
@@ -86,10 +103,15 @@ class SearchOptions:
     fde_dtype: Literal["float32", "float16"] = "float16"
     fde_centre: Fraction = 0.3
     proposer: dict | None = None
+    engine: Engine | None = None
     seed: Seed = 0
 
     def __post_init__(self):
         check_options("model.search", inspect_signature(type(self)), vars(self))
+        for value in (self.mode, self.dtype):
+            if value in (_OURS if self.engine else _ENGINES):
+                rule = f"cannot be searched with mode={self.mode} and dtype={self.dtype}"
+                raise ValueError(f"model.search.engine={self.engine}: {rule}")
         prunes = self.mode in ("gather", "impute")
         for key in ("keep_query", "keep_document"):
             if (share := getattr(self, key)) < 1 and not prunes:
@@ -116,7 +138,7 @@ class SearchOptions:
     @property
     def stored(self) -> tuple[Any, ...]:
         """The options on which the stored vectors depend."""
-        return self.pool, self.pool > 1 and self.pool_by, self.storage
+        return self.pool, self.pool > 1 and self.pool_by, self.storage, self.engine
 
     @property
     def fde(self) -> dict[str, Any]:
@@ -139,7 +161,11 @@ class SearchOptions:
             rule = "must have an index to be searched in other ways, as exact has"
             raise ValueError(f"model.search.mode=rerank: {rule}")
         check_options("model.search", inspect_signature(type(self)), options)
-        return replace(self, **options)
+        changed = replace(self, **options)
+        if self.engine and changed.stored != self.stored:
+            rule = "must be null to search vectors that are stored in other ways"
+            raise ValueError(f"model.search.engine={self.engine}: {rule}")
+        return changed
 
     def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
         """Raises ValueError if the search does not suit a system's form of Eq. 1.
@@ -160,6 +186,10 @@ class SearchOptions:
             raise ValueError(f"model.alignment={scoring.alignment}: {rule}")
         if scoring.heads > 1 and self.dtype == "residual":  # its basis mixes the heads' parts
             raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=residual")
+        scores = scoring.alignment == MaxSim() and scoring.normaliser != "non_zero"
+        if self.engine and (not scores or any((salience or {}).values())):
+            rule = "must be null unless the score is MaxSim, over Z or not, without salience"
+            raise ValueError(f"model.search.engine={self.engine}: {rule}")
         if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
             rule = f"must be exact or gather under {scoring.alignment}"
             raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")

@@ -10,7 +10,7 @@ import json
 import secrets
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -70,10 +70,7 @@ class TokenStore:
         with reading(f"{self.directory / HEADER}"):  # a header of an earlier version lacks keys
             keys = ("dtype", "fingerprint", "codec", "shards", "deleted")
             self.dtype, self.fingerprint, codec, shards, deleted = (self.header[k] for k in keys)
-        for key, expected in (fingerprint or {}).items():
-            if (own := self.fingerprint.get(key)) != expected:
-                rule = f"was made with {key} {own}, expected {expected}"
-                raise ValueError(f"index={self.directory}: {rule}")
+        check_fingerprint(f"index={self.directory}", self.fingerprint, fingerprint or {})
         self.codecs = _read_codecs(self.directory, codec)
         opened = [_read_shard(self.directory / name) for name in shards]
         self._shards = [columns for columns, _ in opened]
@@ -259,6 +256,13 @@ class TokenStore:
                 shard[name].take(rows[low:high] - start, 0, out[low:high], mode="clip")
 
 
+def check_fingerprint(what: str, held: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises ValueError if `what` was made from something else than expected."""
+    for key, value in expected.items():
+        if held.get(key) != value:
+            raise ValueError(f"{what}: was made with {key} {held.get(key)}, expected {value}")
+
+
 def create(
     directory: Path,
     document_ids: Sequence[str],
@@ -296,7 +300,7 @@ def create(
     codecs = _read_codecs(directory, codec)
     own = dict(list(shards.items())[rank() :: world_size()])
     missing = {name: ids for name, ids in own.items() if not (directory / name).is_file()}
-    for name, tokens in _encoded(directory, missing, encode):
+    for name, tokens in encoded(f"index={directory}", missing, encode):
         _write_shard(directory / name, shards[name], tokens, storage.dtype, codecs)
     wait()
     held = None
@@ -318,7 +322,7 @@ def append(store: TokenStore, document_ids: Sequence[str], encode: Encode) -> No
     shards = _split(_hash([store.revision, list(document_ids)]), document_ids)
     header = {**store.header, "shards": [*store.header["shards"], *shards]}
     try:
-        for name, tokens in _encoded(store.directory, shards, encode):
+        for name, tokens in encoded(f"index={store.directory}", shards, encode):
             file = store.directory / name
             _write_shard(file, shards[name], tokens, store.dtype, store.codecs)
         write_json(store.directory / HEADER, header)
@@ -343,7 +347,7 @@ def _learn(
     """Learns the codecs of a new store from its first shards, and writes codecs and shards."""
     held: dict[str, PackedTokens] = {}
     tokens = documents = 0
-    for name, part in _encoded(directory, shards, encode):
+    for name, part in encoded(f"index={directory}", shards, encode):
         held[name] = part
         tokens, documents = tokens + len(part.vectors), documents + len(part.counts)
         expected = tokens * sum(map(len, shards.values())) // documents
@@ -370,10 +374,14 @@ def _split(key: str, document_ids: Sequence[str]) -> dict[str, list[str]]:
     }
 
 
-def _encoded(
-    directory: Path, shards: dict[str, list[str]], encode: Encode
+def encoded(
+    what: str, shards: dict[str, list[str]], encode: Encode
 ) -> Iterator[tuple[str, PackedTokens]]:
-    """Encodes the documents shard by shard; yields each shard's name and checked tokens."""
+    """Encodes the documents shard by shard; yields each shard's name and checked tokens.
+
+    Raises:
+        ValueError: a document of `what` has no vector, or one that is not finite.
+    """
     total = sum(map(len, shards.values()))
     with track(None, "encoding documents", total=total) as bar:
         for name, ids in shards.items():
@@ -383,11 +391,11 @@ def _encoded(
                 bar.update(len(batch.counts))
             parts = zip(*batches, strict=True)
             tokens = PackedTokens(*(None if p[0] is None else torch.cat(p) for p in parts))
-            _check(directory, ids, tokens)
+            _check(what, ids, tokens)
             yield name, tokens
 
 
-def _check(directory: Path, names: list[str], tokens: PackedTokens) -> None:
+def _check(what: str, names: list[str], tokens: PackedTokens) -> None:
     """Raises ValueError for a document without a vector, or with one that is not finite."""
     counts = tokens.counts.tolist()
     columns = [
@@ -396,7 +404,7 @@ def _check(directory: Path, names: list[str], tokens: PackedTokens) -> None:
     for name, *parts in zip(names, *columns, strict=True):
         fault = "a vector that is not finite" if len(parts[0]) else "no token vector"
         if not len(parts[0]) or not all(part.isfinite().all() for part in parts):
-            raise ValueError(f"index={directory}: document {name!r} has {fault}")
+            raise ValueError(f"{what}: document {name!r} has {fault}")
 
 
 def _write_shard(

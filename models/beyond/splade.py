@@ -39,7 +39,7 @@ class SPLADE(LexicalSystem):
     e are the encoder's input embeddings, b a bias for each term. Special tokens have no weight.
     """
 
-    share_of, scores_need = "vocabulary term", ""
+    share_of = "vocabulary term"
     needs_negatives = True
     ramp_steps = 0.0  # set when a training starts
 

@@ -1,4 +1,4 @@
-"""Fusion: by hand and as ranx has it, weights chosen on a split, shards that are one index."""
+"""Fusion: by hand and as ranx has it, weights chosen on a split."""
 
 import csv
 from math import inf
@@ -10,8 +10,6 @@ from analysis.fuse import MAIN, Fusion, fuse, read_parts
 from analysis.runs.run_folder import read_run
 from gr_mvdr.evaluation.ranking import Ranking, read_qrels, write_qrels
 from tests.analysis.test_compare import write_run
-from tests.runs import NO_ANALYSIS, small
-from train import train
 
 ONE = Ranking({"q": {"a": 9.0, "b": 5.0, "c": 1.0}, "r": {"a": 1.0}, "s": {"x": 2.0, "y": 1.0}})
 TWO = Ranking({"q": {"c": 0.5, "d": 0.25, "a": 0.0, "lost": -inf}, "s": {"y": 1.0, "z": 1.0}})
@@ -88,28 +86,7 @@ def test_runs_are_fused_split_by_split_into_a_folder_that_compare_reads(runs, tm
     assert parts[0].qrels == {MAIN: {"q": {"b": 1}}, "dev": read_qrels(runs[0] / "retrieve.qrels")}
 
 
-def test_two_shards_searched_apart_and_merged_are_one_index(finished_run, tmp_path):
-    """ColBERT's exact search: the same documents, scores to the accuracy of fp32."""
-    whole = finished_run("t5_colbert")
-    shards = []
-    for number in range(2):
-        options = f"weights={whole}", f"data.shard={number}/2", "data.max_rerank_queries=1"
-        train(small(tmp_path, "model=t5_colbert", *NO_ANALYSIS, *options, name=f"shard{number}"))
-        shards.append(tmp_path / f"shard{number}")
-    merged = fuse(shards[::-1], Fusion("merge"), tmp_path / "merged")
-    for name in ("retrieve.trec", "retrieve-test_unseen.trec"):
-        expected, found = Ranking.read(whole / name), Ranking.read(merged / name)
-        assert found.query_ids and sorted(found.query_ids) == sorted(expected.query_ids)
-        for query in expected.query_ids:
-            assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-4)
-    metrics = {k: v for k, v in read_run(whole).metrics.items() if k in read_run(merged).metrics}
-    assert read_run(merged).metrics == pytest.approx(metrics, abs=1e-6) and metrics
-    with pytest.raises(ValueError, match=r"must be runs of all shards .* is of 0/2, None"):
-        fuse([shards[0], whole], Fusion("merge"))
-
-
 def test_what_cannot_be_fused_is_named(runs, tmp_path):
-    trec = runs[0] / "retrieve.trec"
     other, wtq = (
         write_run(tmp_path / name, "x", 1, {"retrieve/mrr@10": 1}, splits=["test"], collection=name)
         for name in ("almanac", "wtq")
@@ -119,8 +96,6 @@ def test_what_cannot_be_fused_is_named(runs, tmp_path):
         ([runs[0], tmp_path / "no"], Fusion(), {}, "runs=.*no: no such folder or file"),
         (runs, Fusion("weighted", weights=[1.0]), {}, r"part_weights=\[1.0\]: must be 2 numbers"),
         (runs, Fusion("weighted"), {"tune": "test"}, "tune=test: must be a split besides .*dev"),
-        (runs, Fusion("merge"), {}, "must be runs of all shards"),
-        ([trec, trec], Fusion("merge"), {}, "is in two runs, must be in one shard"),
         (runs, Fusion(), {"output": tmp_path}, "exists, must be a new folder"),
         ([runs[0], other], Fusion(), {}, "retrieve.trec"),
         (runs, Fusion("combsum", norm="mean"), {}, "norm=mean: must be min-max, max"),
