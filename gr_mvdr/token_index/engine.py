@@ -216,7 +216,7 @@ class EngineIndex:
         return {point.payload[ID]: point.score / z for point in found.points}
 
 
-def _points(names: Iterable[str]) -> list[str]:
+def _points(names: Iterable[str]) -> list[Any]:
     return [str(uuid5(NAMESPACE_URL, name)) for name in names]
 
 
@@ -265,11 +265,11 @@ class EdgeClient:
         new = [self.api.Point(one.id, one.vector, one.payload) for one in points]
         self.shard.update(self.api.UpdateOperation.upsert_points(new))
 
-    def delete(self, name: str, ids: Sequence[str]) -> None:
+    def delete(self, name: str, ids: list[Any]) -> None:
         self.shard.update(self.api.UpdateOperation.delete_points(ids))
 
     def retrieve(
-        self, name: str, ids: Sequence[str], payload: bool = True, vectors: Any = False
+        self, name: str, ids: list[Any], payload: bool = True, vectors: Any = False
     ) -> list[Any]:
         return self.shard.retrieve(ids, payload, vectors)
 
