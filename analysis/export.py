@@ -294,7 +294,8 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
         raise ValueError(f"vectors=true: {read.provenance['system']} has no token vectors")
     system.to("cuda" if torch.cuda.is_available() else "cpu")
     # Nothing is searched, so no inverted file is needed; systems that only rerank have vectors too.
-    system.search = replace(system.search, mode="exact", keep_query=1.0, keep_document=1.0)
+    own = {"mode": "exact", "keep_query": 1.0, "keep_document": 1.0, "engine": None}
+    system.search = replace(system.search, **own)
     place = temporary_folder("vectors")
     finished.open_index(system, data.documents, place)
     queries = {}
