@@ -1,8 +1,10 @@
-"""A finished generative run's index is opened, not made again, and finds what the run found."""
+"""A finished run's index is opened, not made again, and finds what the run found."""
 
 import json
+import shutil
 
 import pytest
+import torch
 from hydra.utils import instantiate
 
 from models.retriever import Retriever
@@ -40,3 +42,26 @@ def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queri
     assert r.search(query, 50) == before and r.system.names.texts == views
     r.index([{"id": "only", "title": "Ouse", "text": "A river."}])
     assert len(r.documents) == 1 and set(r.system.names.texts) == {"title"}
+
+
+def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_path, capsys):
+    pytest.importorskip("qdrant_edge")
+    run = finished_run("t5_colbert", *TINY, "model.search.engine=edge")
+    one, two = Retriever.load(run), Retriever.load(run, trust=True)
+    query = "Which town lies on the river Ouse?"
+    before = one.search(query, 5)
+    assert two.search(query, 5) == before
+    one.add([{"id": "new", "title": "The river Ouse", "text": "A town on the river Ouse."}])
+    assert one.search(query, 1, among=["new"])[0].id == "new" and two.search(query, 5) == before
+    one.remove("new")
+    assert one.search(query, 5) == before == Retriever.load(run).search(query, 5)
+    assert "is made again" not in capsys.readouterr().out
+    # Nobody's folder may send this user's queries, and a key, to an address.
+    shutil.copytree(run, foreign := tmp_path / "foreign")
+    state = torch.load(file := foreign / "checkpoints/last.ckpt", weights_only=True)
+    state["hyper_parameters"]["search"]["engine"] = "http://127.0.0.1:9/texts"
+    torch.save(state, file)
+    with pytest.raises(
+        ValueError, match="vectors are at http://127.0.0.1:9/texts: must be trusted"
+    ):
+        Retriever.load(foreign)
