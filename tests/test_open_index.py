@@ -45,7 +45,6 @@ def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queri
 
 
 def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_path, capsys):
-    pytest.importorskip("qdrant_edge")
     run = finished_run("t5_colbert", *TINY, "model.search.engine=edge")
     one, two = Retriever.load(run), Retriever.load(run, trust=True)
     query = "Which town lies on the river Ouse?"

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from qdrant_client import QdrantClient
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.texts import TextTable
@@ -20,10 +21,8 @@ SERVER = "http://localhost:6333/texts?shard_number=2"
 @pytest.fixture(params=["edge", SERVER], ids=["edge", "server"])
 def engine(request, monkeypatch):
     """An engine; the client of the server asks its own stand-in for one, in memory."""
-    if request.param == "edge":
-        pytest.importorskip("qdrant_edge")
-    else:
-        client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+    if request.param == SERVER:
+        client = QdrantClient(":memory:")
         monkeypatch.setattr("qdrant_client.QdrantClient", lambda **options: client)
     return request.param
 
@@ -127,7 +126,6 @@ def load(folder, batches=None):
 
 
 def test_a_load_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path):
-    pytest.importorskip("qdrant_edge")
     for kill in range(20):
         if (child := os.fork()) == 0:
             load(tmp_path / "edge", batches=kill % 3)
@@ -140,7 +138,6 @@ def test_a_load_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path):
 
 
 def test_what_an_engine_cannot_do_is_said_in_one_line(monkeypatch):
-    pytest.importorskip("qdrant_client")
     nobody = "http://127.0.0.1:9/texts"
     for search, kind, words in (
         ({"engine": nobody}, "t5_colbert", f"search.engine={nobody}: .*refused"),
