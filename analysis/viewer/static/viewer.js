@@ -61,11 +61,12 @@ function table(columns, rows, attributes = {}) {
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-/** Three decimals, more digits for what would read as zero; a dash for what is unknown. */
+/** Three decimals, one from 100 on, more digits for what would read as zero; a dash for what is unknown. */
 function shown(value, digits = 3) {
   if (!isNumber(value)) return "–";
   const small = value !== 0 && Math.abs(value) < 0.5 * 10 ** -digits;
-  return (small ? value.toExponential(1) : value.toFixed(digits)).replace("-", "−");
+  const kept = Math.abs(value) < 100 ? digits : Math.min(digits, 1);
+  return (small ? value.toExponential(1) : value.toFixed(kept)).replace("-", "−");
 }
 
 function signed(value) {
