@@ -102,10 +102,10 @@ class Encoding:
     def _projected(self, tokens: PackedTokens) -> tuple[Tensor, Tensor, torch.Size]:
         """Returns each token's cell (t, R) and projection (t, R, p) in each repetition, and the
         shape (texts, R, blocks) that numbers the cells."""
-        vectors = tokens.vectors - torch.as_tensor(self.centre).to(tokens.vectors)
-        placed = vectors if tokens.keys is None else tokens.keys
+        vectors = _compared(tokens)
+        vectors = vectors - torch.as_tensor(self.centre).to(vectors)
         r, k = self.planes.shape[:2]
-        signs = (placed @ self.planes.to(placed).flatten(0, 1).T).view(len(placed), r, k) > 0
+        signs = (vectors @ self.planes.to(vectors).flatten(0, 1).T).view(len(vectors), r, k) > 0
         blocks = (signs << torch.arange(k, device=vectors.device)).sum(-1)  # (t, R)
         shape = torch.Size((len(tokens.counts), r, 2**k))
         texts = torch.arange(shape[0], device=vectors.device).repeat_interleave(tokens.counts)
@@ -125,6 +125,11 @@ class Encoding:
         places, signs, size = self.sketch
         short = joined.new_zeros(len(joined), size)
         return short.index_add_(1, places.to(joined.device), joined * signs.to(joined))
+
+
+def _compared(tokens: PackedTokens | TokenVectors) -> Tensor:
+    """The vectors whose products make the alignment: the keys, if there are keys."""
+    return tokens.vectors if tokens.keys is None else tokens.keys
 
 
 def _nearest_tokens(cells: Tensor, shape: torch.Size) -> Tensor:
@@ -177,11 +182,11 @@ class OneVector:
     def _find_centre(self, least: float) -> Tensor:
         """(d,) the mean of a sample of tokens if their mean cosine is at least `least`, else 0."""
         blocks = list(self.store.blocks(_TOKENS))
-        sample = [self.store.read(b).vectors for b in blocks[:: -(-len(blocks) // _SAMPLE)]]
-        tokens = torch.cat(sample)
+        sample = [self.store.read(b) for b in blocks[:: -(-len(blocks) // _SAMPLE)]]
+        tokens = torch.cat([_compared(part) for part in sample])
         mean = tokens.mean(0)
         cosine = float(mean.square().sum() / tokens.square().sum(1).mean())
-        centred = cosine >= least and "keys" not in self.store.sizes  # keys have their own mean
+        centred = cosine >= least
         print(f"mean cosine of two tokens {cosine:.2f}{': vectors are centred' * centred}")
         return mean * centred
 
@@ -201,7 +206,8 @@ class OneVector:
         encoded, centre = self.encoding.queries(queries.pack()), self.encoding.centre
         blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
         scores = [(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks]
-        shifts = queries.vectors @ centre.to(queries.vectors)  # (Q, N)
+        vectors = _compared(queries)
+        shifts = vectors @ centre.to(vectors)  # (Q, N)
         if queries.salience is not None:
             shifts = shifts * queries.salience
         estimates = torch.cat(scores) + shifts.sum(1).cpu()

@@ -119,6 +119,15 @@ def test_tokens_of_one_direction_are_centred(tmp_path, capsys):
     assert torch.allclose(estimates.double(), expected.double(), atol=1e-3)
 
 
+def test_keys_are_encoded_in_the_place_of_vectors():
+    tokens = double(random_tokens([3, 5]))
+    keys = torch.cat([tokens.vectors, tokens.vectors[:, :2]], 1)
+    encoding = Encoding.draw(10, SearchOptions("exact", fde_projection=4))
+    keyed, plain = tokens._replace(keys=keys), tokens._replace(vectors=keys)
+    for encode in (encoding.documents, encoding.queries):
+        assert torch.equal(encode(keyed), encode(plain))
+
+
 def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     tokens, queries = random_tokens(), queries_of(some_queries())
     whole = build(tmp_path / "index", tokens).search(queries, COLBERT, ESTIMATE)
