@@ -138,10 +138,9 @@ def tabulate_results(
         place = f"{name} " if len(comparison.sections) > 1 else ""
         found = tabulate(systems).set_index(["key", "system"])["cell"]
         marks = {group.label: f" {MARK}" * group.across_commits for group in section.groups}
-        for key in filter(found.index.levels[0].__contains__, columns):
-            for system, cell in found[key].items():
-                marked = cell._replace(text=cell.text + marks[system])
-                cells[system, place + columns[key]] = marked
+        for key, column in columns.items():
+            for system, cell in found[key].items() if key in found else ():
+                cells[system, place + column] = cell._replace(text=cell.text + marks[system])
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)

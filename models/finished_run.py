@@ -131,7 +131,8 @@ class FinishedRun:
             check_parts("model", settings)
             engine = (settings.get("search") or {}).get("engine")
             if engine not in (None, EDGE) and not self.trust:
-                raise ValueError(f"{self.key}: its vectors are at {engine}: must be trusted")
+                rule = "an address is asked only with trust=True"
+                raise ValueError(f"{self.key}: its vectors are at {engine}: {rule}")
             if state is None and find_part("model", settings.get(TARGET)).trainable:
                 taken = self.config.get("weights")
                 reason = f": it was searched with weights={taken}, name that run" if taken else ""

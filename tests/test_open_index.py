@@ -61,6 +61,6 @@ def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_
     state["hyper_parameters"]["search"]["engine"] = "http://127.0.0.1:9/texts"
     torch.save(state, file)
     with pytest.raises(
-        ValueError, match="vectors are at http://127.0.0.1:9/texts: must be trusted"
+        ValueError, match="vectors are at http://127.0.0.1:9/texts: an address is asked only"
     ):
         Retriever.load(foreign)
