@@ -480,29 +480,12 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
         OSError: the file is missing or not readable.
         ValueError: the file, which it names, is cut short or changed.
     """
-    if not file.exists() and (older := file.with_suffix("")).is_dir():
-        return _open_arrays(older)
     tensors, metadata = _open_safetensors(file)
     with reading(f"{file}: is damaged"):
         large = tensors.pop("settings", None)
         content = json.loads(metadata["content"] if large is None else large.numpy().tobytes())
         settings, crc = content["settings"], content["crc32"]
     check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
-    return tensors, settings
-
-
-def _open_arrays(folder: Path) -> "tuple[dict[str, Tensor], Any]":
-    """Opens the folder of `.npy` files and settings that earlier versions wrote."""
-    import torch
-
-    tensors = {}
-    with reading(f"{folder}: is damaged"):
-        contents = read_json(folder / "arrays.json")
-        settings, files = contents["settings"], contents["files"]
-        for file in [folder / Path(name).name for name in files]:
-            verify(file, files[file.name])
-            # By memory map, copied where it is written to: torch has no read-only tensors.
-            tensors[file.stem] = torch.from_numpy(np.load(file, "c", allow_pickle=False))
     return tensors, settings
 
 

@@ -24,7 +24,6 @@ from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import read_template
 from models.base import System, find_backbone
 from models.docid import Docid
-from models.finished_run import update_settings
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.sentence_transformers import (
@@ -226,21 +225,20 @@ def _read(file: Path) -> dict[str, Any]:
     settings = read_json(file)
     if settings.get("format") != FORMAT:
         raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
-    options = update_settings({TARGET: settings["system"], **settings["hyper_parameters"]})
-    return {**settings, TARGET: options.pop(TARGET), "hyper_parameters": options}
+    return settings
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
     """Builds the system on the exported backbone, its other parts still untrained."""
-    check_parts("model", settings)
-    options = dict(settings["hyper_parameters"])
+    options = {TARGET: settings["system"], **settings["hyper_parameters"]}
+    check_parts("model", options)
     options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}
     options["backbone"]["from_encoder"] = None  # the folder holds the encoder-decoder
     if "tokenizer" in options:
         options["tokenizer"] = str(folder)
     if "decoder_layers" in options:  # they are trained now, a new decoder would not be
         options["decoder_layers"] = None
-    return build("model", {TARGET: settings[TARGET], **options})
+    return build("model", options)
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:

@@ -26,18 +26,6 @@ from models.base import System, Table
 IDENTIFIERS = "identifiers"
 # The number of documents that are tokenised to compare a run's tokeniser with this run's.
 _SAMPLE = 50
-# Old prefix → new prefix of the dotted paths of parts that have moved.
-_MOVED = {
-    "data_modules.corruption.": "data_modules.indexing.",
-    "data_modules.spans.": "data_modules.seal_examples.",
-    "gr_mvdr.identifiers.docids.Semantic": "gr_mvdr.identifiers.cluster_tree.Semantic",
-    "gr_mvdr.identifiers.quantised.": "models.beyond.quantised_docids.",
-    "gr_mvdr.identifiers.titles.": "gr_mvdr.identifiers.docids.",
-    "gr_mvdr.ranking_losses.": "models.beyond.ranking_losses.",
-    "models.finished_run.embed_by_run": "models.beyond.quantised_docids.embed_by_run",
-    "models.query_generator.": "models.beyond.query_generator.",
-    "models.sparse.": "models.beyond.splade.",
-}
 
 
 @dataclass(frozen=True)
@@ -126,7 +114,6 @@ class FinishedRun:
             state = read_checkpoint(path)
             # The configuration has the requested vocabulary size, the checkpoint the actual one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
-        settings = update_settings(settings)
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
             engine = (settings.get("search") or {}).get("engine")
@@ -163,12 +150,9 @@ class FinishedRun:
             with admitting(self.config if self.trust else None):
                 # Without trust, anything built from the data goes into the user's own caches.
                 store = {} if self.trust else {"store": None}
-                settings = {**_rename_parts(self.config["data"]), **store}
-                settings.pop("shard", None)  # an option of earlier versions
-                data = build("data", settings)
+                data = build("data", {**self.config["data"], **store})
             if (own := self.path / "tokenizer").is_dir():
-                # One trained again may differ. Earlier versions did not save `prefix_space`.
-                data.tokenizer = load_tokenizer(own, data.tokenizer_options.get("prefix_space"))
+                data.tokenizer = load_tokenizer(own)  # one trained again may differ
             return self.load_model(data.documents, data.known_documents), data
 
     def open_index(self, model: System, documents: Table, directory: Path) -> None:
@@ -223,42 +207,6 @@ class FinishedRun:
             stages = settings["stages"]
             settings["stages"] = [{k: s[k] for k in s if k != "trust"} for s in stages]
         return settings
-
-
-def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Converts a model's settings from earlier versions to the current names.
-
-    Earlier, T5SEAL had the options of `MultiViewSEAL`, and mode "fde" and planned search did not
-    name a part.
-    """
-    settings = _rename_parts(settings)
-    if settings.get(TARGET) == "models.t5_seal.T5SEAL":
-        names = ("special_tokens", "query_ngrams", "bonus")
-        views = {name: settings.pop(name) for name in names if name in settings}
-        if any(views.values()):
-            settings |= {**views, TARGET: "models.beyond.views.MultiViewSEAL"}
-    search = settings.get("search")
-    if isinstance(search, dict):
-        if "mode" in search:
-            search = {"proposer": {TARGET: "models.beyond.muvera.OneVector"}, **search}
-        if isinstance(plan := search.get("plan"), dict):
-            plan = {TARGET: "models.beyond.planned_search.make_plan", **plan}
-            search = {**search, "plan": plan}
-        settings["search"] = search
-    return settings
-
-
-def _rename_parts(settings: Any) -> Any:
-    """Copies settings, with the current dotted paths of parts at any depth."""
-    if isinstance(settings, list | tuple):
-        return [_rename_parts(value) for value in settings]
-    if not isinstance(settings, dict):
-        return settings
-    renamed = {key: _rename_parts(value) for key, value in settings.items()}
-    for old, new in _MOVED.items():
-        if str(path := settings.get(TARGET)).startswith(old):
-            renamed[TARGET] = new + path.removeprefix(old)
-    return renamed
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:

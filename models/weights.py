@@ -20,7 +20,7 @@ from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
 from models.docid import SAVED
-from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
+from models.finished_run import IDENTIFIERS, FinishedRun
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.sentence_transformers import (
@@ -156,8 +156,7 @@ class RunWeights:
     def _shared_scheme(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the run's options of identifiers; {} if this configuration's scheme differs."""
         theirs = self.run.config
-        models = config["model"], update_settings(theirs["model"])
-        ours, options = (model.get("identifiers") or {} for model in models)
+        ours, options = (c["model"].get("identifiers") or {} for c in (config, theirs))
         files = (c["data"].get("identifiers") for c in (config, theirs))
         same = ours.get(TARGET) == options.get(TARGET) and len({*files}) == 1
         return {key: options[key] for key in ours if key in options} if same else {}
