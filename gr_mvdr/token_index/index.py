@@ -209,21 +209,38 @@ class TokenIndex:
         """
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
-        depth = min(depth, len(self.store.live_numbers))
-        ladder = self._ladder(options, depth)
+        self.proposer(options)  # counts the lists
+        nearest, documents = self.nearest(options.keep_document), len(self.store.live_numbers)
+        tokens, depth = len(nearest.rows), min(depth, documents)
+        bounds = {"neighbours": (250, tokens), "probes": (4, nearest.n_lists)}
+        bounds["refine"] = depth, max(depth, documents // _DOCUMENT)
+        # The open options at 1, 2, 4, … times their least values, up to the largest useful ones.
+        ladder: list[dict[str, Any]] = []
+        for power in range(tokens.bit_length()):
+            values = {k: min(bounds[k][0] << power, bounds[k][1]) for k in options.open_keys}
+            ladder += [] if values in ladder else [values]
         if not (self.directory / SAMPLE).is_file():
             return {"mode": "exact"} if may_be_exact else ladder[min(3, len(ladder) - 1)]
-        cheap = [values for values in ladder if not self._is_dearer_than_exact(options, values)]
-        tried = [*cheap, {"mode": "exact"}] if may_be_exact else cheap or ladder[:1]
+        tried = [
+            values
+            for values in ladder
+            if _TOKEN * values.get("neighbours", 0) <= tokens
+            and _DOCUMENT * values.get("refine", 0) <= documents
+        ]
+        tried = [*tried, {"mode": "exact"}] if may_be_exact else tried or ladder[:1]
         sample = PackedTokens(**open_tensors(self.directory / SAMPLE)[0]).pad()
         queries = [sample.unpad(number) for number in range(len(sample))]
+
+        def retrieve(options: SearchOptions) -> list[set[int]]:
+            scored = self.search(queries, scoring, options)
+            best = [scores.topk(min(depth, len(scores))).indices for _, scores in scored]
+            return [{*one.documents[own].tolist()} for one, own in zip(scored, best, strict=True)]
+
         costs, self.costs = self.costs, SearchCosts()  # the trials do not count
-        exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
-        wanted = self._best(queries, scoring, exact, depth)
+        wanted = retrieve(replace(options, mode="exact", keep_query=1.0, keep_document=1.0))
         recalls: list[float] = []
         while len(recalls) < len(tried) and max(recalls, default=0.0) < options.recall:
-            values = tried[len(recalls)]
-            results = self._best(queries, scoring, replace(options, **values), depth)
+            results = retrieve(replace(options, **tried[len(recalls)]))
             shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
             recalls.append(fmean(shares) - pstdev(shares) / len(shares) ** 0.5)
         self.costs = costs
@@ -232,39 +249,6 @@ class TokenIndex:
         shown = ", ".join(f"{key}={value}" for key, value in chosen.items())
         print(f"model.search.recall={options.recall}: {shown} finds {best:.3f} of the best {depth}")
         return chosen
-
-    def _is_dearer_than_exact(self, options: SearchOptions, values: dict[str, int]) -> bool:
-        tokens = len(self.nearest(options.keep_document).rows)
-        documents = len(self.store.live_numbers)
-        return (
-            _TOKEN * values.get("neighbours", 0) > tokens
-            or _DOCUMENT * values.get("refine", 0) > documents
-        )
-
-    def _ladder(self, options: SearchOptions, depth: int) -> list[dict[str, Any]]:
-        """The open options at 1, 2, 4, … times their least values, up to the largest useful."""
-        self.proposer(options)  # counts the lists
-        nearest = self.nearest(options.keep_document)
-        refine = max(depth, len(self.store.live_numbers) // _DOCUMENT)
-        bounds = {"neighbours": (250, len(nearest.rows)), "probes": (4, nearest.n_lists)}
-        bounds["refine"] = depth, refine
-        ladder: list[dict[str, Any]] = []
-        while True:
-            efforts = {k: bounds[k][0] << len(ladder) for k in options.open_keys}
-            values = {k: min(effort, bounds[k][1]) for k, effort in efforts.items()}
-            if values in ladder:
-                return ladder
-            ladder.append(values)
-
-    def _best(
-        self, queries: list[TokenVectors], scoring: Scoring, options: SearchOptions, depth: int
-    ) -> list[set[int]]:
-        """Returns the numbers of the `depth` best documents of each query."""
-        results = []
-        for scored in self.search(queries, scoring, options):
-            best = scored.scores.topk(min(depth, len(scored.scores))).indices
-            results.append({*scored.documents[best].tolist()})
-        return results
 
     def search(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions

@@ -60,22 +60,6 @@ def test_a_file_that_may_not_grow_is_named_and_the_run_resumed(folder, whole):
         assert metrics(place) == pytest.approx(metrics(whole), abs=1e-6)
 
 
-@pytest.mark.slow
-def test_a_full_disk_names_the_file_and_the_run_is_resumed(folder, whole, disk):
-    place, resize = disk
-    size = sum(path.stat().st_size for path in whole.rglob("*")) // 1000
-    for number, share in enumerate((0.05, 0.3, 0.6, 0.9)):
-        keys = MODEL, f"name=run-{number}"
-        assert resize(max(4, int(size * share))) == 0
-        child = Child(run(place, *keys), folder / "cache")
-        check_said(child, "No space left on device", place)
-        assert resize(100_000) == 0
-        child = Child(run(place, *keys, "resume=true"), folder / "cache")
-        assert child.status() == 0, child.said
-        assert metrics(place / f"run-{number}") == pytest.approx(metrics(whole), abs=1e-6)
-        subprocess.run(["rm", "-r", str(place / f"run-{number}")], check=True)
-
-
 def test_a_filled_cache_is_read_from_a_disk_that_cannot_be_written_to(tmp_path, folder, disk):
     place, resize = disk
     assert resize(100_000) == 0

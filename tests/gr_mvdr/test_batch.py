@@ -1,14 +1,4 @@
-import torch
-
-from gr_mvdr.batch import batch_by_length, batch_by_size, pad
-
-
-def test_sequences_are_padded_on_the_right_to_the_longest():
-    ids, mask = pad([[5, 6, 7], [8], []])
-    assert ids.tolist() == [[5, 6, 7], [8, 0, 0], [0, 0, 0]]
-    assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
-    ids, mask = pad([[], []])
-    assert ids.tolist() == [[0], [0]] and ids.dtype == torch.int64 and not mask.any()
+from gr_mvdr.batch import batch_by_length, batch_by_size
 
 
 def test_batches_hold_texts_of_similar_length(monkeypatch):

@@ -110,20 +110,6 @@ def test_hard_negatives_by_hand():
     assert math.isclose(loss_value, softer / 2, rel_tol=1e-6)
 
 
-def test_kl_distillation_by_hand():
-    # The teacher's distribution is (1/2, 1/4, 1/4), the student's (1/4, 1/4, 1/2).
-    scores = torch.tensor([[0.0], [0.0], [math.log(2)]])
-    teacher = [[math.log(2) + 5, 5.0, 5.0]]
-    batch = in_batch([0, 1, 2], queries=1, negatives=[[1, 2]], teacher=teacher)
-    expected = 0.5 * math.log(2) + 0.25 * math.log(1 / 2)
-    assert math.isclose(KLDistillation()(scores, batch).item(), expected, rel_tol=1e-5)
-    assert KLDistillation()(torch.tensor([[3.0 + math.log(2)], [3.0], [3.0]]), batch) < 1e-6
-    # The differences of the scores are (ln 2, 0, −ln 2). Where both distributions are flat,
-    # T² KL tends to half their variance.
-    flat = KLDistillation(temperature=20.0)(scores, batch).item()
-    assert math.isclose(flat, math.log(2) ** 2 / 3, rel_tol=0.03)
-
-
 def scored_by_a_stub(ways=5, size=4):
     """Token vectors of queries and of each query's documents, their MaxSim, and a teacher's scores.
 
@@ -202,16 +188,6 @@ def test_normalised_scores_span_0_to_1_over_what_the_teacher_scored():
         scores, replace(batch, teacher=teacher.index_fill(0, torch.tensor([0]), NAN))
     )
     assert torch.isclose(changed, (first + 3 * rest) / 4, rtol=1e-5)
-
-
-def test_margins_by_hand():
-    # Query 0: margins 2 − 5 and 2 − 1, the teacher's 3 and 0. Query 1: 4 − 0 and 4 − 6, 1 and 1.
-    scores = torch.tensor([[2.0, 0.0], [9.0, 4.0], [5.0, 6.0], [1.0, 9.0]])
-    teacher = [[8.0, 5.0, 8.0], [2.0, 1.0, 1.0]]
-    batch = in_batch([0, 1, 2, 3], 2, [[2, 3], [0, 2]], teacher)
-    squares = [(-3 - 3) ** 2, (1 - 0) ** 2, (4 - 1) ** 2, (-2 - 1) ** 2]
-    assert MarginMSE()(scores, batch).item() == sum(squares) / 4
-    assert torch.isclose(MarginMSE()(scores + drawn(2), batch), torch.tensor(sum(squares) / 4.0))
 
 
 def test_what_the_teacher_did_not_score_is_left_out():

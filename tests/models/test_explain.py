@@ -3,7 +3,6 @@
 import torch
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.relevance import similarity
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 NAMES = ("embedding", *(f"{part}_{layer}" for layer in (1, 2) for part in PARTS))
@@ -38,36 +37,6 @@ def test_a_cross_attentions_path_is_its_layers_similarity_times_alignment(system
         alone = system.align(tools.make_batch(), layer=number - 1)
         assert torch.allclose(pairs.similarity, alone.similarity, atol=1e-5)
         assert torch.equal(pairs.score, alone.score)
-
-
-@torch.inference_mode()
-def test_the_norms_bound_the_centred_attention_logits(system, tools):
-    """‖E‖₁ ≤ ‖R_d‖₁ ‖W‖₁ ‖R_qᵀ‖₁ with E the attention's logits without row and column means."""
-    batch = tools.make_batch()
-    decoder, factors = system.explain(batch).decoder, system.factors(batch)
-    for number in range(len(batch)):
-        rows, columns = factors.document_mask[number], factors.query_mask[number]
-        keys = factors.document_keys[number][:, rows], factors.query_keys[number][:, columns]
-        logits = similarity(*keys)
-        centred = logits - logits.mean(1, keepdim=True)
-        centred = centred - centred.mean(2, keepdim=True)
-        norm = centred.abs().sum(1).amax(-1)
-        residuals = decoder.document_norms[number, -1] * decoder.query_norms[number]
-        assert (norm <= 1.0001 * residuals * decoder.projection_norms[-1]).all()
-        assert (norm > 1e-6).all() or keys[1].shape[1] == 1  # one column has no residual
-
-
-@torch.inference_mode()
-def test_factors_make_similarity_and_attention_again(system, tools):
-    batch = tools.make_batch()
-    pairs, factors = system.align(batch), system.factors(batch)
-    real = factors.document_mask[:, None, :, None] & factors.query_mask[:, None, None, :]
-    found = similarity(factors.document_values, factors.query_values)
-    assert torch.allclose(found * real, pairs.similarity, atol=1e-5)
-    logits = similarity(factors.document_keys, factors.query_keys)
-    columns = factors.query_mask[:, None, None, :]
-    attention = logits.masked_fill(~columns, -torch.inf).softmax(-1)
-    assert torch.allclose(attention * real, pairs.alignment, atol=1e-5)
 
 
 @torch.inference_mode()

@@ -204,12 +204,3 @@ def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, q
     exactly.index(documents)
     ranking = exactly.retrieve(queries, 10)
     assert "retrieve/recall_of_exact@10" not in exactly.search_fidelity(queries, ranking, 10)
-
-
-def test_an_index_of_other_weights_is_refused(tools, documents, tmp_path):
-    system = tools.make_multi_vector()
-    system.index(documents, tmp_path / "index")
-    with torch.no_grad():
-        system.encoder.values["query"].weight[0] += 1
-    with pytest.raises(ValueError, match="was made with model"):
-        system.open_index(documents, tmp_path / "index")

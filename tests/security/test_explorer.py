@@ -25,11 +25,6 @@ def browser(session):
     return tiny.client(session)
 
 
-@pytest.mark.parametrize("host", [f"127.0.0.1:{PORT}", f"LOCALHOST:{PORT}"])
-def test_this_machines_names_are_let_in(session, host):
-    assert tiny.client(session, host=host).get("/").status_code == 200
-
-
 @pytest.mark.parametrize(
     "host",
     [f"evil.example:{PORT}", "127.0.0.1:80", f"127.0.0.1:{PORT}.evil", ""],
@@ -122,21 +117,14 @@ def test_what_is_no_request_is_refused_by_one_line(browser, content):
     [
         ("search", {}, "search.query=…: must be given"),
         ("search", {"query": ["a"]}, "search.query=[a]: must be text"),
-        ("search", {"query": "a", "k": True}, "search.k=true: must be a whole number"),
         ("search", {"query": "a", "k": 10**9}, "search.k=1000000000: must be a whole number ≥ 1"),
         ("search", {"query": "a", "more": 1}, "search.more=1: must be one of k, known, query"),
         ("document", {"id": "no"}, "document=no: must be an id"),
         ("align", PAIR | {"system": 9}, "system=9: must be ≥ 0"),
-        ("align", PAIR | {"document": {"id": ["a"]}}, "document.id=[a]: must be text"),
-        ("align", PAIR | {"document": {"id": "a", "text": ""}}, "document: must have id, or text"),
         ("align", PAIR | {"document": {"text": " "}}, "document.text='': must have a word"),
-        ("align", PAIR | {"query": " "}, "query=' ': must be a"),
         ("continuations", {"system": 0, "query": "a"}, "system=0: must be generative, BM25 is"),
-        ("nearest", {"system": 0, "query": "a", "token": 0}, "system=0: must be multi-vector"),
-        ("patch", PAIR, "system=0: BM25 encodes no query"),
         ("patch", PAIR | {"system": 1, "perturbed": "a"}, "perturbed: must be read as other"),
         ("figure", PAIR | {"format": "svg"}, "figure.format=svg: must be png or pdf"),
-        ("figure", PAIR | {"head": 7}, "head=7: must"),
     ],
 )
 def test_wrong_types_and_values_are_one_line_each(browser, verb, asked, line):

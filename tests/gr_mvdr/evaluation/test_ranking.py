@@ -15,11 +15,6 @@ def test_documents_come_by_score_and_ties_by_id_last_first():
         assert list(best.items()) == list(ranking.top(k).scores("q").items())
 
 
-def test_a_score_that_is_not_a_number_is_refused():
-    with pytest.raises(ValueError, match="query 'q', document 'b': the score is nan"):
-        Ranking({"q": {"a": 1.0, "b": float("nan")}})
-
-
 def test_a_run_is_written_in_six_columns_and_read_back(tmp_path):
     ranking = Ranking({"q": {"a": 1 / 3, "b": 1e-9}, "r": {"b": -5.0, "ü": float(2**60)}})
     ranking.write(tmp_path / "run.trec", tag="bm25")

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from gr_mvdr.batch import pad
 from gr_mvdr.relevance import similarity
-from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.beyond.query_generator import QueryGenerator
 
 
@@ -84,16 +82,6 @@ def test_queries_are_drawn_by_the_seed_alone(make, written):
     assert list(make(seed=3).generate(written)) == first != other
     assert [len(queries) for queries in first] == [3] * 4
     assert len({query for queries in first for query in queries}) > 6
-
-
-def test_with_top_1_the_queries_are_greedy(make, written):
-    generator = make(top_k=1)
-    (queries,) = generator.generate(written.select([1]))
-    ids, _ = pad([[*written["tokens"][1][:11], EOS_ID]])
-    greedy = generator.backbone.generate(input_ids=ids, do_sample=False, max_new_tokens=8)
-    tokenizer = load_tokenizer(generator.hparams.tokenizer)
-    assert queries == tokenizer.batch_decode(greedy, skip_special_tokens=True) * 3
-    assert queries[0]
 
 
 def test_an_opened_index_gives_the_same_words_and_shares(
