@@ -103,8 +103,8 @@ def tabulate_results(
 ) -> str:
     """Makes a Markdown table of records: a row for each system, columns for each collection.
 
-    A table of one collection also counts the seeds. Below it are the machine and the commit of the
-    runs.
+    Below the table is the machine. A table of one collection also counts the seeds and names the
+    commits of the runs.
 
     Args:
         runs: folders of records, or of runs.
@@ -145,7 +145,10 @@ def tabulate_results(
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)
     notes = [NOTE, *(note for note in whole.notes if note.startswith(MARK))]
-    for attribute, what in (("hardware", "Measured on"), ("commit", "Code of commit")):
+    sources = [("hardware", "Measured on")]
+    if not place:
+        sources.append(("commit", "Code of commit"))
+    for attribute, what in sources:
         if found := whole.labels_by(attribute):
             listed = [f"{v} ({systems})" if len(found) > 1 else v for v, systems in found.items()]
             notes.append(f"{what} {'; '.join(listed)}.")
