@@ -6,7 +6,6 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
     run_command("fuse", "analysis.fuse:main")
     raise SystemExit
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -18,26 +17,27 @@ import pandas as pd
 import yaml
 from omegaconf import DictConfig
 
+from analysis.runs.judged_queries import METRICS as TESTED
+from analysis.runs.judged_queries import keep_queries, tabulate_queries
 from analysis.runs.run_folder import Run, named_folders, ranking_file, read_run
 from analysis.tables import metric_names
+from data_modules.tables import short_hash
 from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate, read_qrels, write_qrels
+from gr_mvdr.evaluation.ranking import (
+    Qrels,
+    Ranking,
+    evaluate,
+    evaluate_queries,
+    read_qrels,
+    write_qrels,
+)
 from gr_mvdr.files import VERSION, new_folder, write_json, write_text
-from gr_mvdr.options import check_choice
 from gr_mvdr.progress import track
 
 MAIN = ""  # the main split, whose name a run's file names omit
-# Method → its name in tables; "" if the fusion is not named after its method.
-METHODS = {
-    "rrf": "RRF",
-    "isr": "ISR",
-    "combsum": "CombSUM",
-    "combmnz": "CombMNZ",
-    "combmax": "CombMAX",
-    "weighted": "",
-}
+METHODS = {"rrf": "RRF", "combsum": "CombSUM"}
 STEPS = 10  # steps of a weight from 0 to 1 when weights are chosen
-SMALLEST = 1e-9  # the smallest divisor of scores
+SMALLEST = 1e-9  # the smallest range that scores are divided by
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,30 @@ class Part:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A method that fuses several rankings into one.
+    """Fuses several rankings into one by a weighted sum over the parts that found a document.
 
     Attributes:
-        method: one of `METHODS`.
-        norm: see `normalise`; rrf and isr use only ranks.
+        method: "rrf" sums 1 / (k + rank) (Cormack et al., SIGIR 2009); "combsum" sums scores,
+            scaled to [0, 1] for each query and part (Fox and Shaw, TREC-2).
         k: the constant of rrf.
-        weights: for "weighted", one for each part.
+        weights: one for each part; None = 1 each.
         depth: documents kept per query.
-
-    Raises:
-        ValueError: the method is unknown.
     """
 
     method: str = "rrf"
-    norm: str | None = "min-max"
     k: int = 60
     weights: Sequence[float] | None = None
     depth: int = 100
-
-    def __post_init__(self) -> None:
-        check_choice("method", self.method, METHODS)
 
     def __call__(self, rankings: Sequence[Ranking]) -> Ranking:
         """Fuses rankings into one of all queries that occur in any of them.
 
         Raises:
-            ValueError: a ranking is empty, or the weights are missing or not as many as the
-                rankings.
+            ValueError: a ranking is empty, or there are not as many weights as rankings.
         """
+        if len(weights := self.weights or [1.0] * len(rankings)) != len(rankings):
+            rule = f"must be {len(rankings)} numbers, one for each of the runs"
+            raise ValueError(f"part_weights={list(weights)}: {rule}")
         # Best first; a document with score −inf was not found.
         parts = [
             {(q, d): s for q in one.query_ids for d, s in one.scores(q).items() if isfinite(s)}
@@ -97,75 +92,18 @@ class Fusion:
         ]
         if not all(parts):
             raise ValueError("runs: one of them holds no document")
+        columns = list(map(pd.Series, parts))
+        if self.method == "rrf":
+            columns = [1 / (self.k + one.groupby(level=0).cumcount() + 1) for one in columns]
+        scores = pd.concat(columns, axis=1)  # NaN where a part did not find the document
+        if self.method == "combsum":
+            of_query = scores.groupby(level=0)
+            least = of_query.transform("min")
+            scores = (scores - least) / (of_query.transform("max") - least).clip(lower=SMALLEST)
         rows: dict[str, dict[str, float]] = {q: {} for one in rankings for q in one.query_ids}
-        for (query, document), score in self._fuse(list(map(pd.Series, parts))).items():
+        for (query, document), score in (scores * list(weights)).sum(axis=1).items():
             rows[query][document] = score
         return Ranking(rows).top(self.depth)
-
-    def _fuse(self, parts: Sequence[pd.Series]) -> pd.Series:
-        """Computes (query, document) → its fused score, from its scores in each part."""
-        scores = pd.concat(parts, axis=1)  # NaN where a part did not find the document
-        ranks = pd.concat([one.groupby(level=0).cumcount() + 1 for one in parts], axis=1)
-        match self.method:
-            case "rrf":  # Cormack et al., SIGIR 2009
-                scores = 1 / (self.k + ranks)
-            case "isr":  # Mourão et al., 2015
-                scores = 1 / ranks**2
-            case _:
-                scores = normalise(scores, ranks, self.norm)
-        match self.method:  # Fox and Shaw, TREC-2
-            case "combmax":
-                return scores.max(axis=1)
-            case "combmnz" | "isr":
-                return scores.sum(axis=1) * scores.count(axis=1)
-            case "weighted":
-                scores = scores * self._check_weights(len(parts))
-        return scores.sum(axis=1)
-
-    def _check_weights(self, parts: int) -> list[float]:
-        if self.weights is None or len(self.weights) != parts:
-            given = None if self.weights is None else list(self.weights)
-            rule = f"must be {parts} numbers, one for each of the runs, or tune=SPLIT chooses them"
-            raise ValueError(f"part_weights={given}: {rule}")
-        return list(self.weights)
-
-
-def normalise(scores: pd.DataFrame, ranks: pd.DataFrame, norm: str | None) -> pd.DataFrame:
-    """Makes the scores of several parts comparable, query by query.
-
-    Args:
-        scores, ranks: a row for each query and document, a column for each part; NaN where the part
-            did not find the document.
-        norm: "min-max": scaled to [0, 1]; "max": divided by the largest score; "sum": shifted to a
-            minimum of 0 and divided by the sum; "zmuv": mean 0, variance 1; "rank": 1 for the first
-            rank, falling evenly with the rank; "borda": as "rank", but over the documents of all
-            parts, where documents that a part did not find share the remaining points evenly; None:
-            unchanged.
-    """
-
-    def of_query(table: pd.DataFrame, measure: str, **options: Any) -> pd.DataFrame:
-        return table.groupby(level=0).transform(measure, **options)
-
-    from_zero = scores - of_query(scores, "min")
-    match norm:
-        case "min-max":
-            return from_zero / of_query(from_zero, "max").clip(lower=SMALLEST)
-        case "max":
-            return scores / of_query(scores, "max").clip(lower=SMALLEST)
-        case "sum":
-            return from_zero / of_query(from_zero, "sum").clip(lower=SMALLEST)
-        case "zmuv":
-            deviation = of_query(scores, "std", ddof=0).clip(lower=SMALLEST)
-            return (scores - of_query(scores, "mean")) / deviation
-        case "rank":
-            return 1 - (ranks - 1) / of_query(ranks, "count")
-        case "borda":
-            documents = of_query(ranks, "size")
-            rest = 0.5 - (of_query(ranks, "count") - 1).div(2 * documents, axis=0)
-            return (1 - (ranks - 1).div(documents, axis=0)).fillna(rest)
-        case None:
-            return scores
-    raise ValueError(f"norm={norm}: must be min-max, max, sum, zmuv, rank, borda or null")
 
 
 def fuse(
@@ -175,7 +113,6 @@ def fuse(
     qrels: Path | str | None = None,
     tune: str | None = None,
     metric: str = "mrr@10",
-    metrics: Sequence[str] | None = None,
 ) -> Path:
     """Fuses rankings split by split, writes the fusion like a run, and prints all metrics.
 
@@ -183,8 +120,7 @@ def fuse(
         runs: folders of finished runs over one collection, or TREC runs.
         output: the new folder; None = named after the method and the runs, next to them.
         qrels: judgements of the main split, which replace the runs' judgements.
-        tune: the split on which the weights of "weighted" are chosen, by `metric`.
-        metrics: the table's metrics; None = the metrics of the runs.
+        tune: the split on which weights are chosen, by `metric`.
 
     Returns:
         The folder. If there are judgements, `analysis.compare` reads it like a run's folder.
@@ -194,7 +130,10 @@ def fuse(
             are not valid.
     """
     parts = read_parts(runs, qrels)
-    folder = place_fusion(parts, fusion, tune, output)
+    if output is not None and Path(output).exists():
+        raise FileExistsError(f"output={output}: exists, must be a new folder")
+    digest = short_hash([part.path.resolve() for part in parts], fusion, tune)[:6]
+    folder = Path(output or parts[0].path.parent / f"fusion-{fusion.method}-{digest}")
     if tune is not None:
         fusion = replace(fusion, weights=choose_weights(parts, fusion, tune, metric))
     splits = [split for split in parts[0].rankings if all(split in p.rankings for p in parts)]
@@ -202,8 +141,8 @@ def fuse(
     judged = {split: found for split, found in parts[0].qrels.items() if split in splits}
     fused = Part(name_fusion(parts, fusion), folder, rankings, judged)
     known = [key.removeprefix("retrieve/") for p in parts if p.run for key in p.run.metrics]
-    asked = metrics or list(dict.fromkeys(filter(is_metric, known))) or METRICS
-    measured = {p.name: measure(p, judged, list(map(name_metric, asked))) for p in (*parts, fused)}
+    asked = list(dict.fromkeys(filter(is_metric, known))) or METRICS
+    measured = {part.name: measure(part, judged, asked) for part in (*parts, fused)}
     write_fusion(fused, parts, fusion, measured[fused.name], replaced=output is None)
     if judged:
         print(pd.DataFrame(measured).to_string(float_format="{:.3f}".format))
@@ -226,11 +165,10 @@ def read_parts(paths: Sequence[Path | str], qrels: Path | str | None = None) -> 
     if len({(run.setting, run.fingerprint) for run in runs}) > 1:
         settings = "; ".join(dict.fromkeys(run.setting for run in runs))
         raise ValueError(f"runs over different collections or splits cannot be fused: {settings}")
-    judged = {MAIN: read_qrels(qrels)} if qrels else {}
+    given = {MAIN: read_qrels(qrels)} if qrels else {}
+    judged: dict[str, Qrels] = {}
     for part in reversed(parts):
-        for split, found in part.qrels.items():
-            if qrels and split == MAIN:
-                continue
+        for split, found in (part.qrels | given).items():
             if judged.setdefault(split, found) != found:
                 raise ValueError(f"runs={part.path}: was judged on other queries than the others")
     names = [part.name for part in parts]
@@ -256,29 +194,16 @@ def _read_part(path: Path) -> Part:
     )
 
 
-def place_fusion(
-    parts: Sequence[Part], fusion: Fusion, tune: str | None, output: Path | str | None
-) -> Path:
-    """Returns the folder of a fusion: the user's, or one whose name identifies the command."""
-    if output is not None:
-        if Path(output).exists():
-            raise FileExistsError(f"output={output}: exists, must be a new folder")
-        return Path(output)
-    asked = repr(([str(part.path.resolve()) for part in parts], fusion, tune))
-    digest = hashlib.sha256(asked.encode()).hexdigest()[:6]
-    return parts[0].path.parent / f"fusion-{fusion.method}-{digest}"
-
-
 def choose_weights(
     parts: Sequence[Part], fusion: Fusion, split: str, metric: str
 ) -> tuple[float, ...]:
     """Chooses the weights that are best on a validation split: tenths that sum to one.
 
     Raises:
-        ValueError: the method is not "weighted", weights are given, or there is no such split.
+        ValueError: weights are given, or there is no such split.
     """
-    if fusion.method != "weighted" or fusion.weights is not None:
-        raise ValueError(f"tune={split}: must be null but for method=weighted without part_weights")
+    if fusion.weights is not None:
+        raise ValueError(f"tune={split}: must be null with part_weights")
     known = [s for s in parts[0].qrels if s != MAIN and all(s in p.rankings for p in parts)]
     if split not in known:
         raise ValueError(
@@ -297,11 +222,10 @@ def choose_weights(
 
 
 def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
-    """The fusion's name in tables: "RRF (BM25 + T5-ColBERT)", "0.3 BM25 + 0.7 T5-ColBERT"."""
-    if fusion.method == "weighted":
-        pairs = zip(fusion.weights or (), parts, strict=True)
-        return " + ".join(f"{weight:g} {part.name}" for weight, part in pairs)
-    return f"{METHODS[fusion.method]} ({' + '.join(part.name for part in parts)})"
+    """The fusion's name in tables: "RRF (BM25 + T5-ColBERT)", "CombSUM (0.3 BM25 + 0.7 DPR)"."""
+    weights = [f"{weight:g} " for weight in fusion.weights or ()] or [""] * len(parts)
+    named = (weight + part.name for weight, part in zip(weights, parts, strict=True))
+    return f"{METHODS[fusion.method]} ({' + '.join(named)})"
 
 
 def measure(part: Part, qrels: Mapping[str, Qrels], names: Sequence[str]) -> dict[str, float]:
@@ -341,6 +265,8 @@ def write_fusion(
             ranking.write(folder / ranking_file("retrieve", split), fusion.method)
         for split, judged in fused.qrels.items():
             write_qrels(judged, folder / ranking_file("retrieve", split, ending="qrels"))
+            values = evaluate_queries(fused.rankings[split], judged, TESTED)
+            keep_queries(folder, tabulate_queries("retrieve", split, values, judged))
         write_text(folder / "config.yaml", yaml.safe_dump(config, allow_unicode=True))
         record |= {"seed": seed, "version": VERSION, "fusion": made}
         write_json(folder / "provenance.json", record)
@@ -350,7 +276,6 @@ def write_fusion(
 
 def main(config: DictConfig) -> None:
     weights = None if config.part_weights is None else list(config.part_weights)
-    fusion = Fusion(config.method, config.norm, config.k, weights, config.retrieval_depth)
-    metrics = None if config.metrics is None else list(config.metrics)
+    fusion = Fusion(config.method, config.k, weights, config.retrieval_depth)
     runs = named_folders(config.runs)
-    fuse(runs, fusion, config.output, config.qrels, config.tune, config.metric, metrics)
+    fuse(runs, fusion, config.output, config.qrels, config.tune, config.metric)

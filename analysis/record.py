@@ -19,7 +19,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.runs.judged_queries import QUERIES, read_queries, write_queries
+from analysis.runs.judged_queries import QUERIES
 from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, check_links, named_folders
 from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
 from analysis.tables.metric_names import full_label, label
@@ -46,8 +46,6 @@ _BLOCK = re.compile(rf"({_START} (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.
 
 def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
     """Writes the record of each finished run into `output/NAME`; equal files are left alone.
-
-    The `queries.parquet` of a run of an earlier version is made from its rankings.
 
     Args:
         paths: run folders, or folders that hold some.
@@ -82,12 +80,9 @@ def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
         for file in fresh:
             with new_file(record / file.name) as partial:
                 partial.write_bytes(file.read_bytes())
-        written = [file.name for file in fresh]
-        if not any((folder / QUERIES).exists() for folder in (run.path, record)):
-            write_queries(record, read_queries(run))
-            written.append(QUERIES)
+        written = ", ".join(file.name for file in fresh)
         size = sum(file.stat().st_size for name in RECORD for file in record.glob(name))
-        lines.append(f"{record}: {size / 1000:.0f} kB, {', '.join(written) or 'unchanged'}")
+        lines.append(f"{record}: {size / 1000:.0f} kB, {written or 'unchanged'}")
     return lines + notes
 
 

@@ -15,10 +15,7 @@ from pathlib import Path
 import numpy as np
 from pandas import DataFrame, concat, read_parquet
 
-from analysis.runs.run_folder import Run, list_rankings, look_up, ranking_file
-from analysis.tables.metric_names import find_splits
-from gr_mvdr.evaluation.metrics import name_metric
-from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries, read_qrels
+from analysis.runs.run_folder import Run
 from gr_mvdr.files import check_file, new_file, reading
 
 QUERIES = "queries.parquet"
@@ -44,27 +41,24 @@ def tabulate_queries(
     return table
 
 
-def write_queries(run: Path, table: DataFrame) -> None:
-    with new_file(run / QUERIES) as partial:
-        table.to_parquet(partial, engine="pyarrow", index=False)
-
-
 def keep_queries(run: Path, rows: DataFrame) -> None:
     """Adds the rows of one ranking to a run's table, in place of earlier rows of this ranking."""
     if (run / QUERIES).exists():
         kept, (ranking, split) = read_table(run), rows.loc[0, PLACE[:2]]
         others = (kept["ranking"] != ranking) | (kept["split"] != split)
         rows = concat([kept[others], rows], ignore_index=True)
-    write_queries(run, rows)
+    with new_file(run / QUERIES) as partial:
+        rows.to_parquet(partial, engine="pyarrow", index=False)
 
 
 def read_table(run: Path) -> DataFrame:
-    """Reads a run's `queries.parquet`.
+    """Reads a run's `queries.parquet`; the table is empty if the run was not tested.
 
     Raises:
-        FileNotFoundError: there is no such file.
         ValueError: the file is damaged or lacks a column.
     """
+    if not (run / QUERIES).exists():
+        return DataFrame(columns=[*PLACE, JUDGEMENTS, *METRICS])
     path = check_file(run / QUERIES, run)
     with reading(f"{path}: must be the table of a run's queries"):
         table = read_parquet(path, engine="pyarrow")
@@ -72,25 +66,6 @@ def read_table(run: Path) -> DataFrame:
         if not np.isfinite(numbers).all() or table.duplicated(PLACE).any():
             raise ValueError("a value is missing, or a query occurs twice in a ranking")
     return table
-
-
-def read_queries(run: Run) -> DataFrame:
-    """Reads a run's table; a fusion, or a run of an earlier version, is judged by its rankings."""
-    if (run.path / QUERIES).exists():
-        return read_table(run.path)
-    metrics = dict.fromkeys((*(look_up(run.config, "data.metrics") or ()), *METRICS))
-    names, further = list(map(name_metric, metrics)), find_splits(run.metrics)
-    tables = [DataFrame(columns=[*PLACE, JUDGEMENTS, *names])]
-    for place in list_rankings(run.metrics):
-        split = place[-1] if place[-1] in further else ""
-        ranked = run.path / ranking_file(*place)
-        judged = run.path / ranking_file(place[0], split, ending="qrels")
-        if ranked.exists() and judged.exists():
-            qrels = read_qrels(judged, run.path)
-            values = evaluate_queries(Ranking.read(ranked, run.path), qrels, names)
-            form = place[:-1] if split else place
-            tables.append(tabulate_queries("/".join(form), split, values, qrels))
-    return concat(tables[1:] or tables, ignore_index=True)
 
 
 @dataclass
@@ -110,7 +85,7 @@ class JudgedQueries:
     @cached_property
     def seeds(self) -> list[DataFrame]:
         """The rows of each run, in the order of their query ids."""
-        tables = map(read_queries, self.runs)
+        tables = (read_table(run.path) for run in self.runs)
         places = {"ranking": self.place, "split": self.split}
         own = (table[(table[[*places]] == [*places.values()]).all(axis=1)] for table in tables)
         return [table.set_index("query").sort_index() for table in own]

@@ -11,7 +11,7 @@ import pytest
 from analysis.claims import judge_claims
 from analysis.compare import compare
 from analysis.record import RECORD, record_runs, renew_tables, tabulate_results
-from analysis.runs.judged_queries import QUERIES, read_queries, read_table
+from analysis.runs.judged_queries import read_table
 from analysis.runs.run_folder import read_run
 from analysis.tables.comparison import compare_runs
 from tests.analysis.test_compare import judge_gold, write_run
@@ -59,14 +59,13 @@ def content(folder):
 
 
 def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
-    """Of a system with two forms of reranking and two splits; and as a run of earlier versions."""
+    """Of a system with two forms of reranking and two splits."""
     monkeypatch.chdir(tmp_path)
     keys = ["data.test_split=[test,test_unseen]", "data.metrics=[recall@5]", *NO_ANALYSIS, *TINY]
     runs = [
         train(small(tmp_path, f"model={model}", *keys, name=model)).path
         for model in ("t5_colbert", "bm25")
     ]
-    written = (runs[0] / QUERIES).read_bytes()
     table = read_table(runs[0])
     assert {*zip(table["ranking"], table["split"], strict=True)} == {
         (ranking, split)
@@ -82,13 +81,7 @@ def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
     files = content(Path("results"))
     assert {path.name for path in files} <= {*RECORD} and len(files) == 8
     record_runs(["results"], Path("results"))  # a record is its own record
-    (runs[0] / QUERIES).unlink()  # as before this file was written
-    assert read_queries(read_run(runs[0])).sort_values([*table]).values.tolist() == (
-        table.sort_values([*table]).values.tolist()
-    )
     assert record_runs(runs, Path("results"))[1].endswith("unchanged")
-    (runs[0] / QUERIES).write_bytes(written)
-    record_runs(runs, Path("results"))
     assert content(Path("results")) == files
     of_runs, of_records = (
         compare(found, tmp_path / name).folder
@@ -99,14 +92,6 @@ def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
         assert rows[0] == rows[1], file
     page = (of_records / "comparison.html").read_text()
     assert "report.html" not in page and "report.html" in (of_runs / "comparison.html").read_text()
-
-
-def test_a_run_without_rankings_has_a_record_without_queries(tmp_path):
-    run = write_run(tmp_path / "run", "bm25", 1, {"retrieve/mrr@10": 0.5})
-    (said,) = record_runs([run], tmp_path / "results")
-    assert len(read_table(tmp_path / "results/run")) == 0 and said.endswith(f", {QUERIES}")
-    assert not (run / QUERIES).exists(), "nothing is written into the run"
-    compare([tmp_path / "results"], tmp_path / "out")
 
 
 def test_a_ranking_that_is_judged_again_replaces_its_rows_alone(tmp_path):

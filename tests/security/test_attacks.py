@@ -28,7 +28,7 @@ from analysis.figures import read_gallery
 from analysis.fuse import read_parts
 from analysis.learning_curves import Curve
 from analysis.run import analyse_again
-from analysis.runs.judged_queries import JudgedQueries, read_table
+from analysis.runs.judged_queries import read_table
 from analysis.runs.run_folder import read_run
 from analysis.tables.report import embed_picture
 from analysis.tables.rows import read_rows
@@ -433,21 +433,14 @@ def test_a_broken_part_of_a_run_is_named(file, content, message, foreign):
         read_run(run)
 
 
-def judged(run: Path) -> None:
-    (run / "queries.parquet").unlink(missing_ok=True)  # as of a run that does not keep it
-    JudgedQueries([read_run(run)]).values(["mrr@10"])
-
-
 # Each file of a run and a reader of it, which takes the run's folder.
 READERS = {
     "config.yaml": read_run,
     "provenance.json": read_run,
     "metrics.json": read_run,
     "queries.parquet": read_table,
-    "retrieve.trec": judged,
-    "retrieve.qrels": judged,
-    "retrieve.trec of a fusion": lambda run: read_parts([run, run]),
-    "retrieve.qrels of a fusion": lambda run: read_parts([run, run]),
+    "retrieve.trec": lambda run: read_parts([run, run]),
+    "retrieve.qrels": lambda run: read_parts([run, run]),
     "best_documents.json": read_best_documents,
     "token_contexts.json": read_token_contexts,
     "training/metrics.csv": lambda run: Curve(SimpleNamespace(run=run)).finish(),
@@ -535,16 +528,15 @@ def test_every_reader_takes_regular_files_of_the_folder_alone(how, whole_run, pl
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     refusals = PermissionError if how == "unreadable" else (ValueError, FileNotFoundError)
     for name, read in (READERS | LINKED).items():
-        file = name.removesuffix(" of a fusion")
         run = Path(shutil.copytree(whole_run, place / name.replace("/", "-") / "run"))
         read(run)
-        spoil(run / file, how)
+        spoil(run / name, how)
         signal.alarm(20)
         try:
             if how == "link" and name in LINKED:
                 read(run)
                 continue
-            with without_privileges(), pytest.raises(refusals, match=re.escape(Path(file).name)):
+            with without_privileges(), pytest.raises(refusals, match=re.escape(Path(name).name)):
                 read(run)
         finally:
             signal.alarm(0)
