@@ -6,12 +6,9 @@ search.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
-from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread_numbers
 from analysis.tokens import readable
 from gr_mvdr.options import Count, part
@@ -48,7 +45,9 @@ class BestDocuments(Analysis):
         self.queries = {names[number] for number in spread_numbers(len(names), queries)}
 
     def finish(self) -> Findings:
-        """Returns no metric, only `best_documents.json`: query id → {text, documents}."""
+        """Returns no metric, only `best_documents.json`: query id → {text, documents}, with `id`,
+        `title`, `snippet`, `rank`, `score`, `gold` and `shares` of each document.
+        """
         data, split = self.data, self.data.test_splits[0]
         table = data.test_queries(split)
         table = table.select([n for n, q in enumerate(table["id"][:]) if q in self.queries])
@@ -59,7 +58,7 @@ class BestDocuments(Analysis):
         kept = {}
         for query, text in zip(table["id"][:], table["text"][:], strict=True):
             documents = [
-                {"id": name, "rank": rank, "score": score, "grade": grades[query].get(name, 0)}
+                {"id": name, "rank": rank, "score": score, "gold": grades[query].get(name, 0) > 0}
                 for rank, (name, score) in enumerate(ranking.scores(query).items(), start=1)
                 if rank <= BEST or grades[query].get(name, 0) > 0
             ]
@@ -70,7 +69,7 @@ class BestDocuments(Analysis):
                 one["title"] = document["title"]
                 one["snippet"] = find_snippet(text, text_without_title(document))
                 one["shares"] = [
-                    (readable(data.tokenizer, part[0]), value)
+                    {"text": readable(data.tokenizer, part[0]), "value": value}
                     for part, value in values.items()
                     if part in shown
                 ]
@@ -97,31 +96,3 @@ def choose_parts(documents: Sequence[Mapping[Part, float]]) -> set[Part]:
     for values in documents:
         chosen.update(sorted(values, key=lambda part: -abs(values[part]))[:SHARES])
     return chosen
-
-
-def read_best_documents(run: Path) -> dict[str, dict[str, Any]]:
-    """Reads the run's `best_documents.json`; returns {} if the analysis was not run.
-
-    Returns:
-        Query id → {text, documents: [{id, title, snippet, rank, score, gold, shares, comparable}]}.
-
-    Raises:
-        ValueError: the file is broken.
-    """
-    return read_queries(run, FILE, "the best documents of queries", _read_query)
-
-
-def _read_query(kept: dict[str, Any]) -> dict[str, Any]:
-    documents = [
-        {
-            **{name: str(row[name]) for name in ("id", "title", "snippet")},
-            "rank": int(row["rank"]),
-            "score": float(row["score"]),
-            "gold": row["grade"] > 0,
-            # Earlier versions kept only each document's own largest shares, which do not compare.
-            "comparable": not row.get("others", [0])[0],
-            "shares": [{"text": str(text), "value": float(value)} for text, value in row["shares"]],
-        }
-        for row in kept["documents"]
-    ]
-    return {"text": str(kept["text"]), "documents": documents}

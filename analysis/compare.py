@@ -50,9 +50,7 @@ from analysis.tables.rows import (
 )
 from analysis.tables.significance import (
     Effectiveness,
-    compare_alignments,
     compare_effectiveness,
-    tabulate_agreement,
 )
 from analysis.tokens import BIN_NAMES
 from analysis.viewer.cases import AlignedRun, embed_cases, open_runs
@@ -125,7 +123,6 @@ class SectionFindings:
         table: the long table of its systems.
         effectiveness: intervals and tests.
         gallery: its figures.
-        agreement: how far the alignments of every two systems agree.
         aligned: the runs whose cases can be shown.
         notes: why the cases of other runs cannot be shown.
     """
@@ -134,7 +131,6 @@ class SectionFindings:
     table: DataFrame
     effectiveness: Effectiveness
     gallery: Gallery
-    agreement: list[Row]
     aligned: list[AlignedRun]
     notes: list[str]
 
@@ -172,8 +168,7 @@ def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionF
         # One seed of each system, since alignments of different runs are not averaged.
         aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
         table = tabulate(systems, tested.winners)
-        agreement = compare_alignments(aligned)
-        findings.append(SectionFindings(section, table, tested, gallery, agreement, aligned, notes))
+        findings.append(SectionFindings(section, table, tested, gallery, aligned, notes))
     return findings
 
 
@@ -207,7 +202,6 @@ def write_comparison(
                 "pictures": list(zip(one.gallery.entries, pictures, strict=True)),
                 "browser": embed_cases(one.aligned),
                 "case_notes": one.notes,
-                "agreement": tabulate_agreement(one.agreement) if one.agreement else None,
                 "chapters": tabulate_chapters(one.table),
             }
         )
@@ -232,7 +226,7 @@ def _write_numbers(
     comparison: Comparison, findings: Sequence[SectionFindings], directory: Path
 ) -> None:
     """Writes CSV files: all numbers, one row per system, and the results for pairs of systems."""
-    files: dict[str, list[Row]] = {"": [], "_tests": [], "_agreement": []}
+    files: dict[str, list[Row]] = {"": [], "_tests": []}
     for one in findings:
         setting = {"setting": one.section.setting}
         for group in one.section.groups:
@@ -243,7 +237,6 @@ def _write_numbers(
                 row |= column.add_suffix(ending, axis="index").to_dict()
             files[""].append(setting | row)
         files["_tests"] += [setting | row for row in one.effectiveness.differences]
-        files["_agreement"] += [setting | row for row in one.agreement]
     for name, rows in files.items():
         if rows:
             write_rows(rows, directory / f"comparison{name}.csv")

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.runs.run_folder import named_folders
 from analysis.viewer.pair import to_json
-from analysis.viewer.session import NotThere, Picture, Session, open_session
+from analysis.viewer.session import NotThere, Session, open_session
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import check_options, inspect_signature, make_printable
 
@@ -51,7 +51,7 @@ HEADERS = MappingProxyType(
 )
 VERBS = (
     *("about", "queries", "document", "search", "align", "explain"),
-    *("nearest", "continuations", "figure", "patch"),
+    *("nearest", "continuations", "patch"),
 )
 
 
@@ -112,9 +112,6 @@ def _endpoint(verb: Callable[..., Any]) -> Callable[[Request], Awaitable[Respons
         check_options(verb.__name__, signature, arguments, given=())
         # Retrievers are thread-safe, so a slow search in a thread does not delay other requests.
         told = await run_in_threadpool(verb, **arguments)
-        if isinstance(told, Picture):
-            named = {"content-disposition": f'attachment; filename="{told.name}"'}
-            return Response(told.content, media_type="application/octet-stream", headers=named)
         return Response(to_json(told), media_type="application/json")
 
     return endpoint

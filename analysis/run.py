@@ -200,7 +200,6 @@ def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:
 def analyse_again(
     run: Path | str,
     settings: Mapping[str, Any],
-    peers: Sequence[Path | str] = (),
     logger: Any = None,
     trust: bool = False,
 ) -> dict[str, float]:
@@ -209,7 +208,6 @@ def analyse_again(
     Args:
         run: the folder of a run of `train.py`.
         settings: a file of `conf/analysis`, resolved.
-        peers: other runs over the same data, whose alignments the report's cases also show.
         logger: a Lightning logger, or None.
         trust: whether the run may name classes from outside this library (docs/design.md).
 
@@ -231,7 +229,7 @@ def analyse_again(
         found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
         shutil.rmtree(folder)
         metrics = check_finite(read_metrics(read.path) | found, read.path / "metrics.json")
-        report = write_report(read.path, peers, metrics)
+        report = write_report(read.path, metrics)
         publish_run(logger, read_run(read.path, metrics))
         write_json(read.path / "metrics.json", metrics)
     print(f"{read.path}: analysed, {report}")
@@ -244,4 +242,4 @@ def main(config: DictConfig) -> None:
     read = read_run(run)
     about = describe_run(config.get("logger"), "analyse", [read.provenance], find_group([read]))
     logger = instantiate(about) or None
-    analyse_again(run, settings, list(config.peers), logger, config.trust)
+    analyse_again(run, settings, logger, config.trust)

@@ -1,4 +1,4 @@
-"""How sharp is an alignment, and do two alignments agree? (gr_as_mvdr §5.2.2, §5.2.3)
+"""How sharp is an alignment, and do its two directions agree? (gr_as_mvdr §5.2.2, §5.2.3)
 
 The functions take alignments (..., M, N) that are normalised over the other side and zero at
 padding (`analysis.viewer.directed_alignment`). They return one value for each token of the aligning
@@ -95,30 +95,6 @@ def links_returned(
     back, returned = _strongest(document_to_query, *masks, "document_to_query")
     own = torch.arange(query_mask.shape[-1], device=back.device)
     return (back.gather(-1, partner) == own) & returned.gather(-1, partner) & linked
-
-
-def agreement(
-    first: Tensor, second: Tensor, document_mask: Tensor, query_mask: Tensor, direction: str
-) -> tuple[Tensor, Tensor]:
-    """Measures how similarly two systems align the same tokens.
-
-    Args:
-        first, second: (..., M, N) the systems' alignments of the same pair.
-        document_mask: (..., M) bool.
-        query_mask: (..., N) bool.
-        direction: which side aligns.
-
-    Returns:
-        equal: (..., T) bool, both choose the same strongest partner.
-        overlap: (..., T) Σ min(first, second), 1 for equal weights and 0 for disjoint ones.
-        Both are False / 0 at padding.
-    """
-    masks = document_mask, query_mask
-    one, first_linked = _strongest(first, *masks, direction)
-    other, second_linked = _strongest(second, *masks, direction)
-    real = pair_mask(*masks)
-    overlap = torch.minimum(first, second).masked_fill(~real, 0).sum(other_side(direction))
-    return (one == other) & first_linked & second_linked, overlap
 
 
 def _strongest(

@@ -1,8 +1,6 @@
 """Which document tokens does a query token retrieve? (XTR §5.1, Figures 2, 4, Tables 6, E.)"""
 
 from collections.abc import Sequence
-from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +12,6 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
-from analysis.runs.run_folder import read_queries
 from analysis.statistics import spread
 from analysis.tables.metric_names import Metric
 from analysis.tokens import find_special, readable
@@ -74,23 +71,6 @@ def retrieve(tokens: NearestTokens, queries: Sequence[Query], neighbours: int) -
         lexical = (ids == query.words.ids[:, None]) & (own >= 0)
         retrieved.append(Retrieved(own, near, gold, lexical))
     return retrieved
-
-
-def read_token_contexts(run: Path) -> dict[str, dict[str, Any]]:
-    """Reads the contexts that `TokenRetrieval` kept, by query id; {} if it was not run.
-
-    Raises:
-        ValueError: the file is broken.
-    """
-    return read_queries(run, FILE, "what the tokens of queries retrieved", _check)
-
-
-def _check(kept: dict[str, Any]) -> dict[str, Any]:
-    for token in kept["tokens"]:
-        similarities = (one["similarity"] for one in token["retrieved"])
-        if not all(map(isfinite, (token["gold"], token["lexical"], *similarities))):
-            raise ValueError("numbers must be finite")
-    return kept
 
 
 @part("analysis")

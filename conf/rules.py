@@ -81,7 +81,6 @@ RULES: dict[str, Any] = {
     "runs": Splits,
     "tasks": Splits,
     "languages": Splits | None,
-    "peers": list[Text],
     "labels": list[Text | int] | None,
     "mixed": bool,
     "page": Text | None,

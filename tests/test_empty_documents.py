@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.best_documents import read_best_documents
-from analysis.runs.run_folder import read_run
+from analysis.best_documents import FILE
+from analysis.runs.run_folder import read_kept, read_run
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.runs import TINY, compose_config, undrawn
@@ -116,7 +116,7 @@ def check_contract(model, finished, queries):
 
 def check_best_documents(run):
     """The ranks and scores that pages say of a search are its ranking's."""
-    ranking, kept = Ranking.read(run / "retrieve.trec"), read_best_documents(run)
+    ranking, kept = Ranking.read(run / "retrieve.trec"), read_kept(run, FILE)
     rows = [(query, row) for query, one in kept.items() for row in one["documents"]]
     assert rows
     for query, row in rows:

@@ -70,7 +70,6 @@ study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: mu
 """
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
-analyse run=x peers=[1] → peers=[1]: must be a list, each text that is not empty
 compare runs=null → runs=null: must be text that is not empty or a list
 fuse runs=[a,b] method=best → method=best: must be one of rrf
 build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 50 and ≤ 1,000,000

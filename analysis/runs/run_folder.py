@@ -4,13 +4,13 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -29,13 +29,10 @@ from gr_mvdr.files import (
     read_metrics,
     read_provenance,
     read_yaml,
-    reading,
     remove_abandoned,
     write_json,
     write_text,
 )
-
-Query = TypeVar("Query")
 
 FIGURES = "figures/figures.json"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
@@ -426,27 +423,10 @@ def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
     return Run(path, read_config(path), read_provenance(path), found)
 
 
-def read_queries(
-    run: Path, name: str, what: str, read: Callable[[dict[str, Any]], Query]
-) -> dict[str, Query]:
-    """Reads what an analysis stored for each query in `NAME.json`; {} if there is no file.
-
-    Args:
-        what: what the file must hold, for the error message.
-        read: checks and parses the entry of one query.
-
-    Returns:
-        Query id → its parsed entry.
-
-    Raises:
-        ValueError: the file is broken.
-    """
-    path = Path(run) / f"{name}.json"
-    if not path.exists():
-        return {}
-    with reading(f"{path}: must hold {what}"):
-        found = read_json(check_file(path, run))
-        return {query: read(kept) for query, kept in found.items()}
+def read_kept(run: Path, name: str) -> dict[str, Any]:
+    """Reads what an analysis kept for each query in `NAME.json`; {} if there is no such file."""
+    path = run / f"{name}.json"
+    return read_json(check_file(path, run)) if path.exists() else {}
 
 
 def named_folders(runs: str | Sequence[str]) -> list[Path]:

@@ -3,7 +3,7 @@
 import base64
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pandas import DataFrame
 
 from analysis.figures import read_gallery
-from analysis.runs.run_folder import Run, flatten, read_run
+from analysis.runs.run_folder import Run, flatten, read_kept, read_run
 from analysis.tables.glossary import glossary, mark_terms
 from analysis.tables.metric_names import (
     RANKED,
@@ -22,7 +22,7 @@ from analysis.tables.metric_names import (
     join_intervals,
 )
 from analysis.tables.rows import Table, format_text, select, tabulate, tabulate_chapters
-from analysis.token_retrieval import read_token_contexts
+from analysis.token_retrieval import FILE
 from analysis.viewer.cases import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text
 from gr_mvdr.options import make_printable
@@ -42,35 +42,23 @@ SHOWN_FILES = (
 )
 
 
-def write_report(
-    run: Path, peers: Sequence[Path | str] = (), metrics: Mapping[str, float] | None = None
-) -> Path:
+def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
     """Writes a run's `report.html` from the files in its folder.
 
     Args:
         run: a folder with `config.yaml`, `provenance.json`, `metrics.json` and, if alignments were
             analysed, `figures/` and `alignments/`.
-        peers: folders of other runs on the same data; the cases then also show their alignments,
-            and where the systems disagree.
         metrics: see `read_run`.
 
     Returns:
         The report's path.
 
     Raises:
-        FileNotFoundError, UnfinishedRun, ValueError: as `read_run`, for peers too, or a peer was
-            measured on other data.
+        FileNotFoundError, UnfinishedRun, ValueError: as `read_run`.
     """
     read = read_run(run, metrics)
-    runs = [read, *(_read_peer(read, Path(peer)) for peer in peers)]
-    systems = [one.system for one in runs]
-    labels = [  # runs of one system are labelled by their folders' names
-        one.system if systems.count(one.system) == 1 else f"{one.system} ({one.path.name})"
-        for one in runs
-    ]
-    aligned, notes = open_runs(list(zip(runs, labels, strict=True)))
-    # A cross-encoder has no alignments of its own: the page then compares its peers.
-    browser = embed_cases(aligned, own=any(one.label == labels[0] for one in aligned))
+    aligned, notes = open_runs([(read, read.system)])
+    browser = embed_cases(aligned)
     table = tabulate({read.system: join_intervals(read.metrics)})
     chapters: dict[str, dict[str, list]] = defaultdict(lambda: {"tables": [], "pictures": []})
     for title in ("Retrieve", "Rerank", *find_readings()):
@@ -95,20 +83,10 @@ def write_report(
         browser=browser,
         case_notes=notes,
         heatmaps=[] if browser else heatmaps,
-        contexts=read_token_contexts(read.path),
+        contexts=read_kept(read.path, FILE),
         files=_list_files(read.path),
         facts={"Provenance": flatten(read.provenance), "Configuration": flatten(read.config)},
     )
-
-
-def _read_peer(run: Run, path: Path) -> Run:
-    peer = read_run(path)
-    if (peer.setting, peer.fingerprint) != (run.setting, run.fingerprint):
-        raise ValueError(
-            f"peers={path}: measured on {peer.setting}, data {peer.fingerprint}; must be "
-            f"{run.setting}, data {run.fingerprint}, as {run.path}"
-        )
-    return peer
 
 
 def tabulate_rankings(table: DataFrame) -> Table | None:

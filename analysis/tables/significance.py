@@ -1,27 +1,21 @@
-"""Compares systems: which differences in metrics are significant, and how alike are alignments?
+"""Compares systems: which differences in metrics are significant?
 
-The values of each test query are read from the runs' `queries.parquet`, alignments from their
-stores.
+The values of each test query are read from the runs' `queries.parquet`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 import torch
 from pandas import DataFrame
 
-from analysis.alignment_store import AlignmentStore
 from analysis.runs.judged_queries import JudgedQueries
-from analysis.shape import agreement
 from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
 from analysis.tables.comparison import LEVEL, Section
-from analysis.tables.metric_names import DIRECTIONS, MISSING, Statistic, label
+from analysis.tables.metric_names import Statistic, label
 from analysis.tables.rows import Row, Table, pivot
-from analysis.viewer.cases import AlignedRun
-from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.progress import track
 
 METRICS = ("mrr@10", "recall@10")
@@ -125,72 +119,3 @@ def _bootstrap(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
         f"retrieve/{metric}": Statistic(mean, None, low, high)
         for metric, (mean, low, high) in zip(values, numbers, strict=True)
     }
-
-
-MEASURES = {"equal_partner": "same strongest partner", "overlap": "overlap of weights"}
-PAIRS = 200  # text pairs for each pair of systems; few, as there are many pairs of systems
-
-
-def compare_alignments(runs: Sequence[AlignedRun]) -> list[Row]:
-    """Applies `measure_agreement` to every two systems; special tokens do not count."""
-    rows = []
-    for first, second in combinations(runs, 2):
-        special = sorted(first.store.special | second.store.special)
-        found = measure_agreement(first.store, second.store, PAIRS, special)
-        rows.append({"first": first.label, "second": second.label} | found)
-    return rows
-
-
-def measure_agreement(
-    first: AlignmentStore, second: AlignmentStore, limit: int = PAIRS, special: Sequence[int] = ()
-) -> dict[str, float]:
-    """Measures how alike two systems' directed alignments are, as means over pairs.
-
-    A pair is compared if both stores hold it with equal token ids on both sides; otherwise partners
-    cannot be matched. Systems that tokenise texts differently thus share few pairs or none.
-
-    Args:
-        limit: the most pairs compared, evenly spread over those in both stores.
-        special: ids that do not count as aligning tokens.
-
-    Returns:
-        `pairs`, the number compared; if there are any, "<direction>/equal_partner", the share of
-        tokens with the same strongest partner, and "<direction>/overlap", the mean over tokens of
-        Σ min of both systems' weights.
-    """
-    numbers = {tuple(pair): number for number, pair in enumerate(second.pairs)}
-    shared = [(n, numbers[tuple(p)]) for n, p in enumerate(first.pairs) if tuple(p) in numbers]
-    rows, ignored = [], torch.tensor(special)
-    for one, other in track(shared[:: max(1, -(-len(shared) // limit))], "comparing alignments"):
-        pair, twin = first[one], second[other]
-        same_documents = torch.equal(pair.document_ids, twin.document_ids)
-        if not (same_documents and torch.equal(pair.query_ids, twin.query_ids)):
-            continue
-        aligning = {
-            "query_to_document": pair.query_mask & ~torch.isin(pair.query_ids, ignored),
-            "document_to_query": pair.document_mask & ~torch.isin(pair.document_ids, ignored),
-        }
-        row = {}
-        for direction, tokens in aligning.items():
-            ways = [
-                directed_alignment(aligned, store.description.paradigm, direction)
-                for aligned, store in ((pair, first), (twin, second))
-            ]
-            found = agreement(*ways, pair.document_mask, pair.query_mask, direction)
-            for name, measure in zip(MEASURES, found, strict=True):
-                row[f"{direction}/{name}"] = float(measure[tokens].float().mean())
-        rows.append(row)
-    return {"pairs": len(rows)} | DataFrame(rows).mean().to_dict()
-
-
-def tabulate_agreement(rows: Sequence[Row]) -> Table:
-    """Makes a row for each two systems; cells are "–" for systems that share no pair."""
-    cells = {}
-    for row in rows:
-        pair = f"{row['first']}, {row['second']}"
-        cells[pair, "pairs"] = str(row["pairs"])
-        for direction, measure in product(DIRECTIONS, MEASURES):
-            value = row.get(f"{direction}/{measure}")
-            column = f"{DIRECTIONS[direction]}, {MEASURES[measure]}"
-            cells[pair, column] = MISSING if value is None else f"{value:.3f}"
-    return pivot(cells, "Agreement of systems", corner="systems")

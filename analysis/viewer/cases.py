@@ -9,14 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from analysis.alignment_store import AlignmentStore
-from analysis.best_documents import read_best_documents
-from analysis.runs.run_folder import Run, keeps_alignments
+from analysis.best_documents import FILE
+from analysis.runs.run_folder import Run, keeps_alignments, read_kept
 from analysis.viewer.pair import describe_pair, to_json
 from gr_mvdr.evaluation.ranking import Ranking
 
@@ -36,7 +37,7 @@ class Candidate(NamedTuple):
 
     pair: Pair
     success: float | None
-    score: float = float("-inf")
+    score: float = -inf
     difference: float = 0.0
 
 
@@ -77,7 +78,7 @@ class AlignedRun:
         label: the system's name on the page.
         store: its alignments.
         ranking: the ranking of its search; None if it was not kept.
-        best: query id → its entry of `read_best_documents`.
+        best: query id → what `BestDocuments` kept of it.
     """
 
     label: str
@@ -124,20 +125,16 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
             continue
         try:
             ranked = Ranking.read(ranking, run.path) if ranking.exists() else None
-            opened.append(AlignedRun(label, AlignmentStore(folder), ranked))
+            kept = read_kept(run.path, FILE)
+            opened.append(AlignedRun(label, AlignmentStore(folder), ranked, kept))
         except (FileNotFoundError, ValueError) as error:
             notes.append(f"{label}: its alignments cannot be shown. {error}")
-            continue
-        try:
-            opened[-1].best = read_best_documents(run.path)
-        except ValueError as error:
-            notes.append(f"{label}: its best documents cannot be shown. {error}")
     return [run for run in opened if len(run.store)], notes
 
 
-def embed_cases(runs: Sequence[AlignedRun], own: bool = False) -> Markup | None:
-    """Returns the data of `templates/cases.html`; None without runs. `own`: see `build_cases`."""
-    return embed_json(build_cases(runs, own)) if runs else None
+def embed_cases(runs: Sequence[AlignedRun]) -> Markup | None:
+    """Returns the data of `templates/cases.html`; None without runs."""
+    return embed_json(build_cases(runs)) if runs else None
 
 
 def embed_json(content: dict[str, Any]) -> Markup:
@@ -145,16 +142,12 @@ def embed_json(content: dict[str, Any]) -> Markup:
     return Markup(to_json(content).replace("<", "\\u003c"))
 
 
-def build_cases(
-    runs: Sequence[AlignedRun], own: bool = False, each: int = 4, seed: int = 0
-) -> dict[str, Any]:
+def build_cases(runs: Sequence[AlignedRun], each: int = 4, seed: int = 0) -> dict[str, Any]:
     """Builds the cases of one or several runs on the same collection.
 
     Args:
         runs: the systems; cases are chosen from the pairs that all of them have, or from those of
             the first if they have none in common.
-        own: the page belongs to the first run: its ranking decides which pairs are the best and
-            the worst, and it is always shown.
         each: the most cases of a group.
         seed: the random seed of the random cases.
 
@@ -166,26 +159,24 @@ def build_cases(
     shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
     # Prefer queries whose best documents every run has kept.
     kept = {pair for pair in shared if all(not run.best or pair[0] in run.best for run in runs)}
-    judges = runs[:1] if own else runs
-    candidates = [_candidate(runs, judges, pair) for pair in sorted(kept or shared)]
+    candidates = [_candidate(runs, pair) for pair in sorted(kept or shared)]
     cases = [
-        {"group": group, "query": pair[0], "document": pair[1]} | _describe_case(runs, pair, own)
+        {"group": group, "query": pair[0], "document": pair[1]} | _describe_case(runs, pair)
         for pair, group in choose_cases(candidates, each, seed).items()
     ]
     return {"systems": [run.label for run in runs], "cases": cases}
 
 
-def _candidate(runs: Sequence[AlignedRun], judges: Sequence[AlignedRun], pair: Pair) -> Candidate:
+def _candidate(runs: Sequence[AlignedRun], pair: Pair) -> Candidate:
     holding = [run for run in runs if pair in run.numbers and run.ranking]
-    places = [run.reciprocal_rank(pair) for run in holding]
-    judging = [run for run in judges if run in holding]
-    success = fmean(run.reciprocal_rank(pair) for run in judging) if judging else None
-    score = judging[0].score(pair) if judging else None
-    difference = max(places) - min(places) if places else 0.0
-    return Candidate(pair, success, float("-inf") if score is None else score, difference)
+    if not holding:
+        return Candidate(pair, None)
+    places, score = [run.reciprocal_rank(pair) for run in holding], holding[0].score(pair)
+    difference = max(places) - min(places)
+    return Candidate(pair, fmean(places), -inf if score is None else score, difference)
 
 
-def _describe_case(runs: Sequence[AlignedRun], pair: Pair, own: bool) -> dict[str, Any]:
+def _describe_case(runs: Sequence[AlignedRun], pair: Pair) -> dict[str, Any]:
     query, document = pair
     holding = {number: run for number, run in enumerate(runs) if pair in run.numbers}
     best = {
@@ -201,7 +192,7 @@ def _describe_case(runs: Sequence[AlignedRun], pair: Pair, own: bool) -> dict[st
         "text": (texts or [_join(words["tokens"], words["special"])])[0] or query,
         "title": (titles or [""])[0],
         "views": views,
-        "shown": _most_different(holding, pair, own),
+        "shown": _most_different(holding, pair),
         "best": best,
     }
 
@@ -218,19 +209,15 @@ def _join(tokens: Sequence[str], special: Sequence[bool]) -> str:
     return "".join(words).replace("▁", " ").replace("Ġ", " ").strip()
 
 
-def _most_different(holding: dict[int, AlignedRun], pair: Pair, own: bool) -> list[int]:
-    """Returns the systems with the most different reciprocal ranks; ties prefer two paradigms.
-
-    With `own`, one of the two is the first system.
-    """
-    first, *others = holding
-    pairs = [(first, other) for other in others] if own else list(combinations(holding, 2))
+def _most_different(holding: dict[int, AlignedRun], pair: Pair) -> list[int]:
+    """Returns the systems with the most different reciprocal ranks; ties prefer two paradigms."""
+    pairs = list(combinations(holding, 2))
 
     def difference(two: tuple[int, ...]) -> tuple[float, bool]:
         a, b = (holding[number] for number in two)
         return abs(a.reciprocal_rank(pair) - b.reciprocal_rank(pair)), a.paradigm != b.paradigm
 
-    return list(max(pairs, key=difference)) if pairs else [first]
+    return list(max(pairs, key=difference)) if pairs else [*holding]
 
 
 def _view(run: AlignedRun, pair: Pair) -> dict[str, Any]:

@@ -1,27 +1,21 @@
 """The requests of the explorer's page to loaded runs.
 
-Arguments and results are JSON values, except the file that `figure` returns. The signatures are the
-contract with the page: `analysis.explore` checks arguments against them.
+Arguments and results are JSON values. The signatures are the contract with the page:
+`analysis.explore` checks arguments against them.
 """
 
-import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from threading import Lock
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any
 
 from pandas import DataFrame
 
-from analysis.figures import DOTS
 from analysis.patching import Exchange, PatchedPair, patch_texts, patchable
 from analysis.runs.run_folder import Run, ranking_file
 from analysis.tables.comparison import compare_runs
 from analysis.tables.glossary import glossary
-from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment
-from analysis.viewer.heatmap import alignment_heatmap
 from analysis.viewer.pair import describe_pair
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
@@ -37,19 +31,10 @@ from models.retriever import Retriever
 LISTED = 100  # the most queries in a list
 Length = Annotated[int, Rule("≥ 1 and ≤ 1,000", lambda k: 1 <= k <= 1_000)]
 TokenId = Annotated[int, Rule("≥ 0 and < 2**31", lambda token: 0 <= token < 2**31)]
-MatrixName = Literal["similarity", "alignment", "product", "query_to_document", "document_to_query"]
-_drawing = Lock()  # all threads share matplotlib's fonts
 
 
 class NotThere(ValueError):
     """No system or document has the given number or id."""
-
-
-class Picture(NamedTuple):
-    """A file that the page can save; its name has letters, digits, "-" and one dot."""
-
-    name: str
-    content: bytes
 
 
 @dataclass(frozen=True)
@@ -295,39 +280,6 @@ class Session:
                     told[side]["salience"] = text.salience.tolist()
         shares = retriever.shares(query, given)
         return told | {"score_name": model.score_is, "shares": _describe_shares(shares)}
-
-    def figure(
-        self,
-        system: int,
-        query: str,
-        document: dict,
-        matrix: MatrixName = "alignment",
-        layer: int = -1,
-        head: int | None = None,
-        format: Literal["png", "pdf"] = "png",
-    ) -> Picture:
-        """Draws a matrix of `align` to a file; without a head, all heads together."""
-        chosen, given = self._system(system), self._document(document)
-        layers = self._layers(chosen, query, given)
-        if not -1 <= layer < len(layers):
-            raise ValueError(f"layer={layer}: must be ≥ -1, the last, and < {len(layers)}")
-        pair, content = layers[layer], BytesIO()
-        if matrix in DIRECTIONS:
-            values = directed_alignment(pair, chosen.retriever.system.paradigm, matrix)[0]
-        else:
-            values = pair.matrix(matrix, head)
-        with _drawing:
-            figure = alignment_heatmap(
-                values,
-                pair.document_ids[0][:, None] == pair.query_ids[0],
-                pair.document_tokens,
-                pair.query_tokens,
-                pair.title,
-                matrix.replace("_", " "),
-            )
-            figure.savefig(content, format=format, dpi=DOTS)
-        name = re.sub("[^A-Za-z0-9]+", "-", f"{chosen.label} {matrix}").strip("-").lower()
-        return Picture(f"{name}.{format}", content.getvalue())
 
     def _layers(self, system: LoadedSystem, query: str, document: Any) -> list[AlignedPair]:
         """Returns the alignment of a pair in every layer."""

@@ -1,6 +1,5 @@
 """What a run keeps of its searches for the pages."""
 
-import json
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -11,12 +10,13 @@ import torch
 from analysis.analysis import Subject, Texts
 from analysis.best_documents import (
     BEST,
+    FILE,
     SHARES,
     choose_parts,
     number_shares,
-    read_best_documents,
 )
 from analysis.run import ask, write_findings
+from analysis.runs.run_folder import read_kept
 from analysis.tokens import TokenKinds
 from gr_mvdr.tokenizers import token_strings
 from models.base import Share
@@ -30,7 +30,7 @@ def kept(model, data, run, queries=100):
     store = SimpleNamespace(pairs=pairs)
     question = {"_target_": "analysis.best_documents.BestDocuments", "queries": queries}
     assert write_findings(ask(Subject(model, data, run, store, texts), {"x": question}), run) == {}
-    return read_best_documents(run)
+    return read_kept(run, FILE)
 
 
 def test_the_best_documents_are_those_of_the_search_and_say_why(tmp_path, tiny_data):
@@ -65,19 +65,3 @@ def test_the_largest_shares_are_kept_and_those_that_separate_documents():
     largest = {((n,), 1) for n in range(SHARES, 2 * SHARES)}
     assert largest <= parts and len(parts) <= 2 * SHARES
     assert first["word", 2] == 2.0 and choose_parts([{}]) == set()
-
-
-def test_an_earlier_or_broken_file_is_read_or_refused(tmp_path):
-    assert read_best_documents(tmp_path) == {}
-    path = tmp_path / "best_documents.json"
-    row = dict(id="d", title="", snippet="", rank=1, score=1.0, grade=2)
-    row |= {"shares": [["a", 1]], "others": [3, 0.5]}  # which no longer are kept
-    path.write_text(json.dumps({"q": {"text": "x", "documents": [row]}}))
-    (read,) = read_best_documents(tmp_path)["q"]["documents"]
-    assert (
-        read["gold"] and not read["comparable"] and read["shares"] == [{"text": "a", "value": 1.0}]
-    )
-    for change in ({"score": "high"}, {"rank": None}, {"shares": [1]}, {"grade": "x"}):
-        path.write_text(json.dumps({"q": {"text": "x", "documents": [row | change]}}))
-        with pytest.raises(ValueError, match="best_documents.json: must hold the best documents"):
-            read_best_documents(tmp_path)

@@ -151,9 +151,10 @@ def keep_documents(run, text):
     """What `BestDocuments` keeps: of every query its own document, and one that is not relevant."""
     record = {}
     for number in range(PAIRS):
-        row = dict(title=text, snippet=text, shares=[[text, 2.5], ["", -1.0]], others=[4, 0.25])
-        first = dict(id="x1", rank=1, score=9.0, grade=0)
-        rows = [first, dict(id=f"d{number}", rank=2, score=-2.0, grade=1)]
+        shares = [{"text": text, "value": 2.5}, {"text": "", "value": -1.0}]
+        row = dict(title=text, snippet=text, shares=shares)
+        first = dict(id="x1", rank=1, score=9.0, gold=False)
+        rows = [first, dict(id=f"d{number}", rank=2, score=-2.0, gold=True)]
         documents = [one | row for one in rows]
         record[f"q{number}"] = {"text": text, "documents": documents}
     (run / "best_documents.json").write_text(json.dumps(record))
@@ -166,7 +167,7 @@ def test_whatever_texts_say_is_shown_as_text(tmp_path, make_explanation, show):
     write_run(run, HOSTILE, pairs, [1, 2, 0, 3, 5, 10], metric, token)
     keep_documents(run, HOSTILE)
     other = write_run(tmp_path / "b", "b", pairs, [1] * PAIRS, token="▁" + HOSTILE)
-    write_report(run, peers=[other])
+    write_report(run)
     compare([run, other], tmp_path / "out")
     page = show(tmp_path / "out/comparison.html", ready=CASES, place="#cases-1")
     page.locator("#runs-1 > summary").click()

@@ -1,7 +1,6 @@
 import base64
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +9,6 @@ from analysis.alignment_store import StoreDescription
 from analysis.figures import Gallery, GalleryEntry
 from analysis.tables.report import write_report
 from analysis.viewer.heatmap import alignment_heatmap
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import UnfinishedRun
 from tests.runs import write_store
 
@@ -77,31 +75,6 @@ def test_a_damaged_store_costs_the_cases_alone(run, make_explanation):
     shard.write_bytes(shard.read_bytes()[:-1])
     page = write_report(run).read_text()
     assert "its alignments cannot be shown" in page and "is truncated" in page
-
-
-def test_a_peer_was_measured_on_the_same_data(run, tmp_path):
-    peer = tmp_path / "peer"
-    shutil.copytree(run, peer)
-    write_report(run, peers=[peer])
-    record = json.loads((run / "provenance.json").read_text())
-    (peer / "provenance.json").write_text(json.dumps(record | {"splits": ["test"]}))
-    with pytest.raises(ValueError, match=r"peers=.*peer: measured on .*\(test\), data .* must be"):
-        write_report(run, peers=[peer])
-
-
-def test_no_peer_stands_for_a_run_without_alignments(run, tmp_path, make_explanation):
-    """The two peers that differ most are shown first, as in a comparison."""
-    description = StoreDescription("t5_colbert", "multi_vector", "fruit")
-    pairs, peers = make_explanation(2, paradigm="multi_vector"), []
-    for name, rank in (("a", 2), ("b", 1), ("c", 10)):
-        peers.append(shutil.copytree(run, tmp_path / name))
-        write_store(peers[-1] / "alignments", description, pairs)
-        places = {f"x{n}": -float(n) for n in range(1, 11)}
-        found = {f"q{n}": places | {f"d{n}": 0.5 - rank} for n in range(2)}
-        Ranking(found).write(peers[-1] / "retrieve.trec", name)
-    page = write_report(run, peers=peers).read_text()
-    told = re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
-    assert [case["shown"] for case in json.loads(told[1])["cases"]] == [[1, 2]] * 2
 
 
 def test_an_unfinished_or_broken_run_is_named(run):

@@ -6,11 +6,9 @@ import torch
 from analysis.exact_match import DIRECTIONS
 from analysis.shape import (
     Shape,
-    agreement,
     links_returned,
     measure_shape,
 )
-from analysis.tables.significance import measure_agreement
 from analysis.viewer.directed_alignment import directed_alignment, directed_heads
 
 D2Q, Q2D = "document_to_query", "query_to_document"
@@ -49,17 +47,6 @@ def test_links_returned_by_hand():
     silent = rows.clone()
     silent[0] = 0  # the choice of query token 0, but itself aligned to nothing
     assert not links_returned(columns, silent, *masks_of(rows))[0]
-
-
-def test_agreement_by_hand():
-    first = torch.tensor([[0.6, 0.4], [1.0, 0.0], [0.0, 0.0]])
-    second = torch.tensor([[0.1, 0.9], [0.7, 0.3], [0.0, 0.0]])
-    equal, overlap = agreement(first, second, *masks_of(first), D2Q)
-    assert equal.tolist() == [False, True, False]  # aligned to nothing is no agreement
-    assert overlap.tolist() == pytest.approx([0.5, 0.7, 0.0])
-    equal, overlap = agreement(first, first, *masks_of(first), D2Q)
-    assert equal.tolist() == [True, True, False]
-    assert overlap.tolist() == pytest.approx([1, 1, 0])
 
 
 @pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])
@@ -108,37 +95,3 @@ def test_every_head_of_every_layer_has_its_row(make_explanation, store_of, measu
         assert row["entropy"] == pytest.approx(expected, rel=1e-5)
         assert row["entropy_low"] < row["entropy"] < row["entropy_high"]
         assert row["tokens"] == int(counted.sum()) and 0 < row["relative_entropy"] < 1
-
-
-def test_a_system_agrees_with_itself(make_explanation, store_of):
-    store = store_of(make_explanation(6), "generative")
-    found = measure_agreement(store, store)
-    assert found["pairs"] == 6
-    for direction in DIRECTIONS:
-        assert found[f"{direction}/equal_partner"] == 1
-        assert found[f"{direction}/overlap"] == pytest.approx(1, abs=1e-5)
-    assert measure_agreement(store, store, limit=2)["pairs"] == 2
-
-
-def test_systems_are_compared_where_their_tokens_are_equal(make_explanation, store_of):
-    first = store_of(make_explanation(6), "generative")
-    other = make_explanation(6, paradigm="multi_vector")  # the same seed: the same texts
-    other.layers[0].document_ids[1, 0] += 1  # one pair has another token
-    second = store_of(other, "multi_vector", name="other")
-    second.pairs[0] = ("q9", "d9")  # and one is in one store only
-    found = measure_agreement(first, second)
-    assert found["pairs"] == 4 and 0 < found[f"{D2Q}/overlap"] < 1
-    second.pairs[:] = [("q9", "d9")] * 6
-    assert measure_agreement(first, second) == {"pairs": 0}
-
-
-def test_pairs_are_found_by_name_in_whatever_order(make_explanation, store_of):
-    first = store_of(make_explanation(6), "generative")
-    order, explanation = [3, 1, 5, 0, 2, 4], make_explanation(6)
-    for part in (*explanation.layers, explanation.decoder):
-        for name, value in vars(part).items():
-            if name not in ("names", "projection_norms"):
-                setattr(part, name, value[order])
-    second = store_of(explanation, "generative", name="other")
-    second.pairs[:] = [first.pairs[number] for number in order]
-    assert measure_agreement(first, second) == pytest.approx(measure_agreement(first, first))

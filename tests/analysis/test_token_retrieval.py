@@ -1,4 +1,3 @@
-import json
 import math
 from types import SimpleNamespace
 
@@ -7,7 +6,8 @@ import torch
 from datasets import Dataset
 
 from analysis.run import write_findings
-from analysis.token_retrieval import TokenRetrieval, read_token_contexts
+from analysis.runs.run_folder import read_kept
+from analysis.token_retrieval import FILE, TokenRetrieval
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -114,7 +114,7 @@ def test_retrieved_tokens_are_kept_with_their_contexts(tmp_path):
     """q1's 12 at 1.1 finds a11 at 1.0 first and b12 at 2.0 second; a alone is relevant."""
     found = asked(TokenRetrieval, Model(tmp_path), data(), 10, neighbours=3)
     write_findings([found], tmp_path)
-    kept = read_token_contexts(tmp_path)["q1"]
+    kept = read_kept(tmp_path, FILE)["q1"]
     text = {"before": "w10", "after": ""}
     first = {"rank": 1, "similarity": pytest.approx(math.cos(0.1)), "document": "a"}
     first |= {"relevant": True, "token": "w11"} | text
@@ -124,12 +124,3 @@ def test_retrieved_tokens_are_kept_with_their_contexts(tmp_path):
     twelve, eleven = kept["tokens"]
     assert kept["text"] == "w12 w11" and eleven["retrieved"][0]["token"] == "w11"
     assert twelve == {"token": "w12", "retrieved": [first, second]} | shares
-
-
-def test_contexts_that_cannot_be_read_are_said(tmp_path):
-    one = dict(rank=1, similarity=0.5, document="d", relevant=True, before="", token="t", after="")
-    token = {"token": "t", "gold": 0.5, "lexical": 0.5, "retrieved": [one | {"similarity": None}]}
-    record = {"q": {"text": "x", "tokens": [token]}}
-    (tmp_path / "token_contexts.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"token_contexts\.json: must hold what the tokens"):
-        read_token_contexts(tmp_path)

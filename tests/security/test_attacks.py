@@ -22,17 +22,15 @@ import yaml
 from safetensors.torch import save_file
 
 from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.best_documents import read_best_documents
 from analysis.compare import compare
 from analysis.figures import read_gallery
 from analysis.fuse import read_parts
 from analysis.learning_curves import Curve
 from analysis.run import analyse_again
 from analysis.runs.judged_queries import read_table
-from analysis.runs.run_folder import read_run
+from analysis.runs.run_folder import read_kept, read_run
 from analysis.tables.report import embed_picture
 from analysis.tables.rows import read_rows
-from analysis.token_retrieval import read_token_contexts
 from analysis.viewer.cases import embed_json
 from conf.command import report_errors
 from gr_mvdr.evaluation.ranking import Ranking
@@ -441,8 +439,8 @@ READERS = {
     "queries.parquet": read_table,
     "retrieve.trec": lambda run: read_parts([run, run]),
     "retrieve.qrels": lambda run: read_parts([run, run]),
-    "best_documents.json": read_best_documents,
-    "token_contexts.json": read_token_contexts,
+    "best_documents.json": lambda run: read_kept(run, "best_documents"),
+    "token_contexts.json": lambda run: read_kept(run, "token_contexts"),
     "training/metrics.csv": lambda run: Curve(SimpleNamespace(run=run)).finish(),
     "study.csv": lambda run: read_rows(run / "study.csv", run),
     "figures/figures.json": lambda run: read_gallery(run / "figures"),

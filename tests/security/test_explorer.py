@@ -123,8 +123,6 @@ def test_what_is_no_request_is_refused_by_one_line(browser, content):
         ("align", PAIR | {"system": 9}, "system=9: must be ≥ 0"),
         ("align", PAIR | {"document": {"text": " "}}, "document.text='': must have a word"),
         ("continuations", {"system": 0, "query": "a"}, "system=0: must be generative, BM25 is"),
-        ("patch", PAIR | {"system": 1, "perturbed": "a"}, "perturbed: must be read as other"),
-        ("figure", PAIR | {"format": "svg"}, "figure.format=svg: must be png or pdf"),
     ],
 )
 def test_wrong_types_and_values_are_one_line_each(browser, verb, asked, line):

@@ -4,26 +4,12 @@ import { make } from "./viewer.js";
 
 /** The server's answer to one question; its one line of an error is thrown. */
 export async function ask(verb, body = {}, signal) {
-  const reply = await send(verb, body, signal);
-  return reply.json();
-}
-
-/** A file that the server makes, saved under its name. */
-export async function download(verb, body) {
-  const reply = await send(verb, body);
-  const [, name] = /filename="([^"]+)"/.exec(reply.headers.get("content-disposition"));
-  const link = make("a", { href: URL.createObjectURL(await reply.blob()), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-async function send(verb, body, signal) {
   const settings = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
   const reply = await fetch(`api/${verb}`, settings).catch((error) => {
     if (error.name === "AbortError") throw error;
     throw new Error("the explorer's server does not reply: is `python -m analysis.explore` still running?");
   });
-  if (reply.ok) return reply;
+  if (reply.ok) return reply.json();
   const told = await reply.json().catch(() => null);
   throw new Error(told?.error ?? `the server failed with status ${reply.status}`);
 }

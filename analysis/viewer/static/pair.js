@@ -1,6 +1,6 @@
 /** One query and one document in one system: how they are aligned, the shares of the score, why this rank. */
 
-import { Panel, ask, download } from "./api.js";
+import { Panel, ask } from "./api.js";
 import { Continuations, Nearest } from "./collection.js";
 import { PatchView } from "./patching.js";
 import { change, delayed, open, read, systemOf } from "./state.js";
@@ -31,10 +31,8 @@ export class PairView {
     this.nearest = new Nearest();
     this.shares = make("div", { class: "shares" });
     this.aligned = new Panel({ "aria-label": "Alignment" });
-    this.saved = make("span", { class: "small", role: "status" });
-    this.drawn = make("div", {}, make("div", { class: "pair-columns" }, make("div", {}, this.alignment.element, this.nearest.element,
-      make("div", { class: "save" }, ["png", "pdf"].map((format) => button(`Save ${format.toUpperCase()}`, () => this.save(format))), this.saved)),
-    this.shares));
+    this.drawn = make("div", {}, make("div", { class: "pair-columns" }, make("div", {}, this.alignment.element, this.nearest.element),
+      this.shares));
     this.why = new WhyView();
     this.continuations = new Continuations((prefix) => open({ ...read(), prefix: prefix.join(",") }));
     this.patching = new PatchView((other) => {
@@ -123,13 +121,6 @@ export class PairView {
   pick(index) {
     const state = read(), system = systemOf(this.systems, state);
     if (system.paradigm === "multi-vector") this.nearest.show(system, state.q, index, this.alignment.pair.query.tokens[index]);
-  }
-
-  async save(format) {
-    const { shown: matrix, layer, head } = this.alignment.choices;
-    const asked = { ...this.question(read()), matrix, layer: Number(layer), head: head === "" ? null : Number(head), format };
-    this.saved.textContent = "Drawing …";
-    this.saved.textContent = await download("figure", asked).then(() => "Saved.", (error) => error.message);
   }
 
   explain(state) {

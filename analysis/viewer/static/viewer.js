@@ -187,7 +187,7 @@ function differenceTable(first, second, what) {
 
 /** A retrieved document with the largest shares of its score, and what separates it from another. */
 function hitCard(hit, other, title, scoreWord) {
-  const gains = other && hit.comparable !== false ? differences(hit.shares, other.shares).filter((one) => Math.abs(one.difference) > 5e-4).slice(0, 3) : [];
+  const gains = other ? differences(hit.shares, other.shares).filter((one) => Math.abs(one.difference) > 5e-4).slice(0, 3) : [];
   return make("li", { class: hit.gold ? "hit gold" : "hit" },
     make("div", {}, make("span", { class: "hit-rank" }, `${hit.rank}`), title),
     make("p", { class: "small quiet" }, `${hit.id}, `, scoreWord, ` ${shown(hit.score)}`,

@@ -98,7 +98,7 @@ def chromium():
 @contextmanager
 def opened(chromium, start, errors_expected=False, width=1300):
     """A page that must end without console errors, dialogs or requests to another address."""
-    context = chromium.new_context(viewport={"width": width, "height": 900}, accept_downloads=True)
+    context = chromium.new_context(viewport={"width": width, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.set_default_timeout(30_000)
@@ -436,15 +436,6 @@ def test_a_link_reopens_the_view_and_back_leads_back(page, chromium):
     with opened(chromium, link) as other:
         expect(visible(other, "h2")).to_have_text(heading)
         expect(field(other, "Query")).to_have_value(query)
-
-
-def test_the_view_is_saved_as_a_picture(page):
-    open_known(page, "what is an apple?")
-    open_hit(page, "T5-ColBERT")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save PDF").click()
-    assert download.value.path().read_bytes().startswith(b"%PDF")
-    assert download.value.suggested_filename == "t5-colbert-alignment.pdf"
 
 
 def test_errors_are_a_line_of_text(chromium, address):
