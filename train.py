@@ -32,7 +32,7 @@ from analysis.evaluation import (
 from analysis.run import analyse_run
 from analysis.runs.provenance import print_losses, record_provenance
 from analysis.runs.publish import describe_run, publish_run
-from analysis.runs.run_folder import Run, find_other_seed, open_run, read_run, start_run
+from analysis.runs.run_folder import Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from analysis.tables.report import summarise_run, write_report
 from conf.checks import check_hub
@@ -108,10 +108,6 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
     trainer = instantiate(config.trainer, logger=False)  # checks its keys before anything is read
-    untrained = not get_class(config.model._target_).trainable
-    if untrained and is_in_sweep() and (same := find_other_seed(config)):
-        print(f"{config.system} is not trained, no seed changes it: {same} stands for {config.run}")
-        return read_run(same)
     with open_run(config) as (folder, missing):
         is_first = rank() == 0
         if missing in ([], ["report.html"]):

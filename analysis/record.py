@@ -20,7 +20,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.runs.judged_queries import QUERIES
-from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, check_links, named_folders
+from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
 from analysis.tables.metric_names import full_label, label
 from analysis.tables.rows import format_markdown, pivot, tabulate
@@ -76,7 +76,6 @@ def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
         files = [run.path / name for name in RECORD if (run.path / name).exists()]
         fresh = [f for f in files if not _equal(check_file(f, run.path), record / f.name)]
         record.mkdir(parents=True, exist_ok=True)
-        check_links(record, RECORD)
         for file in fresh:
             with new_file(record / file.name) as partial:
                 partial.write_bytes(file.read_bytes())

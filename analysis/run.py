@@ -28,7 +28,7 @@ from analysis.evaluation import release_memory
 from analysis.figures import Gallery
 from analysis.gold import find_gold_tokens
 from analysis.runs.publish import describe_run, find_group, publish_run
-from analysis.runs.run_folder import check_links, claim_folder, read_run, require_run
+from analysis.runs.run_folder import claim_folder, read_run, require_run
 from analysis.tables.report import write_report
 from analysis.tables.rows import write_rows
 from analysis.tokens import (
@@ -214,11 +214,9 @@ def analyse_again(
     Raises:
         FileNotFoundError: there is no such folder, or it has no checkpoint.
         UnfinishedRun: a part of the run is missing.
-        ValueError: this version cannot read the run, a setting is invalid, or the folder contains a
-            link (`check_links`).
+        ValueError: this version cannot read the run, or a setting is invalid.
     """
     read = read_run(Path(run))
-    check_links(read.path)
     model, data = restore_run(read.path, trust=trust)
     with claim_folder(read.path):
         remove_abandoned(read.path)

@@ -13,8 +13,6 @@ from pandas.testing import assert_frame_equal
 
 import train as train_module
 from analysis.learning_curves import read_curve
-from analysis.runs.run_folder import find_runs
-from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.multi_vector import MultiVector
@@ -200,21 +198,6 @@ def test_a_signal_outside_training_ends_a_sweep_with_one_line(stage, kind, tmp_p
     assert command(*keys, *NO_ANALYSIS, "resume=true") == 0
 
 
-def test_a_sweep_over_seeds_runs_bm25_once(tmp_path, capsys):
-    metrics = []
-    for seed in (1, 2):  # the reason: no seed changes what is measured
-        run = train(small(tmp_path, "model=bm25", f"seed={seed}", *NO_ANALYSIS, name=f"own{seed}"))
-        metrics.append({k: v for k, v in run.metrics.items() if not k.startswith("cost/")})
-    assert metrics[0] == metrics[1]
-    keys = ["train.py", "model=bm25", "hydra.mode=MULTIRUN", "seed=3,1", f"output={tmp_path}/sweep"]
-    capsys.readouterr()
-    assert command(*keys, *SMALL, *NO_ANALYSIS) == 0
-    (run,) = find_runs(tmp_path / "sweep")
-    assert f"no seed changes it: {run} stands for" in capsys.readouterr().out
-    (row,) = read_rows(tmp_path / "sweep/comparison.csv")
-    assert row["seeds"] == 3 and "retrieve/mrr@10/std" not in row
-
-
 @pytest.mark.parametrize("key", ["trainer.callbacks=[]", "+trainer.fast_dev_run=true"])
 def test_a_trained_run_opens_again_whatever_the_callbacks_keep(key, tmp_path, capsys):
     keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY, key]
@@ -224,11 +207,11 @@ def test_a_trained_run_opens_again_whatever_the_callbacks_keep(key, tmp_path, ca
     query = next(iter(opened.data.test_queries("test")))
     found = {hit.id: hit.score for hit in opened.search(query["text"])}
     assert found == {name: pytest.approx(ranking.scores(query["id"])[name]) for name in found}
-    (run.path / "retrieve.trec").unlink()
+    (run.path / "metrics.json").unlink()
     capsys.readouterr()
     train(small(tmp_path, *keys, "resume=true"))
     assert "resume: training is finished" in capsys.readouterr().out
-    (run.path / "retrieve.trec").unlink()
+    (run.path / "metrics.json").unlink()
     build_word_tokenizer(["other words"]).save_pretrained(run.path / "tokenizer")
     with pytest.raises(ValueError, match="run=.*: cannot resume, its tokeniser is not the one"):
         train(small(tmp_path, *keys, "resume=true"))

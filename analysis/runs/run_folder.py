@@ -19,7 +19,10 @@ from omegaconf import DictConfig, OmegaConf
 from gr_mvdr.files import (
     CHECKPOINT,
     CIRCUMSTANCES,
+    CONFIG,
+    METRICS,
     PARTS,
+    PROVENANCE,
     check_file,
     check_finished,
     check_finite,
@@ -34,15 +37,11 @@ from gr_mvdr.files import (
     write_text,
 )
 
-FIGURES = "figures/figures.json"
+REPORT = "report.html"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
 STUDY_QUERIES = "study_queries.csv"  # beside it: the metrics of each query
 RATES = "exact_match.csv"  # of the analysis of exact matches
 LOCK = ".lock"
-# Parts of a run that may be links to another disk: once it is finished they are only read.
-READ_ONLY = ("checkpoints", "index", "identifiers", "tokenizer")
-# wandb writes to a new folder in it each time; the links in older folders are wandb's own.
-LOGS = "wandb"
 # A run with metrics of these analyses has kept its alignments.
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.
@@ -146,22 +145,14 @@ class Run:
         flat = flatten(self.config)
         if callbacks := flat.get("trainer.callbacks"):
             flat["trainer.callbacks"] = [one for one in callbacks if not _only_watches(one)]
-        seed, folder = (self.config.get(key) for key in ("seed", "run"))
-        texts = _without_seed(flat, folder, UNMEASURED)
-        return {key: text.replace(f"seed{seed}", "seed") for key, text in texts.items()}
-
-
-def _without_seed(
-    flat: Mapping[str, Any], folder: Any, left_out: Sequence[str] = ()
-) -> dict[str, str]:
-    """Removes the seed, the folder, circumstances and `left_out` keys from a flat configuration."""
-    seed, left_out = flat.get("seed"), (*CIRCUMSTANCES, *SWEPT, "seed", *left_out)
-    texts = {}
-    for key, value in flat.items():
-        is_seed = key.split(".")[-1] == "seed" and value == seed
-        if not (is_seed or key in left_out or key.split(".")[0] in left_out):
-            texts[key] = str(value).replace(str(folder), "") if folder else str(value)
-    return texts
+        seed, folder = self.config.get("seed"), self.config.get("run")
+        left_out, texts = (*CIRCUMSTANCES, *SWEPT, *UNMEASURED, "seed"), {}
+        for key, value in flat.items():
+            is_seed = key.split(".")[-1] == "seed" and value == seed
+            if not (is_seed or key in left_out or key.split(".")[0] in left_out):
+                text = str(value).replace(str(folder), "") if folder else str(value)
+                texts[key] = text.replace(f"seed{seed}", "seed")
+        return texts
 
 
 def _only_watches(callback: Any) -> bool:
@@ -203,33 +194,6 @@ def claim_folder(folder: Path) -> Iterator[None]:
             folder.rmdir()  # if it is empty
 
 
-def check_links(folder: Path, names: Sequence[str] = ("*",)) -> None:
-    """Raises if writing to a folder could change a file outside of it.
-
-    A symbolic link may lead out of the folder. A file with several hard links may have another
-    name outside of the folder.
-
-    Args:
-        names: patterns of what will be written; `READ_ONLY` parts are never checked.
-
-    Raises:
-        ValueError: there is such a link; the message names it.
-    """
-    for pattern in names:
-        for path in sorted(Path(folder).glob(pattern)):
-            if path.name not in READ_ONLY:
-                _check(path, folder)
-                for below, folders, files in os.walk(path) if path.name != LOGS else ():
-                    for name in (*folders, *files):
-                        _check(Path(below, name), folder)
-
-
-def _check(path: Path, folder: Path) -> None:
-    leads_out = path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
-    if leads_out or (path.is_file() and path.stat().st_nlink > 1):
-        raise ValueError(f"{path}: must be no link, what is written there would go elsewhere")
-
-
 @contextmanager
 def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
     """Calls `find_run` and, if a part is missing, claims the folder until the block ends.
@@ -244,7 +208,6 @@ def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
         with rank_zero_first():
             run, missing = find_run(config)
             if missing and rank() == 0:
-                check_links(run)
                 held.enter_context(claim_folder(run))
                 run, missing = find_run(config)  # again: another command may just have finished
                 remove_abandoned(run)
@@ -252,55 +215,36 @@ def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
 
 
 def find_run(config: DictConfig) -> tuple[Path, list[str]]:
-    """Returns a run's folder and its missing parts; a finished run misses none.
+    """Returns a run's folder and the files that it lacks; a finished run lacks none.
 
-    `metrics.json` is written last: a run that has it is finished. A part that was lost afterwards
-    is made again.
+    `metrics.json` is written last: a run that has it is finished.
 
     Args:
         config: with `run`, the folder, and `resume`.
 
     Raises:
         FileExistsError: the folder holds a run and `resume` is false.
-        ValueError: the folder holds a run of another configuration, or its `config.yaml` is
-            missing or damaged.
+        FileNotFoundError, ValueError: the folder holds a run of another configuration, or its
+            `config.yaml` is missing or damaged.
     """
     run = Path(config.run)
-    path = run / "config.yaml"
-    has_more = any((run / part).exists() for part in (CHECKPOINT, "metrics.json"))
-    if not path.is_file() and not has_more:
-        return run, [path.name]
+    if not any((run / part).exists() for part in (CONFIG, CHECKPOINT)):
+        return run, [CONFIG]
     if not config.resume:
         raise FileExistsError(
             f"run={run}: the folder exists; pass resume=true to continue or keep it, "
             "or another name=…"
         )
-    found = _read_identity(path)
-    if found is None and has_more:
-        raise ValueError(
-            f"{path}: is missing or damaged, so that it cannot be told which run this is: name=… "
-            "makes another one"
-        )
-    if found not in (None, _read_identity(config)):
+    # Through YAML, as the file was written.
+    asked = yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
+    if _identify(read_yaml(run / CONFIG)) != _identify(asked):
         raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml")
-    return run, find_missing_parts(run)
+    return run, [name for name in (PROVENANCE, METRICS, REPORT) if not (run / name).is_file()]
 
 
-def find_other_seed(config: DictConfig) -> Path | None:
-    """Finds a finished run beside the requested one whose configuration differs only in the seed.
-
-    Returns None if there is no such run, or if the requested run's own folder exists. Files named
-    after the seed make another run: a pipeline over `…-seed1` ranks otherwise than over `…-seed2`.
-    """
-    run = Path(config.run)
-    if run.exists() or not run.parent.is_dir():
-        return None
-    wanted = _without_seed(flatten(_read_identity(config)), run)
-    for file in sorted(run.parent.glob("*/metrics.json")):
-        found = _read_identity(file.with_name("config.yaml"))
-        if found is not None and _without_seed(flatten(found), file.parent) == wanted:
-            return file.parent
-    return None
+def _identify(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings that a resumed run must share."""
+    return {k: v for k, v in settings.items() if k not in (*CIRCUMSTANCES, *SWEPT)}
 
 
 def start_run(config: DictConfig, record: dict[str, Any]) -> None:
@@ -312,29 +256,6 @@ def start_run(config: DictConfig, record: dict[str, Any]) -> None:
     run.mkdir(parents=True, exist_ok=True)
     write_json(run / "provenance.json", record)
     write_text(run / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
-
-
-def find_missing_parts(run: Path) -> list[str]:
-    """Lists the parts of a run's folder that are missing or unreadable, judged by its metrics.
-
-    `checkpoints/` is not required: a finished run may lack it.
-    """
-    found = {part: _read_whole(run / part) for part in ("provenance.json", "metrics.json")}
-    missing = [part for part, content in found.items() if content is None]
-    metrics = found["metrics.json"] or {}
-    wanted = {ranking_file(*place) for place in list_rankings(metrics)} | {"report.html"}
-    wanted |= {"index"} if metrics.get("cost/index_bytes") else set()
-    wanted |= {"alignments"} if keeps_alignments(metrics) else set()
-    entries = [e for e in _read_whole(run / FIGURES, list) or [] if isinstance(e, dict)]
-    drawn = [entry["name"] for entry in entries if "name" in entry]
-    wanted |= {f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
-    return missing + sorted(name for name in wanted if not (run / name).exists())
-
-
-def list_rankings(metrics: Iterable[str]) -> list[tuple[str, ...]]:
-    """Returns where a run has rankings, as in the keys of its metrics: ("rerank", FORM, SPLIT)."""
-    places = dict.fromkeys(tuple(key.split("/")[:-1]) for key in metrics if "@" in key)
-    return [place for place in places if place[:1] in (("retrieve",), ("rerank",))]
 
 
 def keeps_alignments(metrics: Iterable[str]) -> bool:
@@ -353,28 +274,6 @@ def ranking_file(*place: str, ending: str = "trec") -> str:
         ending: "qrels" for the file of its judgements, which all forms of reranking share.
     """
     return f"{'-'.join(filter(None, place))}.{ending}"
-
-
-def _read_whole(path: Path, kind: type = dict) -> Any:
-    """Reads a JSON file; returns None if it is missing, truncated or not of the type `kind`."""
-    try:
-        return read_json(path, kind)
-    except (OSError, ValueError):
-        return None
-
-
-def _read_identity(config: Path | DictConfig) -> dict[str, Any] | None:
-    """Returns the settings that a resumed run must share; None if the file cannot be used."""
-    try:
-        if isinstance(config, Path):
-            content = read_yaml(config)
-        else:  # through YAML, as the file was written
-            content = yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
-    except (ValueError, FileNotFoundError):
-        return None
-    if "seed" not in content:
-        return None
-    return {k: v for k, v in content.items() if k not in (*CIRCUMSTANCES, *SWEPT)}
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -71,8 +71,7 @@ class CompareRuns(Callback):
 
         sweep = Path(config.hydra.sweep.dir)
         # Jobs that a launcher ran in other processes are not recorded: then compare the folder's.
-        # A job has no folder if a run of another seed stands for it.
-        runs = [run for run in dict.fromkeys(self.runs) if run.exists()] or [sweep]
+        runs = list(dict.fromkeys(self.runs)) or [sweep]
         logger = config.get("logger") or None
         if logger:  # without the settings of a single run
             logger = OmegaConf.merge(logger, {"name": None, "save_dir": None})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from analysis.runs.run_folder import Run, check_links, find_runs, read_run
+from analysis.runs.run_folder import Run, find_runs, read_run
 from analysis.tables.metric_names import Statistic, find_splits, join_intervals
 from gr_mvdr.files import UnfinishedRun, read_json, write_json
 from gr_mvdr.options import make_printable
@@ -27,7 +27,6 @@ MARK = "†"  # of a system whose seeds were measured at different commits
 # In a comparison's folder. The record lists the compared runs as paths relative to that folder, so
 # that it still holds if the folder is moved together with the runs.
 RECORD = "comparison.json"
-WRITTEN = ("comparison.*", "comparison_*", "paper_table*", "study.*")  # files of its folder
 SHOWN_LETTERS = 60  # the most letters of the systems' names in a folder's name
 SHOWN_RUNS = 3  # the most runs that an error names
 
@@ -343,20 +342,18 @@ def place_comparison(
             runs; without `make_way`, such an `output` is refused.
 
     Raises:
-        ValueError: the folder holds a comparison of other runs, or a link.
+        ValueError: the folder holds a comparison of other runs.
     """
     folder = output or find_common_folder(comparison)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"output={folder}: must be a folder, is a file")
     if not output or (make_way and _find_others(comparison, folder)):
-        check_links(folder, [name_comparison(comparison)])
         folder /= name_comparison(comparison)
     if others := _find_others(comparison, folder):
         raise ValueError(
             f"output={folder}: holds a comparison of other runs ({others}), which stays: name "
             "another folder, or remove that one"
         )
-    check_links(folder, WRITTEN)
     folder.mkdir(parents=True, exist_ok=True)
     runs = [
         {"folder": place, "system": run.system, "seed": run.seed, "label": group.label}

@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from analysis.runs.run_folder import (
     LOCK,
     claim_folder,
-    find_other_seed,
     find_run,
     open_run,
     read_run,
@@ -39,45 +38,23 @@ def finished(folder, **changed):
     """A folder with all that a finished run of retrieval has."""
     config = configuration(folder, **changed)
     start_run(config, {"system": "a", "collection": "b"})
-    for name in ("retrieve.trec", "rerank-xtr-dev.trec", "report.html"):
-        (folder / "run" / name).touch()
-    for name in ("index", "alignments"):
-        (folder / "run" / name).mkdir()
-    metrics = {"retrieve/mrr@10": 1.0, "rerank/xtr/dev/mrr@10": 1.0, "cost/index_bytes": 1}
-    metrics["analysis/exact_match/query_to_document/hard"] = 0.5
-    write_json(folder / "run/metrics.json", metrics)
+    (folder / "run/report.html").touch()
+    write_json(folder / "run/metrics.json", {"retrieve/mrr@10": 1.0})
     return config
 
 
-def test_runs_of_other_seeds_are_the_same_unless_they_read_files_of_their_seed(tmp_path):
-    stages = [[{"run": f"outputs/mva-seed{seed}"}] for seed in (1, 2)]
-    finished(tmp_path, seed=1, data={"seed": 1}, model={"stages": stages[0]})
-    one, two = ({"run": str(tmp_path / "new"), "model": {"stages": of_seed}} for of_seed in stages)
-    wanted = configuration(tmp_path, seed=2, data={"seed": 2})
-    assert find_other_seed(OmegaConf.merge(wanted, one)) == tmp_path / "run"
-    assert find_other_seed(OmegaConf.merge(wanted, two)) is None
-
-
-@pytest.mark.parametrize("lost", ["rerank-xtr-dev.trec", "index"])
-def test_a_part_that_a_finished_run_lost_is_named(lost, tmp_path):
+def test_a_run_without_a_readable_configuration_is_not_continued(tmp_path):
     config = finished(tmp_path)
     assert find_run(config)[1] == []
-    path = tmp_path / "run" / lost
-    path.rmdir() if path.is_dir() else path.unlink()
-    assert find_run(config)[1] == [lost]
-
-
-@pytest.mark.parametrize("content", ["", '{"retrieve/mrr@10": 1.0'])
-def test_what_an_earlier_version_left_half_written_is_made_again(content, tmp_path):
-    config = finished(tmp_path)
-    (tmp_path / "run/metrics.json").write_text(content)
-    assert "metrics.json" in find_run(config)[1]
-    with pytest.raises(ValueError, match=r"metrics.json"):
-        read_run(tmp_path / "run")
-    (tmp_path / "run/config.yaml").write_text(content)
-    with pytest.raises(
-        ValueError, match=r"config.yaml: is missing or damaged, .* which run this is"
-    ):
+    (tmp_path / "run/report.html").unlink()
+    assert find_run(config)[1] == ["report.html"]
+    (tmp_path / "run/config.yaml").write_text("{")
+    with pytest.raises(ValueError, match=r"config.yaml:1: must be valid YAML"):
+        find_run(config)
+    (tmp_path / "run/checkpoints").mkdir()
+    (tmp_path / "run/checkpoints/last.ckpt").touch()
+    (tmp_path / "run/config.yaml").unlink()
+    with pytest.raises(FileNotFoundError, match=r"config.yaml"):
         find_run(config)
 
 
