@@ -1,18 +1,16 @@
-"""Alignments on disk: ragged, compressed shards and a small manifest, written and read as a stream.
+"""Alignments on disk: a compressed table with a row for each pair, written and read as a stream.
 
-A shard holds whole pairs: one flat tensor for each field (`FIELDS`), without padding, and the
-lengths that separate the pairs. Writer and reader hold at most one shard in memory. The manifest
-also stores the string of each token id, so that pages need no tokeniser.
+A row holds one list for each field (`FIELDS`), without padding; a batch of pairs is a row group,
+and writer and reader hold one at a time. The manifest also stores the string of each token id, so
+that pages need no tokeniser.
 
-    alignments/manifest.json                names, the ids of every pair, the shards, token strings
-    alignments/shard-00000.safetensors.zst  safetensors under Zstandard (`zstd -d` unpacks it)
+    alignments/manifest.json     names, the ids of every pair, sizes, token strings
+    alignments/pairs.parquet     a row for each pair
 """
 
-import math
-import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -20,22 +18,12 @@ from typing import Any
 
 import pyarrow
 import torch
-from safetensors.torch import load, save
+from pyarrow.parquet import ParquetFile, ParquetWriter
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analysis.viewer.directed_alignment import own_direction
-from gr_mvdr.files import (
-    VERSION,
-    check_file,
-    checksum,
-    move_into_place,
-    new_file,
-    read_json,
-    reading,
-    verify,
-    write_json,
-)
+from gr_mvdr.files import VERSION, check_file, new_folder, read_json, reading, write_json
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
@@ -52,10 +40,8 @@ FIELDS = LAYERS | {"pairwise": "mn"} | DECODER | TOKENS | {"score": ""}
 
 Fields = dict[str, Tensor]
 
-FORMAT = 3
-CODEC = "zstd"
-MANIFEST = "manifest.json"
-SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
+FORMAT = 4
+MANIFEST, TABLE = "manifest.json", "pairs.parquet"
 
 
 @dataclass(frozen=True)
@@ -98,14 +84,22 @@ class AlignmentStore:
         special: ids of special tokens, such as end, padding and sentinels.
 
     Raises:
-        FileNotFoundError: the manifest or a shard is missing.
-        ValueError: the manifest is broken, the format is unknown, or a shard has the wrong size.
+        FileNotFoundError: the manifest or the table is missing.
+        ValueError: one of them is broken, or the format is unknown.
     """
 
     def __init__(self, directory: Path):
         self.directory = Path(directory)
-        with reading(f"{self.directory / MANIFEST}"):
-            manifest = _read_manifest(self.directory)
+        path, run = self.directory / MANIFEST, self.directory.parent
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: no alignments")
+        with reading(f"{path}"):
+            manifest = read_json(check_file(path, run))
+            if manifest["format"] != FORMAT:
+                raise ValueError(
+                    f"format {manifest['format']}, this version reads {FORMAT}: "
+                    "python -m analysis.run run=… writes the alignments again"
+                )
             names = StoreDescription.__dataclass_fields__
             self.description = StoreDescription(**{name: manifest[name] for name in names})
             self.pairs = [(str(query), str(document)) for query, document in manifest["pairs"]]
@@ -116,10 +110,13 @@ class AlignmentStore:
             self.special = frozenset(manifest["special"])
             self._largest: int = manifest["largest"]
             self._projection_norms = torch.tensor(manifest["projection_norms"])
-            self._shards = manifest["shards"]
-            sizes = [shard["pairs"] for shard in self._shards]
-            self._starts = [0, *accumulate(sizes)]  # index of each shard's first pair
-        self._loaded: tuple[int, list[Fields]] | None = None
+        table = check_file(self.directory / TABLE, run)
+        with reading(f"{table}: is damaged"):
+            self._table = ParquetFile(table, page_checksum_verification=True)
+        about = self._table.metadata
+        sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+        self._starts = [0, *accumulate(sizes)]  # the number of each group's first pair
+        self._loaded: tuple[int, pyarrow.Table] | None = None
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -148,54 +145,21 @@ class AlignmentStore:
         return _padded(pairs, self.path_names, self._projection_norms)
 
     def _pair(self, number: int) -> Fields:
-        shard = bisect_right(self._starts, number) - 1
-        with reading(f"{self.directory}: a shard is damaged"):
-            if self._loaded is None or self._loaded[0] != shard:
-                self._loaded = None  # frees the old shard before the next one is read
-                sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
-                path = self.directory / self._shards[shard]["file"]
-                verify(path, self._shards[shard])
-                with pyarrow.input_stream(str(path), compression=CODEC) as stream:
-                    self._loaded = shard, _split(load(stream.read()), sizes)
-            return self._loaded[1][number - self._starts[shard]]
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} is missing: no alignments, or their writing was interrupted"
-        )
-    manifest = read_json(check_file(path, directory.parent))
-    if manifest.get("format") != FORMAT:
-        raise ValueError(
-            f"{path}: format {manifest.get('format')}, written by gr-mvdr "
-            f"{manifest.get('version', '0.1')}; this version reads {FORMAT}: "
-            "python -m analysis.run run=… writes the alignments again"
-        )
-    for shard in manifest["shards"]:
-        shard["file"] = Path(shard["file"]).name  # drops any folder that the manifest names
-        file = check_file(directory / shard["file"], directory.parent)
-        if file.stat().st_size != shard["bytes"]:
-            raise ValueError(
-                f"{file} is truncated: {file.stat().st_size} bytes, expected {shard['bytes']}"
-            )
-    return manifest
-
-
-def _split(tensors: Fields, sizes: dict[str, int]) -> list[Fields]:
-    """Splits a shard's flat tensors into views, one dict for each pair."""
-    lengths = zip(tensors.pop("document_lengths"), tensors.pop("query_lengths"), strict=True)
-    every = [sizes | {"m": int(m), "n": int(n)} for m, n in lengths]
-    shapes = {name: [[pair[a] for a in FIELDS[name]] for pair in every] for name in tensors}
-    parts = {
-        name: tensors[name].split([math.prod(shape) for shape in found])
-        for name, found in shapes.items()
-    }
-    return [
-        {name: parts[name][number].view(shapes[name][number]) for name in parts}
-        for number in range(len(every))
-    ]
+        group = bisect_right(self._starts, number) - 1
+        if self._loaded is None or self._loaded[0] != group:
+            self._loaded = None  # frees the old group before the next one is read
+            try:
+                self._loaded = group, self._table.read_row_group(group)
+            except OSError as error:
+                raise ValueError(f"{self.directory / TABLE}: is damaged ({error})") from None
+        row = self._loaded[1].slice(number - self._starts[group], 1)
+        values = {
+            name: torch.tensor(row[name].combine_chunks().flatten().to_numpy())
+            for name in row.column_names
+        }
+        sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
+        sizes |= {"m": len(values["document_tokens"]), "n": len(values["query_tokens"])}
+        return {name: flat.view([sizes[a] for a in FIELDS[name]]) for name, flat in values.items()}
 
 
 def _padded(
@@ -239,7 +203,7 @@ def write_alignments(
     directory: Path,
     description: StoreDescription,
     pairs: Sequence[tuple[str, str]],
-    batches: Sequence[Sized],
+    batches: Sequence[Any],
     explain: Callable[[Any], Explanation],
     strings: Callable[[list[int]], Sequence[str]],
     special: Collection[int] = (),
@@ -247,9 +211,7 @@ def write_alignments(
     """Writes the explanation of every pair to a store (the tensors of Eq. 1, gr_as_mvdr §7.2).
 
     If the directory already holds a finished store with the same description and pairs, it is
-    kept; any other store is replaced once the new one is complete. An interrupted call leaves
-    `<directory>.partial` with the finished shards and their manifest; a later call for the same
-    pairs in the same batches resumes after them.
+    kept; any other store is replaced once the new one is complete.
 
     Args:
         directory: where the store goes, such as `outputs/…/alignments`.
@@ -267,57 +229,34 @@ def write_alignments(
         store = AlignmentStore(directory)
         if store.description == description and store.pairs == list(pairs):
             return store
-    partial = directory.with_name(directory.name + ".partial")
-    header = {"format": FORMAT, "version": VERSION, **asdict(description)}
-    header |= {"pairs": list(map(list, pairs)), "batches": list(map(len, batches))}
-    manifest = header | {"largest": 1, "shards": [], "tokens": {}, "special": []}
-    with suppress(FileNotFoundError, ValueError):  # no manifest, or a truncated one
-        known = read_json(check_file(partial / MANIFEST))
-        if {key: known.get(key) for key in header} == header:
-            manifest = known
-    if not manifest["shards"]:
-        shutil.rmtree(partial, ignore_errors=True)
-    held: list[Fields] = []
-    done = first = sum(shard["batches"] for shard in manifest["shards"])
-    for number in track(range(first, len(batches)), f"aligning {description.system}"):
-        explanation = explain(batches[number])
-        decoder = explanation.decoder
+    manifest = {"format": FORMAT, "version": VERSION, **asdict(description), "largest": 1}
+    manifest["pairs"], found = list(map(list, pairs)), set()
+    with new_folder(directory, replace=True) as partial, ExitStack() as opened:
+        writer = None
+        for batch in track(batches, f"aligning {description.system}"):
+            explanation = explain(batch)
+            cut = [_cut(explanation, row, description.precision) for row in range(len(explanation))]
+            flat = {name: [pair[name].flatten().numpy() for pair in cut] for name in cut[0]}
+            table = pyarrow.table(flat)
+            if writer is None:
+                settings = {"compression": "zstd", "write_page_checksum": True}
+                writer = ParquetWriter(partial / TABLE, table.schema, **settings)
+                opened.enter_context(writer)
+            writer.write_table(table)
+            found.update(*(tokens.tolist() for name in TOKENS for tokens in flat[name]))
+            sizes = [pair["similarity"].numel() for pair in cut]
+            manifest["largest"] = max(manifest["largest"], *sizes)
+        decoder, tokens = explanation.decoder, sorted(found)
         manifest |= {
             "layers": len(explanation.layers),
             "heads": explanation.layers[-1].similarity.shape[1],
             "path_names": list(decoder.names) if decoder else [],
             "projection_norms": decoder.projection_norms.tolist() if decoder else [],
+            "tokens": dict(zip(tokens, map(str, strings(tokens)), strict=True)),
+            "special": sorted(found.intersection(special)),
         }
-        held += [_cut(explanation, row, description.precision) for row in range(len(explanation))]
-        sizes = [pair["similarity"].numel() for pair in held]
-        # Shards end between batches, since a resumed call begins with a whole batch.
-        if sum(sizes) >= SHARD_VALUES or number + 1 == len(batches):
-            tokens = torch.cat([pair[name] for pair in held for name in TOKENS]).unique().tolist()
-            names = zip(tokens, strings(tokens), strict=True)
-            manifest["tokens"] |= {str(token): str(name) for token, name in names}
-            manifest["special"] = sorted({*manifest["special"], *set(special).intersection(tokens)})
-            manifest["largest"] = max(manifest["largest"], *sizes)
-            _write_shard(partial, manifest, held, number + 1 - done)
-            held, done = [], number + 1
-    move_into_place(partial, directory)
+        write_json(partial / MANIFEST, manifest)
     return AlignmentStore(directory)
-
-
-def _write_shard(
-    partial: Path, manifest: dict[str, Any], pairs: Sequence[Fields], batches: int
-) -> None:
-    """Writes the next shard, then the manifest that lists it."""
-    tensors = {name: torch.cat([pair[name].flatten() for pair in pairs]) for name in pairs[0]}
-    for side in ("document", "query"):
-        lengths = [len(pair[f"{side}_tokens"]) for pair in pairs]
-        tensors[f"{side}_lengths"] = torch.tensor(lengths).int()
-    partial.mkdir(parents=True, exist_ok=True)
-    path = partial / f"shard-{len(manifest['shards']):05d}.safetensors.zst"
-    with new_file(path) as file, pyarrow.output_stream(str(file), compression=CODEC) as stream:
-        stream.write(save(tensors))
-    shard = {"file": path.name, "batches": batches, "pairs": len(pairs), **checksum(path)}
-    manifest["shards"].append(shard)
-    write_json(partial / MANIFEST, manifest)
 
 
 def _cut(explanation: Explanation, number: int, precision: str) -> Fields:

@@ -1,10 +1,8 @@
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
-from analysis import alignment_store
 from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
 from analysis.run import extract_run
 from tests.analysis.viewer.tiny import make_multi_vector
@@ -31,17 +29,13 @@ def parts_of(explanation):
     return found | ({} if explanation.pairwise is None else {"pairwise": explanation.pairwise})
 
 
-@pytest.mark.parametrize("shard_values", [1, 400, 2**23])
-def test_every_pair_comes_back_without_padding(tmp_path, batches, monkeypatch, shard_values):
-    monkeypatch.setattr(alignment_store, "SHARD_VALUES", shard_values)
+def test_every_pair_comes_back_without_padding(tmp_path, batches):
     store = write(tmp_path / "alignments", batches)
-    shards = len(list((tmp_path / "alignments").glob("*.safetensors.zst")))
-    assert shards == {1: 3, 400: 2, 2**23: 1}[shard_values]
     assert (len(store), store.layers, store.heads) == (10, 2, 3)
     assert store.description == DESCRIPTION and store.pairs[6] == ("q6", "d6")
     assert store.path_names == batches[0].decoder.names
     originals = [(batch, row) for batch in batches for row in range(len(batch))]
-    for number in (9, *range(10)):  # jumping back to an earlier shard too
+    for number in (9, *range(10)):  # jumping back to an earlier batch too
         batch, row = originals[number]
         original, pair = batch.layers[-1], store[number]
         rows, columns = original.document_mask[row], original.query_mask[row]
@@ -104,31 +98,22 @@ def test_damage_is_named(tmp_path, batches):
     with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing"):
         AlignmentStore(directory)
     write(directory, batches)
-    shard, manifest = directory / "shard-00000.safetensors.zst", directory / "manifest.json"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-100])
-    with pytest.raises(ValueError, match=rf"truncated: {len(whole) - 100} bytes, .* {len(whole)}"):
-        AlignmentStore(directory)
-    shard.unlink()
-    with pytest.raises(FileNotFoundError, match=r"shard-00000\.safetensors\.zst: no such file"):
-        AlignmentStore(directory)
-    for place in (20, len(whole) // 2, len(whole) - 3):
-        shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match=r"shard-00000\.safetensors\.zst: is damaged"):
+    table, manifest = directory / "pairs.parquet", directory / "manifest.json"
+    whole = table.read_bytes()
+    for spoiled in (whole[:-100], whole[:900] + bytes([whole[900] ^ 1]) + whole[901:]):
+        table.write_bytes(spoiled)
+        with pytest.raises(ValueError, match=r"pairs\.parquet: is damaged"):
             AlignmentStore(directory).explain(0)
-    shard.write_bytes(whole)
+    table.unlink()
+    with pytest.raises(FileNotFoundError, match=r"pairs\.parquet: no such file"):
+        AlignmentStore(directory)
     text = manifest.read_text()
+    manifest.write_text(text.replace('"format": 4', '"format": 3'))
+    with pytest.raises(ValueError, match=r"manifest\.json: format 3, this version reads 4"):
+        AlignmentStore(directory)
     manifest.write_text(text[: len(text) // 2])
     with pytest.raises(ValueError, match=r"manifest\.json:\d+: not valid JSON"):
         AlignmentStore(directory)
-
-
-def test_a_store_of_an_older_version_names_it(tmp_path, batches):
-    manifest = write(tmp_path / "alignments", batches).directory / "manifest.json"
-    content = json.loads(manifest.read_text()) | {"format": 1, "version": "0.1.0"}
-    manifest.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"format 1, written by gr-mvdr 0\.1\.0; .* reads 3"):
-        AlignmentStore(tmp_path / "alignments")
 
 
 def test_wrong_use_is_named(tmp_path, batches):
@@ -156,19 +141,13 @@ def test_the_store_names_its_tokens(tmp_path, make_explanation):
     assert store.strings == {n: f"t{n}" for n in ids} and store.special == {min(ids)}
 
 
-PAIRS = [(f"q{n}", f"d{n}") for n in range(9)]
+PAIRS = [(f"q{n}", f"d{n}") for n in range(10)]
 
 
-@pytest.mark.parametrize("change", ["nothing", "pairs", "batches", "weights"])
-def test_an_interrupted_call_continues_unless_something_changed(
-    tmp_path, make_explanation, monkeypatch, change
-):
-    """The older store stays until the new one is whole; a finished one is kept."""
-    monkeypatch.setattr(alignment_store, "SHARD_VALUES", 1)
-    batches = [make_explanation(n, seed=n) for n in (3, 2, 4)]
+def test_an_interrupted_call_keeps_the_older_store_and_a_finished_one_is_kept(tmp_path, batches):
     explained = []
 
-    def extract(description=DESCRIPTION, pairs=PAIRS, batches=batches, broken_at=None):
+    def extract(made_from, broken_at=None):
         def explain(batch):
             if len(explained) == broken_at:
                 raise KeyboardInterrupt
@@ -176,28 +155,17 @@ def test_an_interrupted_call_continues_unless_something_changed(
             return batch
 
         explained.clear()
-        names = lambda tokens: map(str, tokens)  # noqa: E731
-        return write_alignments(
-            tmp_path / "alignments", description, pairs, batches, explain, names
-        )
+        description = replace(DESCRIPTION, made_from=made_from)
+        given = tmp_path / "alignments", description, PAIRS, batches, explain
+        return write_alignments(*given, lambda tokens: tokens)
 
-    older = extract(replace(DESCRIPTION, made_from="older weights")).description
+    extract("older weights")
     with pytest.raises(KeyboardInterrupt):
-        extract(broken_at=2)
-    assert AlignmentStore(tmp_path / "alignments").description == older
-    pairs = [("other", "d"), *PAIRS[1:]] if change == "pairs" else PAIRS
-    order = batches[::-1] if change == "batches" else batches
-    made = replace(DESCRIPTION, made_from="other") if change == "weights" else DESCRIPTION
-    store = extract(made, pairs, order)
-    assert len(explained) == (1 if change == "nothing" else 3)
-    assert store.pairs == pairs and store.description == made
-    assert not list(tmp_path.glob("*.partial"))
-    rows = ((batch.layers[-1], row) for batch in order for row in range(len(batch)))
-    for number, (layer, row) in enumerate(rows):
-        assert torch.equal(store[number].relevance[0], layer.relevance[row])
-        assert {*store[number].document_ids[0].tolist()} <= store.strings.keys()
-    extract(made, pairs, order)
-    assert explained == []
+        extract("weights", broken_at=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["alignments"]
+    assert AlignmentStore(tmp_path / "alignments").description.made_from == "older weights"
+    assert extract("weights").description.made_from == "weights" and len(explained) == 3
+    assert extract("weights").pairs == PAIRS and explained == []
 
 
 def test_a_run_is_aligned_in_evaluation_mode_and_again_if_its_weights_change(tmp_path, tiny_data):

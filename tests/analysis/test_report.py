@@ -71,10 +71,10 @@ def test_the_report_holds_everything_in_one_file(run, make_pairs):
 def test_a_damaged_store_costs_the_cases_alone(run, make_explanation):
     description = StoreDescription("t5_colbert", "multi_vector", "fruit")
     write_store(run / "alignments", description, make_explanation(2, paradigm="multi_vector"))
-    (shard,) = (run / "alignments").glob("shard*")
-    shard.write_bytes(shard.read_bytes()[:-1])
+    table = run / "alignments/pairs.parquet"
+    table.write_bytes(table.read_bytes()[:-1])
     page = write_report(run).read_text()
-    assert "its alignments cannot be shown" in page and "is truncated" in page
+    assert "its alignments cannot be shown" in page and "is damaged" in page
 
 
 def test_an_unfinished_or_broken_run_is_named(run):

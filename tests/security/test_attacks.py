@@ -430,7 +430,7 @@ READERS = {
     "figures/figures.json": lambda run: read_gallery(run / "figures"),
     "figures/shape.png": lambda run: embed_picture(run / "figures/shape.png"),
     "alignments/manifest.json": lambda run: AlignmentStore(run / "alignments"),
-    "alignments/shard-00000.safetensors.zst": lambda run: AlignmentStore(run / "alignments"),
+    "alignments/pairs.parquet": lambda run: AlignmentStore(run / "alignments"),
 }
 # Of these a link to another regular file is good: they may lie on another disk, or in a cache.
 LINKED = {
