@@ -4,14 +4,16 @@ Our values are mean ± standard deviation over seeds. The comparison itself and 
 test which differences between our systems are significant.
 """
 
-import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from pandas import DataFrame, concat, isna, read_csv, to_numeric
 
 from analysis.runs.run_folder import STUDY, look_up
 from analysis.tables import metric_names
@@ -29,7 +31,7 @@ from analysis.tables.rows import (
     write_rows,
 )
 from gr_mvdr.evaluation.metrics import name_metric
-from gr_mvdr.files import read_text, write_text
+from gr_mvdr.files import read_text, reading, write_text
 
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
@@ -90,75 +92,51 @@ def read_paper(paper: str | Path) -> Paper:
     Raises:
         FileNotFoundError: no such name or path.
         ValueError: a column is missing, a value is not a number, or a metric is not one of ours;
-            the message names the file and the line.
+            the message names the file.
     """
     is_file = Path(paper).suffix == ".csv"
-    if is_file and not Path(paper).is_file():
-        raise FileNotFoundError(f"paper={paper}: no such file")
-    tables: dict[str, list[Row]] = {}
-    for file in [Path(paper)] if is_file else sorted(PAPERS.glob("*.csv")):
-        for line in _read_lines(file):
-            tables.setdefault(line["table"], []).append(line)
-    if is_file and len(tables) != 1:
-        raise ValueError(f"{paper}: must hold one table, not {', '.join(tables) or 'none'}")
-    name = next(iter(tables)) if is_file else str(paper)
-    if name not in tables:
-        raise FileNotFoundError(f"paper={paper}: must be a CSV file, or one of {', '.join(tables)}")
-    lines = tables[name]
-    collections = list(dict.fromkeys(line["collection"] for line in lines))
-    metrics = tuple(dict.fromkeys(line["metric"] for line in lines))
+    files = [Path(paper)] if is_file else sorted(PAPERS.glob("*.csv"))
+    tables = concat(map(_read_lines, files))
+    names = list(tables["table"].unique())
+    if is_file and len(names) != 1:
+        raise ValueError(f"{paper}: must hold one table, not {', '.join(names) or 'none'}")
+    name = names[0] if is_file else str(paper)
+    if name not in names:
+        raise FileNotFoundError(f"paper={paper}: must be a CSV file, or one of {', '.join(names)}")
+    lines = tables[tables["table"] == name]
+    collections, metrics = lines["collection"].unique(), tuple(lines["metric"].unique())
     across, rows = len(collections) > 1, {}
-    for line in lines:
+    for line in lines.to_dict("records"):
         key, where = line["row"], line["where"]
         if across:
             key = f"{line['collection']}, {key}"
             where = {"collection": line["collection"]} | where
-        values = dict.fromkeys(metrics)
-        row = PaperRow(key, line["systems"], values, line["place"], where, line["study"])
-        rows.setdefault(key, row).values[line["metric"]] = line["value"]
+        values, systems = dict.fromkeys(metrics), tuple(filter(None, line["systems"].split(";")))
+        row = PaperRow(key, systems, values, line["place"], where, line["study"])
+        value = None if isna(line["value"]) else line["value"]
+        rows.setdefault(key, row).values[line["metric"]] = value
     kind = re.search(r"(table|figure)(\w?\d+)", name)
-    title = f"{kind[1].capitalize()} {kind[2]} of {lines[0]['file']}" if kind else name
+    title = f"{kind[1].capitalize()} {kind[2]} of {lines['file'].iloc[0]}" if kind else name
     collection = f"{len(collections)} collections" if across else collections[0]
     return Paper(title, collection, metrics, tuple(rows.values()), across)
 
 
-def _read_lines(file: Path) -> Iterator[Row]:
-    """Yields the lines of a file below its header, with parsed values."""
-    numbered = enumerate(read_text(file).splitlines(), start=1)
-    lines = [(number, line) for number, line in numbered if line and line[0] != "#"]
-    if not lines or lines[0][1] != ",".join(COLUMNS):
-        raise ValueError(f"{file}: the first line must be {','.join(COLUMNS)}")
-    for number, text in lines[1:]:
-        (cells,) = csv.reader([text])
-        try:
-            if len(cells) != len(COLUMNS):
-                raise ValueError(f"{len(cells)} columns, must be {len(COLUMNS)}")
-            yield _parse(dict(zip(COLUMNS, cells, strict=True))) | {"file": file.stem}
-        except ValueError as error:
-            raise ValueError(f"{file}:{number}: {error}") from None
+def _read_lines(file: Path) -> DataFrame:
+    """Reads the lines of a file, with parsed values."""
+    text = StringIO(read_text(file))
+    with reading(f"{file}: must be a table with the columns {','.join(COLUMNS)}"):
+        table = read_csv(text, comment="#", dtype=str, keep_default_na=False)[[*COLUMNS]]
+        ranked = ~table["place"].str.startswith("analysis/")
+        table.loc[ranked, "metric"] = table.loc[ranked, "metric"].map(name_metric)
+        table["value"] = to_numeric(table["value"])
+        table["where"] = table["where"].map(_read_pairs)
+        studied = table["study"].map(_read_pairs)
+        table["study"] = [{key: read_value(text) for key, text in s.items()} for s in studied]
+    return table.assign(file=file.stem)
 
 
-def _parse(line: dict[str, str]) -> Row:
-    value, place = line["value"], line["place"]
-    if value and not re.fullmatch(r"-?\d+(\.\d+)?", value):
-        raise ValueError(f"value={value} must be a number or empty")
-    # A form belongs to reranking: a search has one result.
-    if place not in ("retrieve", "rerank") and not place.startswith(("rerank/", "analysis/")):
-        raise ValueError(f"place={place} must be retrieve, rerank, rerank/FORM or analysis/…")
-    parsed: Row = line | {"value": float(value) if value else None}
-    if not place.startswith("analysis/"):
-        try:
-            parsed["metric"] = name_metric(line["metric"])
-        except ValueError as error:
-            raise ValueError(f"metric={error}") from None
-    parsed["systems"] = tuple(filter(None, line["systems"].split(";")))
-    for column in ("where", "study"):
-        pairs = [pair.partition("=") for pair in line[column].split(";") if pair]
-        if bad := [key for key, sign, _ in pairs if not sign]:
-            raise ValueError(f"{bad[0]}: must be key=value")
-        parsed[column] = {key: text for key, _, text in pairs}
-    parsed["study"] = {column: read_value(text) for column, text in parsed["study"].items()}
-    return parsed
+def _read_pairs(text: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in text.split(";") if pair)
 
 
 def match_runs(section: Section, paper: Paper) -> list[Row]:
