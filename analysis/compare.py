@@ -77,29 +77,28 @@ def compare(
     logger: Any = None,
     paper: str | Path | None = None,
     labels: Sequence[object] = (),
-    make_way: bool = False,
 ) -> Comparison:
     """Compares runs, writes the comparison's files, and prints the tables and the files' paths.
 
     Args:
         runs: run folders, or folders that contain some (a sweep's).
-        output: where the files go; by default a folder named after the runs, next to them.
+        output: where the files go; by default a folder named after the runs, next to them. If it
+            holds a comparison of other runs, they go into a folder named after the runs in it.
         mixed: show different collections, splits or protocols in separate sections instead of
             refusing them.
         logger: a Lightning logger, or the settings of one (conf/logger), which starts a new run.
         paper: a paper's table to compare with, as `read_paper` takes it.
         labels: the systems' names, in the order of their runs.
-        make_way: use a subfolder if `output` holds a comparison of other runs, instead of raising.
 
     Returns:
         What was compared, with its `folder`.
 
     Raises:
-        FileNotFoundError, ValueError: as `compare_runs`, `read_paper` and `place_comparison`.
+        FileNotFoundError, ValueError: as `compare_runs` and `read_paper`.
     """
     reproduced = None if paper is None else read_paper(paper)
     comparison = compare_runs([Path(run) for run in runs], mixed, labels)
-    folder = place_comparison(comparison, Path(output) if output else None, make_way)
+    folder = place_comparison(comparison, Path(output) if output else None)
     comparison.folder = folder
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
     findings = examine_comparison(comparison, folder)

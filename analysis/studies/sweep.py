@@ -78,9 +78,7 @@ class CompareRuns(Callback):
             logger = OmegaConf.to_container(logger, resolve=True)
         folder, swept = Path(self.out or sweep), find_swept_keys(config)
         mixed = self.mixed or not {*PROTOCOL}.isdisjoint(swept)
-        comparison = compare(runs, folder, mixed, logger, self.paper, make_way=True)
-        if comparison.folder != folder:
-            print(f"{folder}: holds a comparison of other runs, which is kept")
+        comparison = compare(runs, folder, mixed, logger, self.paper)
         curves = read_curves(self.curves)
         for file in write_sweep_study(comparison, comparison.folder, swept, curves):
             print(file)

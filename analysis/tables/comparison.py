@@ -13,7 +13,6 @@ from pathlib import Path
 from analysis.runs.run_folder import Run, find_runs, read_run
 from analysis.tables.metric_names import Statistic, find_splits, join_intervals
 from gr_mvdr.files import UnfinishedRun, read_json, write_json
-from gr_mvdr.options import make_printable
 
 PARADIGMS = ("lexical", "multi vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant if its corrected p-value is below this
@@ -28,7 +27,6 @@ MARK = "†"  # of a system whose seeds were measured at different commits
 # that it still holds if the folder is moved together with the runs.
 RECORD = "comparison.json"
 SHOWN_LETTERS = 60  # the most letters of the systems' names in a folder's name
-SHOWN_RUNS = 3  # the most runs that an error names
 
 
 @dataclass
@@ -331,29 +329,16 @@ def _locate_runs(of: Comparison | Group, folder: Path) -> list[str]:
     return [Path(os.path.relpath(run.path.resolve(), start)).as_posix() for run in of.runs]
 
 
-def place_comparison(
-    comparison: Comparison, output: Path | None = None, make_way: bool = False
-) -> Path:
+def place_comparison(comparison: Comparison, output: Path | None = None) -> Path:
     """Creates the folder of a comparison and writes its record.
 
     Args:
-        output: the folder; None = a folder named after the runs, in the folder that holds them.
-        make_way: if `output` holds a comparison of other runs, use a subfolder named after the
-            runs; without `make_way`, such an `output` is refused.
-
-    Raises:
-        ValueError: the folder holds a comparison of other runs.
+        output: the folder; None = the folder that holds the runs. A folder named after the runs
+            within it is used by default, and if `output` holds a comparison of other runs.
     """
     folder = output or find_common_folder(comparison)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"output={folder}: must be a folder, is a file")
-    if not output or (make_way and _find_others(comparison, folder)):
+    if output is None or _holds_others(comparison, folder):
         folder /= name_comparison(comparison)
-    if others := _find_others(comparison, folder):
-        raise ValueError(
-            f"output={folder}: holds a comparison of other runs ({others}), which stays: name "
-            "another folder, or remove that one"
-        )
     folder.mkdir(parents=True, exist_ok=True)
     runs = [
         {"folder": place, "system": run.system, "seed": run.seed, "label": group.label}
@@ -365,15 +350,9 @@ def place_comparison(
     return folder
 
 
-def _find_others(comparison: Comparison, folder: Path) -> str:
-    """Names the runs of another comparison in a folder; "" without one, or if it has our runs."""
+def _holds_others(comparison: Comparison, folder: Path) -> bool:
+    """Whether a folder holds a comparison of other runs."""
     if not (folder / RECORD).is_file():
-        return ""
-    try:
-        places = sorted(str(run["folder"]) for run in read_json(folder / RECORD)["runs"])
-    except (ValueError, KeyError, TypeError):
-        return f"{RECORD} is damaged"
-    if places == sorted(_locate_runs(comparison, folder)):
-        return ""
-    names = [make_printable(Path(place).name) for place in places[:SHOWN_RUNS]]
-    return ", ".join(names + ["…"] * (len(places) > SHOWN_RUNS))
+        return False
+    places = {run["folder"] for run in read_json(folder / RECORD)["runs"]}
+    return places != {*_locate_runs(comparison, folder)}
