@@ -1,11 +1,10 @@
 """Axioms and perturbations: ``python -m analysis.axioms runs='[outputs/a,outputs/b]'``.
 
 The command perturbs queries or their relevant documents and measures, in every run, how the score
-and the rank of the relevant document change. A perturbation either keeps the meaning (a typo,
-another wording) or changes the relevance in a known direction, as an axiom of retrieval states
-(TFC1, TDC, LNC1: Fang et al. 2004). Typos, word orders and added terms need only the texts;
-removals need the collection's gold spans; synonyms, paraphrases and negations need the almanac's
-facts.
+and the rank of the relevant document change. A perturbation either keeps the meaning (a typo) or
+changes the relevance in a known direction, as an axiom of retrieval states (TFC1, TDC, LNC1: Fang
+et al. 2004). Typos, word orders and added terms need only the texts; removals need the collection's
+gold spans; negations need the almanac's facts.
 """
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
@@ -19,12 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import cycle
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pandas
 import torch
@@ -39,8 +36,8 @@ from analysis.runs.run_folder import named_folders
 from analysis.statistics import interval
 from analysis.tables.comparison import Comparison, compare_runs, place_tables
 from analysis.tables.rows import Row, Table, format_markdown, pivot, read_rows, write_rows
-from data_modules.almanac.prose import WORDINGS, Question, ask, describe, with_article
-from data_modules.almanac.world import Concept, Entry, World, table
+from data_modules.almanac.prose import WORDINGS
+from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows, short_hash
@@ -53,9 +50,6 @@ from models.retriever import Retriever
 Span = tuple[int, int]  # characters [start, end) of a document's text
 _LETTERS = re.compile(r"[^\W\d_]{4,}")
 _WORDS_A_TYPO = 10
-# Questions of an almanac's entry: the number used in all splits, and a limit above all there are.
-_QUESTIONS, _ALL_QUESTIONS = 20, 10**6
-_ATTEMPTS = 3  # rewordings that are tried for a paraphrase
 
 
 @dataclass
@@ -182,61 +176,6 @@ def remove(text: str, spans: Sequence[Span]) -> str:
     return " ".join("".join(c for n, c in enumerate(text) if n not in gone).split())
 
 
-@cache
-def _wordings() -> tuple[dict[str, Concept], re.Pattern[str]]:
-    """Maps each wording to its concept, for concepts with several, and matches them all."""
-
-    def find(value: Any) -> list[Concept]:
-        if isinstance(value, str):
-            return [Concept(value.split(" / "))] if " / " in value else []
-        parts = value.values() if isinstance(value, dict) else value
-        return [concept for part in parts for concept in find(part)]
-
-    trades = [(trade["professions"], trade["objects"]) for trade in table("concepts")["trades"]]
-    forms = {form: c for c in find([table("concepts")["concepts"], trades]) for form in c}
-    longest = sorted(map(re.escape, forms), key=len, reverse=True)
-    return forms, re.compile(rf"\b(an? )??({'|'.join(longest)})\b")
-
-
-def _say_otherwise(pair: Pair, text: str) -> str | None:
-    """Replaces every concept's wording with its next wording; None without an almanac."""
-    forms, pattern = _wordings()
-
-    def change(match: re.Match[str]) -> str:
-        concept = forms[match[2]]
-        words = concept.form(concept.index(match[2]) + 1)
-        return with_article(words) if match[1] else words
-
-    return pattern.sub(change, text) if pair.world else None
-
-
-def _reword(entry: Entry, number: int) -> Entry:
-    """Keeps the entry's facts but draws other wordings for its sentences and questions."""
-    describe(entry)  # fixes the facts before the draws change
-    own, kept = entry.draw, ("plan", "aside")  # these draws choose which facts are told
-    entry.__dict__["draw"] = lambda name: own(name if name in kept else f"{name}, {number}")
-    return entry
-
-
-def _ask_otherwise(pair: Pair) -> str | None:
-    """Returns another wording of the question with the same given and asked facts, or None."""
-
-    def questions(entry: Entry, wanted: int) -> list[Question]:
-        return ask(entry, describe(entry), wanted)
-
-    def facts(question: Question) -> tuple[set[str], str]:
-        return {*question.plan.given} - {"noun"}, question.plan.asked
-
-    if pair.entry is None:
-        return None
-    own = next((q for q in questions(pair.entry, _QUESTIONS) if q.text == pair.query), None)
-    for number in range(_ATTEMPTS if own else 0):
-        for other in questions(_reword(pair.entry, number), _ALL_QUESTIONS):
-            if facts(other) == facts(own) and other.text != own.text:
-                return other.text
-    return None
-
-
 def _negate(pair: Pair) -> str | None:
     """Asks for any other entry of the kind: "… any poem but the one that …"."""
     if (entry := pair.entry) is None:
@@ -254,15 +193,11 @@ def _negate(pair: Pair) -> str | None:
 PERTURBATIONS: dict[str, Callable[[Pair, Random], str | None]] = {
     "query: typo": lambda pair, draw: misspell(pair.query, draw),
     "query: word order": lambda pair, draw: shuffle(pair.query, draw),
-    "query: synonyms": lambda pair, _: _say_otherwise(pair, pair.query),
-    "query: paraphrase": lambda pair, _: _ask_otherwise(pair),
     "query: negation": lambda pair, _: _negate(pair),
     "query: rare term": lambda pair, _: _extend(pair.query, [*pair.further][:1]),
     "query: common term": lambda pair, _: _extend(pair.query, _commonest(pair.further)),
     "document: typo": lambda pair, draw: misspell(pair.text, draw),
     "document: word order": lambda pair, draw: shuffle(pair.text, draw),
-    "document: synonyms": lambda pair, _: _say_otherwise(pair, pair.text),
-    "document: paraphrase": lambda p, _: describe(_reword(p.entry, 0)).text if p.entry else None,
     "document: rare query term": lambda pair, _: _extend(pair.text, [*pair.shared][:1]),
     "document: common query term": lambda pair, _: _extend(pair.text, _commonest(pair.shared)),
     "document: foreign words": lambda pair, _: _extend(pair.text, pair.foreign),

@@ -1,4 +1,4 @@
-"""Perturbed texts (the same facts, other words), their effects by hand, and BM25's axioms."""
+"""Perturbed texts, their effects by hand, and BM25's axioms."""
 
 import re
 from random import Random
@@ -7,7 +7,6 @@ import pytest
 
 from analysis.axioms import (
     ORIGINAL,
-    _wordings,
     compare_axioms,
     find_effects,
     make_pairs,
@@ -18,8 +17,6 @@ from analysis.axioms import (
 )
 from analysis.tables.comparison import compare_runs
 from data_modules.almanac import almanac
-from data_modules.almanac.prose import ask, describe
-from data_modules.almanac.world import World
 from gr_mvdr.evaluation.bm25 import split_words
 from models.retriever import Retriever
 from tests.runs import TINY, command, undrawn
@@ -43,33 +40,11 @@ def texts_of(pair):
     return [{n: text for s, n, text in named if s == side} for side in ("query", "document")]
 
 
-def test_texts_that_are_said_otherwise_say_the_same(pairs):
-    forms, pattern = _wordings()
-
-    def meaning(text):  # every concept by its first wording, articles left out
-        words = pattern.sub(lambda match: forms[match[2]][0], text)
-        return re.sub(r"\ban?\b ?", "", words)
-
-    for pair in pairs:
-        said, written = texts_of(pair)
-        for text, other in [(pair.query, said), (pair.text, written)]:
-            if "synonyms" in other:
-                assert meaning(other["synonyms"]) == meaning(text) and other["synonyms"] != text
-        entry = World(60, 3).entry(int(pair.document["id"][1:]))
-        facts = describe(entry).spans
-        for fact, (start, end) in facts.items():  # where no wording is chosen, the words are equal
-            value = getattr(entry, fact)
-            if isinstance(value, str | int) and "paraphrase" in written:
-                assert pair.text[start:end] in written["paraphrase"], fact
-        questions = {q.text: q.plan for q in ask(entry, describe(entry), 20)}
-        assert pair.query in questions and said.get("paraphrase") not in questions
-        assert " but " in said["negation"]
-
-
 def test_added_words_and_removed_ones(pairs):
     for pair in pairs:
         own, asked = split_words(f"{pair.document['title']} {pair.text}"), split_words(pair.query)
         said, written = texts_of(pair)
+        assert " but " in said["negation"]
         start, _, term = written["rare query term"].rpartition(" ")
         assert start == pair.text and term in own and term in asked
         assert pair.shared[term] == min(pair.shared.values())
