@@ -190,15 +190,9 @@ def evaluate_run(
 def _evaluate(model: MtebModel, task: Any, cache: Any, resume: bool) -> list[Any]:
     import mteb
 
-    there = resume and cache.load_task_result(task.metadata.name, model.mteb_model_meta)
-    parts = [] if there else _parts(task)
-    for part in parts:
-        _fetch(part)
-    strategy = "only-missing" if resume else "always"
-    done = mteb.evaluate(model, task, cache=cache, overwrite_strategy=strategy, co2_tracker=False)
-    for part in parts:
-        part.unload_data()
-    return done.task_results
+    how = {"overwrite_strategy": "only-missing" if resume else "always", "co2_tracker": False}
+    with reading(f"tasks={task.metadata.name}"):
+        return mteb.evaluate(model, task, cache=cache, **how).task_results
 
 
 def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
@@ -238,17 +232,6 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
 def _parts(task: Any) -> list[Any]:
     """Returns the task, or the tasks that it averages (CQADupstack)."""
     return getattr(task.metadata, "tasks", None) or [task]
-
-
-def _fetch(task: Any) -> None:
-    """Loads a task's data; if the hub fails, raises an error of one line."""
-    try:
-        task.load_data()
-    except Exception as error:  # of datasets, of the hub's client, or of the network below it
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise OSError(
-            f"tasks={task.metadata.name}: the hub cannot be reached, or has no such data ({reason})"
-        ) from error
 
 
 def tabulate(results: Sequence[Any]) -> pd.DataFrame:
