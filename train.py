@@ -23,11 +23,13 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.evaluation import (
-    StagePeaks,
     evaluate_reranking,
     evaluate_retrieval,
     measure_index_bytes,
     measure_latency,
+    measure_memory,
+    release_memory,
+    watch_memory,
 )
 from analysis.run import analyse_run
 from analysis.runs.provenance import print_losses, record_provenance
@@ -115,7 +117,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
                 print(f"{folder}: finished before, kept", *(write_report(folder) for _ in missing))
             return read_run(folder)
         pl.seed_everything(config.seed, workers=True, verbose=False)
-        peaks = StagePeaks()
+        watch_memory()
         with rank_zero_first():  # the others read what rank 0 has cached
             data = instantiate(config.data)
             model = prepare_model(config, data, folder, taken)
@@ -124,11 +126,10 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
             if taken is not None and taken.is_run:
                 record["training_sources"][str(taken.checkpoint)] = sha256(taken.checkpoint)
         logger = announce_run(config, folder, model, record) if is_first else None
-        peaks.end("load")
         metrics: dict[str, float] = {}
         if is_trained(config):
             model, metrics["cost/train_seconds"] = train_model(trainer, folder, model, data, logger)
-            peaks.end("train")
+            release_memory()
         elif taken is not None:
             # The weights of another run are not copied, unless nothing is measured: then this run
             # exists only to be opened again.
@@ -144,11 +145,9 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         if not is_first:
             return None
         metrics["cost/index_seconds"] = time.perf_counter() - start
-        metrics |= measure_run(config, folder, model, data, peaks)
-        metrics = check_finite(metrics | peaks.metrics, folder / "metrics.json")
-        report = write_report(folder, metrics=metrics)
-        peaks.end("report")
-        metrics |= peaks.metrics
+        metrics |= measure_run(config, folder, model, data) | measure_memory()
+        metrics = check_finite(metrics, folder / "metrics.json")
+        report = write_report(folder, metrics)
         run = read_run(folder, metrics)
         publish_run(logger, run)
         write_json(folder / "metrics.json", metrics)  # last: from here on the run is finished
@@ -213,21 +212,17 @@ def train_model(
 
 
 def measure_run(
-    config: DictConfig, run: Path, model: System, data: RetrievalDataModule, peaks: StagePeaks
+    config: DictConfig, run: Path, model: System, data: RetrievalDataModule
 ) -> dict[str, float]:
     """Searches, reranks and analyses with an indexed model; writes the run's files."""
     metrics = {"cost/index_bytes": measure_index_bytes(run / "index")}
-    peaks.end("index")
     metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
-    peaks.end("retrieve")
     metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
     metrics |= model.statistics()
     metrics |= measure_latency(model, data, config.retrieval_depth)
-    peaks.end("rerank")
     asked = OmegaConf.to_container(config.analysis, resolve=True)
     metrics |= analyse_run(model, data, run, config.system, asked)
     metrics |= run_study(config.study, model, data, run)
-    peaks.end("analyse")
     return metrics
 
 

@@ -183,52 +183,34 @@ def measure_index_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-class StagePeaks:
-    """Measures the peak memory of each stage, as the kernel counts it.
-
-    Attributes:
-        metrics: bytes for the run and, with the suffix "/STAGE", for each stage.
-            `cost/peak_memory_bytes`: resident pages, including mapped files (libraries, tables, the
-            index). `cost/own_memory_bytes` (Linux): the same without the file pages that are
-            resident at the end of the stage. `cost/gpu_memory_bytes`: tensors on the GPU.
-    """
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        _begin()
-
-    def end(self, stage: str) -> None:
-        """Ends a stage, returns its freed memory to the system, and begins the next stage."""
-        for name, value in _peaks().items():
-            self.metrics[f"cost/{name}/{stage}"] = value
-            self.metrics[f"cost/{name}"] = max(value, self.metrics.get(f"cost/{name}", 0))
-        release_memory()
-        _begin()
-
-
-def release_memory() -> None:
-    """Returns freed memory to the system; glibc holds it back below memory that is in use."""
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _begin() -> None:
+def watch_memory() -> None:
+    """Starts to watch the process's memory, for `measure_memory`."""
     with suppress(OSError):  # if this fails, peaks count from the start of the process
         _CLEAR.write_text("5")
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 
 
-def _peaks() -> dict[str, int]:
-    """Returns the peaks since `_begin`, in bytes."""
+def measure_memory() -> dict[str, float]:
+    """Measures the peak memory since `watch_memory`, as the kernel counts it, in bytes.
+
+    Returns:
+        `cost/peak_memory_bytes`: resident pages, including mapped files (libraries, tables, the
+        index). `cost/gpu_memory_bytes`: tensors on the GPU.
+    """
     try:
         lines = (line.split() for line in _STATUS.read_text().splitlines())
-        sizes = {line[0]: 1024 * int(line[1]) for line in lines if line[-1] == "kB"}
-        peak = sizes["VmHWM:"]
-        peaks = {"peak_memory_bytes": peak, "own_memory_bytes": peak - sizes["RssFile:"]}
-    except (OSError, KeyError):  # not Linux
+        peak = next(1024 * int(line[1]) for line in lines if line[0] == "VmHWM:")
+    except (OSError, StopIteration):  # not Linux
         unit = 1 if sys.platform == "darwin" else 1024
-        peaks = {"peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+        peak = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peaks = {"cost/peak_memory_bytes": float(peak)}
     if torch.cuda.is_available():
-        peaks["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+        peaks["cost/gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
     return peaks
+
+
+def release_memory() -> None:
+    """Returns freed memory to the system; glibc holds it back below memory that is in use."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -101,9 +101,6 @@ def check_contract(model, finished, queries):
     keys += "cost/index_bytes cost/query_ms_p50 cost/query_ms_p95 cost/peak_memory_bytes"
     for key in keys.split() + ["cost/train_seconds"] * (model != "bm25"):
         assert metrics[key] >= 0, key
-    stages = {key.split("/")[2] for key in metrics if "_memory_bytes/" in key}
-    every = {*"load train index retrieve rerank analyse report".split()}
-    assert stages == every - ({"train"} if model == "bm25" else set())
     found = len(Ranking.read(run / "retrieve.trec"))
     # T5-SEAL may find nothing but the document that the query itself is, which is dropped.
     assert found == queries or (model == "t5_seal" and 0 < found < queries)

@@ -1,17 +1,8 @@
-"""Lists runs: ``python -m analysis.runs outputs``. Nothing heavy is imported."""
+"""Lists runs: ``python -m analysis.runs runs=outputs``. Nothing heavy is imported."""
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors come at once
-    import sys
-
     from conf.command import run_command
 
-    # Bare folders become runs=[…]. A word after an option is its value ("--cfg job").
-    pairs = zip(sys.argv, sys.argv[1:], strict=False)
-    folders = [w for before, w in pairs if "=" not in w and "-" not in (w[:1], before[:1])]
-    if folders:
-        quoted = ("'" + folder.replace("'", r"\'") + "'" for folder in folders)
-        sys.argv[1:] = [word for word in sys.argv[1:] if word not in folders]
-        sys.argv.append(f"runs=[{','.join(quoted)}]")
     run_command("runs", "analysis.runs.__main__:main")
     raise SystemExit
 

@@ -96,7 +96,7 @@ def tabulate_rankings(table: DataFrame) -> Table | None:
 
 
 def summarise_run(run: Run) -> str:
-    """Summarises a run in a few lines: rankings, main costs, identifiers, and memory by stage.
+    """Summarises a run in a few lines: rankings, main costs and identifiers.
 
     Args:
         run: finished, or with all of its metrics measured.
@@ -110,10 +110,8 @@ def summarise_run(run: Run) -> str:
     for part in (table[costs & table["headline"]], table[named & table["whole"]]):
         values = zip(part["label"], part["cell"], strict=True)
         lines.append("; ".join(f"{label} {cell.text}" for label, cell in values))
-    stages = table["key"].str.contains("memory_bytes/")
-    for part in (table[named & ~table["whole"]], table[costs & stages]):
-        if len(part):
-            lines += format_text(select(part, "section", "label", corner=""))
+    if len(part := table[named & ~table["whole"]]):
+        lines += format_text(select(part, "section", "label", corner=""))
     return "\n".join(make_printable(line) for line in lines if line)
 
 

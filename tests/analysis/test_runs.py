@@ -36,7 +36,7 @@ def outputs(tmp_path):
 
 
 def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys):
-    assert command("-m", "analysis.runs", str(outputs)) == 0
+    assert command("-m", "analysis.runs", f"runs={outputs}") == 0
     said = capsys.readouterr().out
     lines = [line.split("  ") for line in said.splitlines()[1:]]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
@@ -48,11 +48,6 @@ def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys)
 
 
 def test_a_folder_without_runs_and_none_are_one_line(tmp_path):
-    assert command("-m", "analysis.runs", "nowhere") == "error: runs=nowhere: no such folder"
+    assert command("-m", "analysis.runs", "runs=nowhere") == "error: runs=nowhere: no such folder"
     said = command("-m", "analysis.runs", f"runs={tmp_path}")
     assert said == f"error: runs=[{tmp_path}]: there is no run"
-
-
-def test_the_value_of_an_option_is_no_folder(tmp_path, capsys):
-    assert command("-m", "analysis.runs", "--cfg", "job", str(tmp_path)) == 0
-    assert capsys.readouterr().out.split()[:3] == ["runs:", "-", str(tmp_path)]
