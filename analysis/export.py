@@ -21,7 +21,7 @@ from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
-from analysis.runs.run_folder import Run, claim_folder, read_run, require_run
+from analysis.runs.run_folder import Run, claim_folder, look_up, read_run, require_run
 from analysis.tables.metric_names import RANKED, join_intervals
 from analysis.tables.rows import Table, escape_markdown, format_markdown, pivot, select, tabulate
 from gr_mvdr.files import (
@@ -46,6 +46,15 @@ from models.multi_vector import MultiVector
 from models.sentence_transformers import SIMILARITIES, find_obstacles
 from models.t5_seal import T5SEAL
 
+# What the card shows of a run's provenance and of its configuration.
+RECORDED = (
+    *("collection", "documents", "text_fields", "cleaning", "train_split", "splits", "cut_texts"),
+    *("parameters", "seed", "git", "version"),
+)
+CONFIGURED = (
+    *("query_length", "document_length", "data.max_test_queries", "data.max_rerank_queries"),
+    "data.candidates",
+)
 CARD = Path(__file__).with_name("model_card.md")  # its code blocks run in the order given
 
 
@@ -158,7 +167,7 @@ def build_model_card(
         "name": name,
         "command": _describe_command(run),
     }
-    backbone = (run.config.get("backbone") or {}).get("name")
+    backbone = look_up(run.config, "backbone.name")
     header = ModelCardData(
         model_name=run.system,
         eval_results=_list_results(run),
@@ -200,54 +209,24 @@ def _describe_command(run: Run) -> str:
 
 
 def _describe(run: Run) -> list[Table]:
-    """Tabulates the data, their sources, the metrics, and how the model was made."""
-    record, config, data = run.provenance, run.config, run.config.get("data", {})
-    table = tabulate({run.system: join_intervals(run.metrics)})
-    ranked = table[table["group"].isin(RANKED)]
-    weights = (config.get("backbone") or {}).get("name")
+    """Tabulates the metrics, and the data and choices that the model was made with."""
+    table, record = tabulate({run.system: join_intervals(run.metrics)}), run.provenance
+    weights = look_up(run.config, "backbone.name")
     weights = Path(weights).name if weights and Path(weights).is_dir() else weights
     sources = record.get("sources", {}) | record.get("training_sources", {})
-    return [
-        _list(
-            "Data",
-            **{
-                "collection": record["collection"],
-                "documents": record.get("documents"),
-                'text fields, joined by " | "': ", ".join(record.get("text_fields", [])),
-                "train split": record.get("train_split"),
-                "test splits": ", ".join(record.get("splits", [])),
-                "tokens read of a query": config.get("query_length"),
-                "tokens read of a document": config.get("document_length"),
-                "texts that are longer": record.get("cut_texts"),
-                "cleaning": data.get("cleaning"),
-                "test queries at most": data.get("max_test_queries"),
-                "reranked queries at most": data.get("max_rerank_queries"),
-                "BM25 candidates of a query": data.get("candidates"),
-            },
-        ),
-        # Only file names, since the exported folder may be published.
-        _list("Sources", **{Path(name).name: str(value) for name, value in sources.items()}),
-        select(ranked, "section", "label", heading="Metrics", corner="task"),
-        _list(
-            "How it was made",
-            system=run.system,
-            backbone=weights or "none: trained from random weights",
-            parameters=record.get("parameters"),
-            seed=run.seed,
-            commit=record.get("git"),
-            **{"gr-mvdr": record.get("version"), **record.get("versions", {})},
-        ),
-    ]
-
-
-def _list(heading: str, **values: Any) -> Table:
-    """Tabulates names and their values; names without a value are left out."""
-    texts = {
+    facts = {"backbone": weights or "none: trained from random weights"}
+    facts |= {name: record.get(name) for name in RECORDED}
+    facts |= {key: look_up(run.config, key) for key in CONFIGURED} | record.get("versions", {})
+    # Only file names, since the exported folder may be published.
+    facts |= {Path(name).name: str(value) for name, value in sources.items()}
+    cells = {
         (name, "value"): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name, value in values.items()
+        for name, value in facts.items()
         if value not in (None, "", [], {})
     }
-    return pivot(texts, heading, corner="")
+    ranked = table[table["group"].isin(RANKED)]
+    metrics = select(ranked, "section", "label", heading="Metrics", corner="task")
+    return [metrics, pivot(cells, "How it was made", corner="")]
 
 
 def _check_new(folder: Path | str) -> Path:
