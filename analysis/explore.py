@@ -51,7 +51,7 @@ HEADERS = MappingProxyType(
 )
 VERBS = (
     *("about", "queries", "document", "search", "align", "explain"),
-    *("nearest", "continuations", "patch"),
+    *("nearest", "continuations"),
 )
 
 

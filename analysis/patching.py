@@ -45,7 +45,6 @@ from models.retriever import Retriever
 LEAST = 0.01  # the smallest change, as a share of the score, that others are divided by
 FILLER = "a"  # pads the shorter of two texts, as in MechIR
 _TOKENS = 8192  # tokens per batch
-_COLUMNS = 32  # columns of a map; in longer texts, neighbouring tokens are patched together
 _SAMPLE = 2000  # documents from which replacement words and titles are drawn
 _TRIES = 50  # replacement words that are tried
 PARTS = ("residual", *SUBLAYERS)  # the residual stream that a layer reads, and what is added to it
@@ -207,12 +206,6 @@ class PatchedPair:
         found |= {"first": [n for n in left if n == 0], "last": [n for n in left if n == every[-1]]}
         found["others"] = [n for n in left if 0 < n < every[-1]]
         return {name: places for name, places in found.items() if places}
-
-    def columns(self, stack: str) -> list[list[int]]:
-        """Returns the positions of each token; in a long text, neighbours form one column."""
-        every = self.groups(stack)["all"]
-        step = -(-len(every) // _COLUMNS)
-        return [every[first : first + step] for first in every[::step]]
 
     def table(self, groups: Callable[[str], Mapping[Any, Sequence[int]]]) -> DataFrame:
         """Measures what a stack's parts restore together, what each part restores at each group of

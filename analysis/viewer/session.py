@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pandas import DataFrame
-
-from analysis.patching import Exchange, PatchedPair, patch_texts, patchable
 from analysis.runs.run_folder import Run, ranking_file
 from analysis.tables.comparison import compare_runs
 from analysis.tables.glossary import glossary
@@ -22,7 +19,6 @@ from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable, show
-from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 from models.multi_vector import MultiVector
 from models.results import AlignedPair, Hit
@@ -183,7 +179,6 @@ class Session:
                     "label": system.label,
                     "paradigm": model.paradigm.replace("_", "-"),
                     "run": str(system.run.path),
-                    "patchable": patchable(model),
                     "generates": model.generates == "document",
                     "shares_of": model.share_of,
                 }
@@ -311,35 +306,6 @@ class Session:
         }
         return told | (_describe_path(retriever, explained.path) if explained.path else {})
 
-    def patch(self, system: int, query: str, document: dict, perturbed: str = "") -> dict[str, Any]:
-        """Measures how much of the query's score each layer, head and token restores.
-
-        The model scores a perturbed query while one part reads what it read for the query itself.
-
-        Args:
-            perturbed: the perturbed query; "" = the query with its document's title exchanged, or
-                its rarest word if it does not contain the title.
-        """
-        chosen, given = self._system(system), self._document(document)
-        retriever = chosen.retriever
-        if not patchable(retriever.system):
-            raise ValueError(f"system={system}: {chosen.label} encodes no query by itself")
-        if not perturbed.strip() and query.strip():
-            title = self._reader.read(given)[0] if isinstance(given, str) else given.get("title")
-            exchange = Exchange(retriever.reader, retriever.documents)
-            perturbed = (exchange(query, title or "") or ("", ""))[1]
-
-        def tell(pair: PatchedPair) -> dict[str, Any]:
-            table = pair.table(lambda stack: dict(enumerate(pair.columns(stack))))
-            stacks = table.groupby("stack", sort=False)
-            return {
-                "perturbed": perturbed,
-                "scores": [pair.clean, pair.perturbed],
-                "stacks": [_describe_stack(retriever, pair, *stack) for stack in stacks],
-            }
-
-        return patch_texts(retriever, (query, perturbed), given, tell)
-
     # The whole collection -------------------------------------------------------------------------
 
     def nearest(self, system: int, query: str, token: int, k: Length = 20) -> list[dict[str, Any]]:
@@ -418,24 +384,6 @@ def _describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:
 
 def _describe_shares(shares: Iterable[Share]) -> list[dict[str, Any]]:
     return [{"text": share.text, "value": share.value} for share in shares]
-
-
-def _describe_stack(
-    retriever: Retriever, pair: PatchedPair, stack: str, table: DataFrame
-) -> dict[str, Any]:
-    """Describes what each part of an encoder or decoder restores, by token and by head."""
-    ids, parts = pair.tokens(stack), table[table["layer"] > 0]
-    texts = ["" if i is None else token_strings(retriever.tokenizer, [i])[0] for i in ids]
-    names = parts["part"].str.replace("_", " ") + " " + parts["layer"].astype(str)
-    restored = parts.groupby([parts["head"] > 0, names], sort=False)["restored"].agg(list)
-    return {
-        "name": stack,
-        "tokens": ["".join(texts[place] for place in column) for column in pair.columns(stack)],
-        "parts": [*restored[False].index],
-        "by_token": [*restored[False]],
-        "attentions": [*restored[True].index],
-        "by_head": [*restored[True]],
-    }
 
 
 def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:

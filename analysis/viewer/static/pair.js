@@ -2,14 +2,13 @@
 
 import { Panel, ask } from "./api.js";
 import { Continuations, Nearest } from "./collection.js";
-import { PatchView } from "./patching.js";
 import { change, delayed, open, read, systemOf } from "./state.js";
 import { Texts, complete, documentOf } from "./texts.js";
 import { Alignment, bars, button, make, shown, signed, term, words } from "./viewer.js";
 import { WhyView, compareWith } from "./why.js";
 
-const TABS = { alignment: "Alignment and shares", why: "Why this rank", patching: "Patching", continuations: "Continuations" };
-const NEEDS = { patching: "patchable", continuations: "generates" }; // of a system
+const TABS = { alignment: "Alignment and shares", why: "Why this rank", continuations: "Continuations" };
+const NEEDS = { continuations: "generates" }; // of a system
 const HINT = "Type a query and a document: their tokens are aligned as you type.";
 const NO_RANK = "A rank is explained for a document of the collection: choose one of the results.";
 const NEAR = " A click on one of the query's shows its nearest tokens in the whole collection.";
@@ -35,12 +34,8 @@ export class PairView {
       this.shares));
     this.why = new WhyView();
     this.continuations = new Continuations((prefix) => open({ ...read(), prefix: prefix.join(",") }));
-    this.patching = new PatchView((other) => {
-      change({ other });
-      this.update();
-    });
     this.explainLater = delayed(PAUSE, () => this.explain(read()));
-    this.parts = { alignment: this.aligned.element, why: this.why.element, patching: this.patching.element, continuations: this.continuations.element };
+    this.parts = { alignment: this.aligned.element, why: this.why.element, continuations: this.continuations.element };
     this.element = make("div", { class: "pair-view" },
       make("div", { class: "crumbs" }, this.back, button("Compare with another text", () => compareWith(this.why.best))),
       this.heading, this.choices, this.why.reason.element, this.texts.element, this.score, this.tabs, Object.values(this.parts));
@@ -76,7 +71,6 @@ export class PairView {
       item.hidden = !possible(item.dataset.tab);
     }
     for (const [name, part] of Object.entries(this.parts)) part.hidden = name !== tab;
-    if (tab === "patching" && complete(state)) this.patching.show(system, q, documentOf(state), state.other ?? "");
     if (tab === "continuations" && q) this.continuations.show(system, q, state.prefix ? state.prefix.split(",").map(Number) : []);
     this.align(state, system);
   }

@@ -345,25 +345,6 @@ def test_a_result_says_what_separates_it_from_another(page, address):
         assert cards[place].locator(".gains").inner_text().startswith(line)
 
 
-def test_a_query_is_patched_after_three_clicks(page):
-    open_known(page, "what is an apple?")
-    open_hit(page, "T5-SEAL")
-    page.get_by_role("button", name="Patching").click()
-    expect(visible(page, ".heatmap")).to_have_count(4)  # two stacks, tokens and heads
-    other = field(page, "The other query: yours with a word exchanged")
-    assert other.input_value() not in ("", "what is an apple?")
-    visible(page, ".cells").first.hover()
-    expect(visible(page, ".partners").first).to_contain_text("restores")
-    other.fill("who is <b>an</b> <script>alert(1)</script> apple?")
-    page.wait_for_url(re.compile("other="))
-    page.reload()  # the other query is in the address
-    expect(visible(page, ".heatmap")).to_have_count(4)
-    assert "<script>" in other.input_value()
-    assert page.locator("main :is(script, img, b b, bdi *)").count() == 0
-    page.get_by_role("button", name="BM25", exact=True).click()
-    expect(visible(page, "[data-tab=patching]")).to_have_count(0)
-
-
 # Of the whole collection ------------------------------------------------------------------------
 
 
@@ -518,7 +499,6 @@ def test_narrow_windows_need_no_scrolling_sideways(chromium, address):
         "search&q=what+is+an+apple%3F",
         f"pair&{pair}",
         f"pair&tab=why&{pair}",
-        f"pair&tab=patching&{pair}",
         f"compare&{pair}",
     ):
         with opened(chromium, f"{address}#view={view}", width=800) as page:

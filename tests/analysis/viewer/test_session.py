@@ -4,13 +4,11 @@ import base64
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from analysis.patching import patch_texts
 from analysis.viewer.session import KnownQuery, LoadedSystem, Session
 from models.beyond.query_generator import QueryGenerator
 from tests.analysis.viewer.tiny import (
@@ -60,12 +58,12 @@ def alone(system, label):
 def test_the_page_is_told_what_each_system_can_do(browser):
     about = post(browser, "about")
     assert (about["collection"], about["documents"]) == ("fruits (test)", 4)
-    keys = ("label", "paradigm", "generates", "shares_of", "patchable")
+    keys = ("label", "paradigm", "generates", "shares_of")
     assert [tuple(system[key] for key in keys) for system in about["systems"]] == [
-        ("BM25", "lexical", False, "word", False),
-        ("ColBERT", "multi-vector", False, "query token", True),
-        ("SEAL", "generative", True, "n-gram", True),
-        ("DSI", "generative", True, "docid token", True),
+        ("BM25", "lexical", False, "word"),
+        ("ColBERT", "multi-vector", False, "query token"),
+        ("SEAL", "generative", True, "n-gram"),
+        ("DSI", "generative", True, "docid token"),
     ]
 
 
@@ -229,32 +227,6 @@ def test_searches_at_the_same_time_do_not_mix(browser):
     expected = list(map(search, asked))
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(search, asked)) == expected
-
-
-@pytest.mark.parametrize("system", [1, 2, 3])
-def test_patches_over_http_are_those_of_the_analysis(browser, session, system, monkeypatch):
-    monkeypatch.setattr("analysis.patching.LEAST", 1e-6)
-    asked = dict(system=system, query="apple pie", document={"id": "a"})
-    assert post(browser, "patch", **asked)["perturbed"] not in ("", "apple pie")
-    told = post(browser, "patch", **asked, perturbed="a pear pie")
-    retriever = session.systems[system].retriever
-
-    def look(pair):
-        table = pair.table(lambda stack: dict(enumerate(pair.columns(stack))))
-        return [pair.clean, pair.perturbed], pair.sites, table[table["layer"] > 0]
-
-    scores, sites, table = patch_texts(retriever, ("apple pie", "a pear pie"), "a", look)
-    assert told["scores"] == close(scores)
-    assert [stack["name"] for stack in told["stacks"]] == [*sites]
-    for stack in told["stacks"]:
-        own = table[table["stack"] == stack["name"]]
-        for name, rows in (("by_token", own[own["head"] == 0]), ("by_head", own[own["head"] > 0])):
-            assert [*chain(*stack[name])] == close(rows["restored"].tolist())
-        assert len(stack["parts"]) == len(stack["by_token"]) == len(sites[stack["name"]])
-        assert {len(row) for row in stack["by_token"]} == {len(stack["tokens"])}
-        heads = [site.heads for site in sites[stack["name"]] if site.heads > 1]
-        assert [len(row) for row in stack["by_head"]] == heads
-        assert len(stack["attentions"]) == len(heads)
 
 
 def test_the_nearest_tokens_are_those_of_all_similarities(browser, session):
