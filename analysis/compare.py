@@ -35,7 +35,7 @@ from analysis.tables.comparison import (
 )
 from analysis.tables.metric_names import DIRECTIONS, read_key
 from analysis.tables.paper import PaperTable, read_paper, write_paper_table
-from analysis.tables.report import embed_picture, find_readings, name_splits, write_page
+from analysis.tables.report import embed_picture, find_readings, write_page
 from analysis.tables.rows import (
     Cell,
     Row,
@@ -210,8 +210,7 @@ def write_comparison(
         "papers": papers,
         "readings": find_readings(),
     }
-    splits = name_splits(comparison.runs)
-    page = write_page(directory / "comparison.html", "comparison.html", splits, **shown)
+    page = write_page(directory / "comparison.html", "comparison.html", **shown)
     _write_numbers(comparison, findings, directory)
     blocks: list[Table | str] = []
     for one in findings:

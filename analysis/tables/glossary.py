@@ -5,7 +5,7 @@ chapter and metrics (`analysis.tables.metric_names`).
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,41 +21,33 @@ _TERM = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
 TERMS = dict(_TERM.findall(read_text(Path(__file__).with_suffix(".md"))))
 
 
-def glossary(names: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns every term of the pages and its explanation, in alphabetical order.
-
-    Args:
-        names: further terms and their explanations, such as the names of test splits.
-    """
+def glossary() -> dict[str, str]:
+    """Returns every term of the pages and its explanation, in alphabetical order."""
     known = {_name(forms): text for forms, text in (TERMS | _labels() | _chapters()).items()}
-    known |= names or {}
     return dict(sorted(known.items(), key=lambda entry: (entry[0].lower(), entry[0])))
 
 
-def find_terms(
-    text: str, label: bool = False, names: Collection[str] = ()
-) -> Iterator[tuple[int, int, str]]:
+def find_terms(text: str, label: bool = False) -> Iterator[tuple[int, int, str]]:
     """Yields (start, end, term) for each term in a text, from left to right.
 
     If several terms start at one place, the longest is taken.
 
     Args:
         label: whether the text is a heading, or the name of a metric, a column or a row.
-        names: see `glossary`.
     """
-    pattern, terms = _pattern(label, tuple(names))
+    pattern, terms = _pattern(label)
     for match in pattern.finditer(text):
         yield *match.span(), terms[match.lastindex - 1]
 
 
-def mark_terms(text: str, label: bool = False, names: Collection[str] = ()) -> Markup:
+def mark_terms(text: str, label: bool = False) -> Markup:
     """Marks the glossary's terms in a text for a page, which explains them on hover.
 
     Args:
-        label, names: see `find_terms`; in a sentence only a term's first occurrence is marked.
+        label: see `find_terms`; in a sentence only a term's first occurrence is marked.
     """
     marked, last, seen = Markup(), 0, set()
-    for start, end, term in find_terms(text, label, names):
+    for start, end, term in find_terms(text, label):
         if label or term not in seen:
             seen.add(term)
             span = Markup('<span class="term" tabindex="0" data-term="{}">{}</span>')
@@ -83,20 +75,19 @@ def _labels() -> dict[str, str]:
 
 
 @cache
-def _pattern(label: bool, names: tuple[str, ...]) -> tuple[re.Pattern, list[str]]:
+def _pattern(label: bool) -> tuple[re.Pattern, list[str]]:
     """Returns a pattern with one group for each form, and the term of each group.
 
     The pattern for sentences leaves out single letters, metric names and one-word chapter titles,
     which mean other things there.
     """
-    forms = {name: name for name in names if name}
+    forms: dict[str, str] = {}
     for entry in (*TERMS, *(_labels() if label else ()), *_chapters()):
         for form in entry.split(" | "):
             if label or (entry in TERMS and len(form) > 1) or " " in form:
                 forms.setdefault(form, _name(entry))
     ordered = sorted(forms, key=len, reverse=True)
-    patterns = (re.escape(form) if form in names else _as_pattern(form) for form in ordered)
-    groups = "|".join(f"({pattern})" for pattern in patterns)
+    groups = "|".join(f"({_as_pattern(form)})" for form in ordered)
     return re.compile(rf"(?<![\w@·])(?:{groups})(?![\w@·])"), [forms[form] for form in ordered]
 
 

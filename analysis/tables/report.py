@@ -3,7 +3,7 @@
 import base64
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from analysis.tables.metric_names import (
     RANKED,
     all_chapters,
     find_figures_chapter,
-    find_splits,
     join_intervals,
 )
 from analysis.tables.rows import Table, format_text, select, tabulate, tabulate_chapters
@@ -29,17 +28,6 @@ from gr_mvdr.options import make_printable
 
 VIEWER = Path(__file__).parents[1] / "viewer"
 _PICTURE = 2**26  # the most bytes of a picture in a page
-# Files in the run's folder that a report links to.
-SHOWN_FILES = (
-    "config.yaml",
-    "provenance.json",
-    "*.trec",
-    "*.qrels",
-    "*.parquet",
-    "*.csv",
-    "alignments",
-    "figures",
-)
 
 
 def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
@@ -74,7 +62,6 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
     return write_page(
         read.path / "report.html",
         "report.html",
-        name_splits([read]),
         run=read,
         effectiveness=tabulate_rankings(table),
         cards=table[table["headline"] & ~ranked].to_dict("records"),
@@ -84,7 +71,6 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
         case_notes=notes,
         heatmaps=[] if browser else heatmaps,
         contexts=read_kept(read.path, FILE),
-        files=_list_files(read.path),
         facts={"Provenance": flatten(read.provenance), "Configuration": flatten(read.config)},
     )
 
@@ -120,40 +106,18 @@ def find_readings() -> dict[str, str]:
     return {chapter.title: chapter.reading for chapter in all_chapters().values()}
 
 
-def _list_files(run: Path) -> list[str]:
-    """Lists what a reader may open in a run's folder; folders end with a slash."""
-    paths = [path for pattern in SHOWN_FILES for path in sorted(run.glob(pattern))]
-    # The metrics do not exist yet: they are written after the report.
-    return ["metrics.json", *(f"{path.name}/" if path.is_dir() else path.name for path in paths)]
-
-
 def embed_picture(path: Path) -> str:
     """Returns a PNG as a data URL, so that the page needs no other file."""
     content = check_file(path, path.parent.parent, _PICTURE).read_bytes()
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def name_splits(runs: Iterable[Run]) -> dict[str, str]:
-    """Returns the names of further test splits → an explanation; pages show the names as typed."""
-    names = {}
-    for run in runs:
-        data = run.config.get("data")
-        new = data.get("new_documents") if isinstance(data, dict) else None
-        for split in find_splits(run.metrics):
-            arrived = split in ([new] if isinstance(new, str) else new or ())
-            names[split] = f"A further test split of the collection, “{split}”" + (
-                ": its documents arrived after training, with the index." if arrived else "."
-            )
-    return names
-
-
-def write_page(path: Path, template: str, names: Mapping[str, str], **values: Any) -> Path:
+def write_page(path: Path, template: str, **values: Any) -> Path:
     """Fills a template and writes it (temporary name, then renamed).
 
     Args:
         path: where the page goes.
         template: a file of `analysis/viewer/templates`.
-        names: further terms of the page's glossary → their explanations.
         values: what the template shows; texts are escaped.
     """
     import jinja2
@@ -173,10 +137,10 @@ def write_page(path: Path, template: str, names: Mapping[str, str], **values: An
         return "./" + quote(file)
 
     environment.filters |= {
-        "label": partial(mark_terms, label=True, names=tuple(names)),
-        "prose": partial(mark_terms, names=tuple(names)),
+        "label": partial(mark_terms, label=True),
+        "prose": mark_terms,
         "link": link,
     }
-    page = environment.get_template(template).render(glossary=glossary(names), **values)
+    page = environment.get_template(template).render(glossary=glossary(), **values)
     write_text(path, page)
     return path
