@@ -1,13 +1,6 @@
-"""The papers' experiments (`conf/papers`): their commands in order, and their smoke tests.
+"""The papers' experiments (`conf/papers`) and their commands: ``python -m analysis.reproduce``."""
 
-python -m analysis.reproduce                    prints the list
-python -m analysis.reproduce --smoke [NAMES]    runs experiments in small, all without NAMES
-"""
-
-import argparse
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +15,6 @@ from conf import composition
 from conf.command import report_errors
 
 ROOT = Path(__file__).parents[1]
-# Files that every run writes, in a smoke test too.
-FILES = ("config.yaml", "metrics.json", "retrieve.trec", "rerank.trec", "report.html")
 # Matches an experiment in a YAML file, and the comment above it.
 _DESCRIBED = re.compile(r"^  # (.+)\n  (\w+):", re.MULTILINE)
 
@@ -126,69 +117,6 @@ def list_experiments() -> Iterator[str]:
         yield ""
 
 
-def smoke_test(names: Sequence[str], folder: Path) -> list[str]:
-    """Runs small versions of experiments and of all that they read; returns which ones failed.
-
-    Finished runs in the folder are kept.
-
-    Raises:
-        ValueError: there is no experiment with a given name.
-    """
-    experiments = read_experiments()
-    known = [one.name for one in experiments]
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{name}: must be one of {', '.join(known)}")
-    wanted = {*(names or known)}
-    for one in reversed(experiments):  # experiments that are read may read others
-        if one.name in wanted:
-            wanted.update(makers(one, experiments))
-    failed = []
-    for one in (one for one in experiments if one.name in wanted):
-        fault = run_small(one, folder)
-        failed += [one.name] if fault else []
-        print(f"{one.name}: {fault or 'done'}", flush=True)
-    return failed
-
-
-def run_small(experiment: Experiment, folder: Path, *overrides: str) -> str | None:
-    """Runs an experiment with `smoke=true` in a separate process; returns what failed, or None.
-
-    Args:
-        folder: the parent of the experiments' folders.
-        overrides: further overrides on the command line.
-    """
-    from analysis.runs.run_folder import find_runs
-
-    arguments = [f"experiment={experiment.name}", "smoke=true", f"experiments={folder}", *overrides]
-    command = [sys.executable, "train.py", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
-        return said.splitlines()[-1]
-    wanted = ["comparison.csv", "comparison.html"]
-    wanted += ["paper_table.md"] if experiment.numbers else []
-    runs = find_runs(folder / experiment.folder) or [folder / experiment.folder]
-    paths = [folder / experiment.tables / name for name in wanted]
-    paths += [run / name for run in runs for name in FILES]
-    missing = [str(path) for path in paths if not path.is_file()]
-    return f"it left no {', '.join(missing)}" if missing else None
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m analysis.reproduce", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--smoke", nargs="*", metavar="NAME", help="experiments to run in small")
-    names = parser.parse_args().smoke
-    if names is None:
-        print(*list_experiments(), sep="\n")
-        return
-    from analysis.runs.provenance import find_revision
-
-    if failed := smoke_test(names, ROOT / "outputs" / "smoke" / find_revision()):
-        sys.exit(f"failed: {', '.join(failed)}")
-
-
 if __name__ == "__main__":
     with report_errors():
-        main()
+        print(*list_experiments(), sep="\n")

@@ -9,8 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
-from analysis import reproduce
-from analysis.reproduce import compose_experiment, makers, read_experiments, run_small
+from analysis.reproduce import compose_experiment, makers, read_experiments
 from analysis.runs.run_folder import find_runs
 from analysis.studies.study import read_curves
 from analysis.studies.sweep import CompareRuns
@@ -19,7 +18,7 @@ from conf.checks import check_values
 from conf.composition import read_experiments as read_files
 from gr_mvdr.options import build
 from models.finished_run import restore_run
-from tests.runs import NO_ANALYSIS, TINY, small
+from tests.runs import NO_ANALYSIS, TINY, command, small
 from train import train
 
 NAMES = [name for groups in read_files().values() for name in groups["experiment"]]
@@ -154,19 +153,6 @@ def test_aligners_grids_have_the_papers_averages(number, averages):
     assert means == pytest.approx(averages, abs=0.07)
 
 
-def test_smoke_tests_run_what_an_experiment_reads_before_it(tmp_path, monkeypatch):
-    asked = []
-
-    def run(one, folder):
-        asked.append(one.name)
-        return "broken" if one.name == "xtr_table3" else None
-
-    monkeypatch.setattr(reproduce, "read_experiments", lambda: list(experiments().values()))
-    monkeypatch.setattr(reproduce, "run_small", run)
-    assert reproduce.smoke_test(["xtr_table3", "table5_nq320k"], tmp_path) == ["xtr_table3"]
-    assert asked == ["table5_nq320k", "xtr_table2_msmarco", "xtr_table3"]
-
-
 # One experiment of each paper, the smallest; what narrows its sweep.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -180,8 +166,10 @@ def test_smoke_tests_run_what_an_experiment_reads_before_it(tmp_path, monkeypatc
 )
 def test_an_experiment_of_each_paper_runs_in_small(name, narrower, tmp_path):
     one = experiments()[name]
-    assert run_small(one, tmp_path, *narrower) is None
+    asked = [f"experiment={name}", "smoke=true", f"experiments={tmp_path}", *narrower]
+    assert command("train.py", *asked) == 0
     (made,) = find_runs(tmp_path / one.folder)
+    assert (made / "report.html").is_file() and (tmp_path / one.tables / "comparison.csv").is_file()
     config = OmegaConf.load(made / "config.yaml")
     assert config.data.n_documents == 60 and config.backbone.name is None
     if one.numbers:
