@@ -54,11 +54,6 @@ def test_a_matrix_of_equal_rows_has_no_residual():
     torch.testing.assert_close(residual, torch.zeros(3, 9, 6).double())
 
 
-def test_an_empty_alignment_has_rank_zero():
-    found = low_rank(torch.zeros(1, 3, 2), *masks_of(torch.zeros(1, 3, 2)))
-    assert all(float(value) == 0 for value in found.values())
-
-
 def test_the_norm_by_hand():
     matrix = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
     assert float(composite_norm(matrix)) == pytest.approx((4 * 3.5) ** 0.5)
@@ -119,19 +114,6 @@ def test_the_terms_are_those_of_the_centred_logits():
     torch.testing.assert_close(
         4 * terms["gamma_squared"] * terms["logits_norm"], terms["bound_entries"]
     )
-
-
-def test_padding_changes_nothing():
-    _, attention, *masks = random_attention(1.0, seed=4)
-    for number in range(len(attention)):
-        cut = attention[number][masks[0][number]][:, masks[1][number]][None]
-        alone, whole = lemma_terms(cut, *masks_of(cut)), lemma_terms(attention, *masks)
-        for name, value in alone.items():
-            assert float(whole[name][number]) == pytest.approx(float(value), nan_ok=True)
-        one = composite_norm(equal_rows_residual(cut, *masks_of(cut)))
-        residual = equal_rows_residual(attention, *masks)[number]
-        assert float(composite_norm(residual)) == pytest.approx(float(one))
-        assert not residual[~masks[0][number]].any()
 
 
 def heads_of(store, layer, head):
@@ -242,39 +224,6 @@ def test_the_mean_spectrum_stands_in_a_table(make_explanation, store_of, measure
             number = row["number"] - 1
             shares = [float(v[number] / v.sum()) if number < len(v) else 0 for v in values]
             assert row["share"] == pytest.approx(mean(shares), abs=1e-6)
-
-
-def test_bounds_beyond_single_precision_stay_finite(make_explanation, store_of, measure):
-    explanation = make_explanation(6, layers=1, heads=1)
-    pairs = explanation.layers[0]
-    first = torch.arange(pairs.query_mask.shape[1]) == 0
-    odd = (torch.arange(pairs.document_mask.shape[1]) % 2 == 1)[:, None]
-    second = torch.arange(pairs.query_mask.shape[1]) == 1
-    pairs.alignment = torch.where(odd, first, second).float().expand(pairs.alignment.shape)
-    pairs.alignment = pairs.alignment * pairs.document_mask[:, None, :, None]
-    decoder = explanation.decoder
-    for norms in (decoder.projection_norms, decoder.document_norms, decoder.query_norms):
-        norms[:] = 10
-    (row,) = measure(LowRank, store_of(explanation, "generative")).tables["low_rank"]
-    for name in ("bound_entries", "bound", "gamma", "gamma_squared"):
-        assert torch.finfo(torch.float32).max < row[name] < float("inf"), name
-
-
-def test_figure_4_has_a_mark_for_each_head_and_a_box_for_each_layer(
-    make_explanation, store_of, measure
-):
-    # one pair at a time: spectra of different lengths
-    found = measure(LowRank, store_of(make_explanation(5, layers=2, heads=3), "generative"), 1)
-    (norms, norm_entry), (ranks, _) = found.figures
-    assert norm_entry.name == "low_rank_bound"
-    assert norms.get_suptitle() == ranks.get_suptitle() == "system on almanac"
-    assert sum(len(marks.get_offsets()) for marks in norms.axes[0].collections) == 3 * 6
-    assert norms.axes[0].get_yscale() == "log"
-    boxes, lines = ranks.axes
-    assert [label.get_text() for label in boxes.get_xticklabels()] == ["1", "2"]
-    for line in lines.lines[:2]:  # shares of the sum, falling
-        values = torch.tensor(line.get_ydata())
-        assert float(values.sum()) == pytest.approx(1) and (values.diff() <= 1e-9).all()
 
 
 def test_half_precision_keeps_the_bound_above_the_residual(make_explanation, store_of, measure):
