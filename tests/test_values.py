@@ -71,7 +71,7 @@ study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: mu
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
 compare runs=null → runs=null: must be text that is not empty or a list
-fuse runs=[a,b] method=best → method=best: must be one of rrf
+fuse runs=[a,b] method=best → method=best: must be rrf or combsum
 build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 50 and ≤ 1,000,000
 """
 
