@@ -133,7 +133,7 @@ def test_a_paper_that_cannot_be_read_is_named(sweep, own, tmp_path):
     assert not (tmp_path / "out").exists() and read_paper(own) == PAPER
     for line, said in (
         ("DSI,NQ320k,hits@5,1,DSI,retrieve,,", "hits@5: must be recall .R., success"),
-        ("DSI,NQ320k,recall@1,1,DSI,rerank", "must be a table with the columns table,row,"),
+        ("DSI,NQ320k,recall@1,half,DSI,retrieve,,", "half"),
     ):
         own.write_text(f"{COLUMNS}T,{line}\n")
         with pytest.raises(ValueError, match=rf"own\.csv.*{said}"):
