@@ -12,8 +12,7 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
 import json
 import re
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,9 @@ def export_run(
     """
     read = read_run(Path(run))
     default = temporary_folder("push") / "export" if push else read.path / "export"
-    folder = _check_new(output or default)
+    folder = Path(output or default)
+    if folder.exists():
+        raise FileExistsError(f"output={folder}: exists, must be a new folder")
     system, data = restore_run(read.path, trust=trust)
     if not system.trainable:
         raise ValueError(f"{type(system).__name__}: has no weights to export")
@@ -99,7 +100,9 @@ def export_run(
     tokenizer = load_tokenizer(read.path / "tokenizer")
     if push:  # fails before anything is written
         _ask_hub(push, "create_repo", exist_ok=True)
-    with _new_folder(folder, read.path) as partial:
+    # In a run, no other command may remove what is half written.
+    in_run = folder.resolve().is_relative_to(read.path.resolve())
+    with claim_folder(read.path) if in_run else nullcontext(), new_folder(folder) as partial:
         texts = {"text_fields": data.text_fields, "cleaning": data.cleaning}
         write_system(system, tokenizer, partial, texts)
         card = build_model_card(read, system, tokenizer, push, license)
@@ -227,20 +230,6 @@ def _describe(run: Run) -> list[Table]:
     ranked = table[table["group"].isin(RANKED)]
     metrics = select(ranked, "section", "label", heading="Metrics", corner="task")
     return [metrics, pivot(cells, "How it was made", corner="")]
-
-
-def _check_new(folder: Path | str) -> Path:
-    if Path(folder).exists():
-        raise FileExistsError(f"output={folder}: exists, must be a new folder")
-    return Path(folder)
-
-
-@contextmanager
-def _new_folder(folder: Path, run: Path) -> Iterator[Path]:
-    """Opens `new_folder`; in a run, claims the run, so that no other command removes the files."""
-    in_run = folder.resolve().is_relative_to(run.resolve())
-    with claim_folder(run) if in_run else nullcontext(), new_folder(folder) as partial:
-        yield partial
 
 
 def main(config: DictConfig) -> None:

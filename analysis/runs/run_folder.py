@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,8 +42,6 @@ STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
 STUDY_QUERIES = "study_queries.csv"  # beside it: the metrics of each query
 RATES = "exact_match.csv"  # of the analysis of exact matches
 LOCK = ".lock"
-# A run with metrics of these analyses has kept its alignments.
-OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
 # Keys that decide what a ranking's metrics mean: runs that differ in them share no table.
@@ -256,13 +254,6 @@ def start_run(config: DictConfig, record: dict[str, Any]) -> None:
     run.mkdir(parents=True, exist_ok=True)
     write_json(run / "provenance.json", record)
     write_text(run / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
-
-
-def keeps_alignments(metrics: Iterable[str]) -> bool:
-    """Whether a finished run with these metrics has kept its alignments."""
-    return any(
-        key.startswith(tuple(f"analysis/{name}/" for name in OF_ALIGNMENTS)) for key in metrics
-    )
 
 
 def ranking_file(*place: str, ending: str = "trec") -> str:

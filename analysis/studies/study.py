@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 import seaborn
@@ -18,7 +18,6 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.analysis import Findings
 from analysis.figures import (
     COLOURS,
     COLUMN_WIDTH,
@@ -55,16 +54,6 @@ MOST_NAMED = 3  # the most collections that a title names
 CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
 
 
-class Study(Protocol):
-    """The interface of what `study=` names (conf/papers/ours.yaml)."""
-
-    def check(self, model: System) -> None:
-        """Raises ValueError for a model or an option that the study cannot work with."""
-
-    def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
-        """Studies a model whose index is built; the table "study" has a row for each setting."""
-
-
 def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
     """Raises ValueError if the study cannot work with a model, before hours of training.
 
@@ -95,7 +84,7 @@ def run_study(
     return found.metrics
 
 
-def _build_study(settings: Mapping[str, Any]) -> Study:
+def _build_study(settings: Mapping[str, Any]) -> Any:
     if isinstance(settings, DictConfig):
         settings = OmegaConf.to_container(settings, resolve=True)
     with admitting(settings):

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from analysis.alignment_store import AlignmentStore
 from analysis.best_documents import FILE
-from analysis.runs.run_folder import Run, keeps_alignments, read_kept
+from analysis.runs.run_folder import Run, read_kept
 from analysis.viewer.pair import describe_pair, to_json
 from gr_mvdr.evaluation.ranking import Ranking
 
@@ -113,15 +113,13 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
     """Opens the alignments of labelled runs.
 
     Returns:
-        The runs that have alignments (a cross-encoder has none), and a line for each damaged file,
-        or run whose alignments are gone (a record keeps none): a page is made without them.
+        The runs that have alignments (a cross-encoder and a record have none), and a line for each
+        damaged file: a page is made without it.
     """
     opened, notes = [], []
     for run, label in runs:
         folder, ranking = run.path / "alignments", run.path / "retrieve.trec"
         if not folder.is_dir():
-            if keeps_alignments(run.metrics):
-                notes.append(f"{label}: no cases, its alignments are not in {run.path}.")
             continue
         try:
             ranked = Ranking.read(ranking, run.path) if ranking.exists() else None
@@ -180,7 +178,7 @@ def _describe_case(runs: Sequence[AlignedRun], pair: Pair) -> dict[str, Any]:
     query, document = pair
     holding = {number: run for number, run in enumerate(runs) if pair in run.numbers}
     best = {
-        str(number): [_with_file_score(run, query, row) for row in run.best[query]["documents"]]
+        str(number): run.best[query]["documents"]
         for number, run in enumerate(runs)
         if query in run.best
     }
@@ -195,12 +193,6 @@ def _describe_case(runs: Sequence[AlignedRun], pair: Pair) -> dict[str, Any]:
         "shown": _most_different(holding, pair),
         "best": best,
     }
-
-
-def _with_file_score(run: AlignedRun, query: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Gives a kept document its score in `retrieve.trec`, if it is there."""
-    score = run.score((query, row["id"]))
-    return row if score is None else row | {"score": score}
 
 
 def _join(tokens: Sequence[str], special: Sequence[bool]) -> str:
