@@ -45,7 +45,7 @@ _BLOCK = re.compile(rf"({_START} (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.
 
 
 def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
-    """Writes the record of each finished run into `output/NAME`; equal files are left alone.
+    """Writes the record of each finished run into `output/NAME`.
 
     Args:
         paths: run folders, or folders that hold some.
@@ -74,14 +74,12 @@ def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
     for record, run in records.items():
         # A link in a folder that somebody else made must not bring another file into the record.
         files = [run.path / name for name in RECORD if (run.path / name).exists()]
-        fresh = [f for f in files if not _equal(check_file(f, run.path), record / f.name)]
+        contents = {file.name: check_file(file, run.path).read_bytes() for file in files}
         record.mkdir(parents=True, exist_ok=True)
-        for file in fresh:
-            with new_file(record / file.name) as partial:
-                partial.write_bytes(file.read_bytes())
-        written = ", ".join(file.name for file in fresh)
-        size = sum(file.stat().st_size for name in RECORD for file in record.glob(name))
-        lines.append(f"{record}: {size / 1000:.0f} kB, {written or 'unchanged'}")
+        for name, content in contents.items():
+            with new_file(record / name) as partial:
+                partial.write_bytes(content)
+        lines.append(f"{record}: {sum(map(len, contents.values())) / 1000:.0f} kB")
     return lines + notes
 
 

@@ -65,7 +65,6 @@ class Adaptation(SearchGrid):
         alignments: list[Any] | None = None,
         settings: dict | list | None = None,
         depth: Size = 1000,
-        split: str | None = None,
         seed: Count = 0,
     ):
         """
@@ -75,7 +74,7 @@ class Adaptation(SearchGrid):
             alignments: further alignments, as parts.
             settings: search option → values to use instead of the system's own; all combinations
                 are searched, as in `SearchGrid`. {refine: [1000]} scores fewer candidates.
-            depth, split: as in `SearchGrid`.
+            depth: as in `SearchGrid`.
             seed: the random seed of the split into folds.
 
         Raises:
@@ -88,7 +87,7 @@ class Adaptation(SearchGrid):
         grids = [settings or {}] if isinstance(settings, dict | None) else settings
         names = {STRATEGY: [*self.strategies, DEFAULT]}
         hues = list(dict.fromkeys(key for grid in grids for key in grid))
-        super().__init__([grid | names for grid in grids], CURVES | {"hue": hues}, depth, split)
+        super().__init__([grid | names for grid in grids], CURVES | {"hue": hues}, depth)
         self.folds_of, self.seed = folds_of, seed
         self.encoder_calls = 0
 

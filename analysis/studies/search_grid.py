@@ -38,7 +38,6 @@ class SearchGrid:
         settings: dict | list,
         curves: dict | list,
         depth: Size = 100,
-        split: str | None = None,
         max_queries: Size | None = None,
     ):
         """
@@ -48,8 +47,7 @@ class SearchGrid:
             curves: what the figure shows, see `Curves`; a list gives several figures.
             depth: documents retrieved for a query, or more if a metric of `data.metrics` looks at
                 deeper ranks.
-            split: the split whose queries are searched; None = the first test split.
-            max_queries: the most queries searched; None = all.
+            max_queries: the most queries of the first test split that are searched; None = all.
 
         Raises:
             ValueError: an option without a list of values, or no setting at all.
@@ -58,7 +56,7 @@ class SearchGrid:
         if not any(self.settings):
             raise ValueError("study.settings: must hold at least one search option")
         self.curves, self.depth = read_curves(curves), depth
-        self.split, self.max_queries = split, max_queries
+        self.max_queries = max_queries
 
     def check(self, model: System) -> None:
         """Raises ValueError for a model without a token index, or for impossible settings."""
@@ -85,7 +83,7 @@ class SearchGrid:
         Raises:
             ValueError: no setting fits the index.
         """
-        split = self.split or data.test_splits[0]
+        split = data.test_splits[0]
         queries = data.test_queries(split)
         queries = queries.select(range(min(self.max_queries or len(queries), len(queries))))
         depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical

@@ -53,11 +53,10 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
         chapters[title]  # creates the entry, so that chapters are in the pages' order
     for title, tables in tabulate_chapters(table).items():
         chapters[title]["tables"] = tables
-    heatmaps = []
     for entry in read_gallery(read.path / "figures"):
-        picture = entry, embed_picture(read.path / "figures" / f"{entry.name}.png")
-        title = find_figures_chapter(entry.name).title
-        (heatmaps if entry.case else chapters[title]["pictures"]).append(picture)
+        if not entry.case:  # the cases themselves are on the page
+            picture = embed_picture(read.path / "figures" / f"{entry.name}.png")
+            chapters[find_figures_chapter(entry.name).title]["pictures"].append((entry, picture))
     ranked = table["group"].isin(RANKED)
     return write_page(
         read.path / "report.html",
@@ -69,7 +68,6 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
         readings=find_readings(),
         browser=browser,
         case_notes=notes,
-        heatmaps=[] if browser else heatmaps,
         contexts=read_kept(read.path, FILE),
         facts={"Provenance": flatten(read.provenance), "Configuration": flatten(read.config)},
     )
