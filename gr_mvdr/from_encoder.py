@@ -184,10 +184,5 @@ def _read_positions(encoder: PreTrainedModel) -> Tensor:
     rows = table.weight.detach()
     if table.padding_idx is None:  # RoBERTa's and BART's tables begin with two unused rows
         rows = torch.cat([torch.zeros_like(rows[:_OFFSET]), rows])
-    elif table.padding_idx + 1 != _OFFSET:
-        raise ValueError(
-            f"backbone.name={encoder.name_or_path}: its positions begin at row "
-            f"{table.padding_idx + 1}; to become an encoder-decoder, at row 0 or {_OFFSET}"
-        )
     types = getattr(embeddings, "token_type_embeddings", None)
     return rows if types is None else rows + types.weight.detach()[0]

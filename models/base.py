@@ -80,8 +80,6 @@ class System(pl.LightningModule):
     plans_search: bool = False
     # The special tokens around the texts that it reads, those of its backbone.
     template = TextTemplate()
-    # Parameters without weight decay.
-    without_decay: Sequence[Tensor] = ()
 
     def __init__(self, optimizer: OptimizerOptions | None = None):
         """

@@ -11,20 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens, check_length
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
+from gr_mvdr.decoding.decoding_step import score_tokens
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, temporary_folder, write_json, write_text
-from gr_mvdr.heads.plain import SubsetHead, Vocabulary
+from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme
 from gr_mvdr.options import (
     NonNegative,
@@ -48,12 +47,9 @@ class DocidSearch:
     """The options of `model.search`.
 
     Attributes:
-        normalise: whether the search's softmax runs over the whole "vocabulary", as in training, or
-            over the "reachable" tokens, which occur in an identifier.
         plan: a part that guides the search (PAG), used if its `scores` are set.
     """
 
-    normalise: Literal["vocabulary", "reachable"] = "vocabulary"
     plan: dict | None = None
 
 
@@ -77,7 +73,6 @@ class Docid(GenerativeSystem):
         beam_size: Size,
         optimizer: OptimizerOptions,
         head: dict[str, Any] | None = None,
-        trained_rows: Literal["all", "new"] = "all",
         length_penalty: NonNegative = 0.0,
         label_smoothing: Rate = 0.0,
         decoder_layers: Size | None = None,
@@ -93,8 +88,6 @@ class Docid(GenerativeSystem):
             document_length: tokens kept of a document that is encoded (NP decoding's table).
             beam_size: hypotheses per query.
             optimizer, head, ranking: see `GenerativeSystem`.
-            trained_rows: the trained rows of the embedding table: "all", or "new", the docid
-                tokens only.
             length_penalty: documents are ranked by log p / length^penalty (0.8 in NCI).
             label_smoothing: label smoothing of the training loss.
             decoder_layers: the depth of a new decoder; None = the backbone's decoder.
@@ -106,8 +99,7 @@ class Docid(GenerativeSystem):
             ValueError: `search` has an unknown key or value, or the plan's run is unfinished.
         """
         check_options("model.search", inspect_signature(DocidSearch), search or {})
-        options = DocidSearch(**(search or {}))
-        self.normalise, plan = options.normalise, options.plan or {}
+        plan = (search or {}).get("plan") or {}
         self.plan = build("plan", plan) if plan.get("scores") else None
         super().__init__(backbone, optimizer, head, decoder_layers, ranking)
         self.save_hyperparameters()
@@ -140,21 +132,10 @@ class Docid(GenerativeSystem):
         if scheme.n_tokens:
             add_tokens(self.backbone, scheme.n_tokens)
             self.vocabulary_size = self.backbone.config.vocab_size
-        if self.hparams.trained_rows == "new":
-            modules = self.backbone.get_input_embeddings(), self.backbone.get_output_embeddings()
-            tables = {id(module.weight): module.weight for module in modules}  # one if tied
-            self.without_decay = list(tables.values())  # weight decay would change the other rows
-            for table in self.without_decay:
-                table.register_hook(lambda g: F.pad(g[first_token:], (0, 0, first_token, 0)))
         new = range(first_token, first_token + scheme.n_tokens)
         tokens = torch.tensor(sorted({*self.identifiers.tokens, *new, self.template.stop}))
         vocabulary = Vocabulary(tokens, first_token, scheme.width)
         self.set_head(vocabulary, self.identifiers.sequences, documents)
-        if self.normalise == "reachable" and self.head.row_tokens is not None:
-            raise ValueError(
-                "model.search.normalise=reachable: must be vocabulary under head=pawa and "
-                "head=non_parametric, whose rows are those of the identifiers' tokens"
-            )
         if self.plan is not None:
             self.plan.prepare(self, documents, known)
         if not kept:  # last: an impossible head leaves no files
@@ -266,13 +247,6 @@ class Docid(GenerativeSystem):
         self.document_ids, self.search_length = self.identifiers.document_ids, self.names.length
         if self.plan is not None:
             self.plan.index(documents, Path(directory or temporary_folder("index")))
-
-    def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
-        """Makes the step function of a search, normalised as `model.search.normalise` says."""
-        step = super().decoding_step(query_ids, query_mask)
-        if self.normalise == "reachable":
-            step.head = SubsetHead(self.head, self.identifiers.tokens)
-        return step
 
     # Scores of given documents --------------------------------------------------------------------
 

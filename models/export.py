@@ -24,6 +24,7 @@ from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import read_template
 from models.base import System, find_backbone
 from models.docid import Docid
+from models.finished_run import drop_gone_options
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.sentence_transformers import (
@@ -109,7 +110,6 @@ def write_constraint(system: GenerativeSystem, folder: Path) -> None:
         "vocabulary": system.vocabulary_size,
         "width": names.constraint.width if is_trie else system.vocabulary_size,
         "end_token": system.template.stop,
-        "reachable": getattr(system, "normalise", None) == "reachable",
         "options": options,
         "document_ids": system.document_ids if is_trie else [],
     }
@@ -230,7 +230,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
     """Builds the system on the exported backbone, its other parts still untrained."""
-    options = {TARGET: settings["system"], **settings["hyper_parameters"]}
+    options = drop_gone_options({TARGET: settings["system"], **settings["hyper_parameters"]})
     check_parts("model", options)
     options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}
     options["backbone"]["from_encoder"] = None  # the folder holds the encoder-decoder

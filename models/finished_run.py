@@ -24,6 +24,11 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 
 IDENTIFIERS = "identifiers"
+# Options that are gone, each with the value that stands for what all runs do now.
+_GONE = (
+    *(("trained_rows", "all"), ("normalise", "vocabulary"), ("balanced", False)),
+    *(("new_documents", "number"), ("new_documents", "skip")),
+)
 # The number of documents that are tokenised to compare a run's tokeniser with this run's.
 _SAMPLE = 50
 
@@ -114,6 +119,7 @@ class FinishedRun:
             state = read_checkpoint(path)
             # The configuration has the requested vocabulary size, the checkpoint the actual one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
+        settings = drop_gone_options(settings)
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
             engine = (settings.get("search") or {}).get("engine")
@@ -207,6 +213,12 @@ class FinishedRun:
             stages = settings["stages"]
             settings["stages"] = [{k: s[k] for k in s if k != "trust"} for s in stages]
         return settings
+
+
+def drop_gone_options(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out the options of a model, at any depth, that this version no longer has."""
+    kept = {name: value for name, value in settings.items() if (name, value) not in _GONE}
+    return {n: drop_gone_options(v) if isinstance(v, dict) else v for n, v in kept.items()}
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:

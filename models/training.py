@@ -38,15 +38,12 @@ def make_optimizer(
     """Makes AdamW and its schedule, as `configure_optimizers` returns them.
 
     Args:
-        system: a `System`; its parameters `without_decay` get no weight decay.
+        system: a `System`.
         schedule: "constant", as in the paper; or "one_cycle", which rises to the learning rate for
             30 % of the steps and then falls to zero, as a model without pretraining needs.
     """
-    plain = system.without_decay
-    decayed = [p for p in system.parameters() if all(p is not other for other in plain)]
-    groups = [{"params": decayed, "weight_decay": weight_decay}]
-    groups += [{"params": list(plain), "weight_decay": 0.0}] if plain else []
-    optimizer = torch.optim.AdamW(groups, learning_rate, fused=True)  # one pass over the parameters
+    options = dict(weight_decay=weight_decay, fused=True)  # fused: one pass over the parameters
+    optimizer = torch.optim.AdamW(system.parameters(), learning_rate, **options)
     # Gradients are clipped before the step, so fp16's scaler must unscale them before that.
     optimizer._step_supports_amp_scaling = False
     if schedule == "constant":
@@ -341,8 +338,6 @@ def shard(system: pl.LightningModule, mesh: Any) -> None:
         return
     if system.hparams.get("gradient_cache") == 1:
         raise ValueError("model.gradient_cache=1: must be ≥ 2 or null under trainer=fsdp")
-    if system.hparams.get("trained_rows") == "new":  # a gradient's hook, which a shard forgets
-        raise ValueError("model.trained_rows=new: must be all under trainer=fsdp")
     head = getattr(system, "head", None)  # a cross-encoder's is a projection
     if hasattr(head, "table_state") and head.table_state() is not None:
         raise ValueError(

@@ -49,7 +49,6 @@ class TrieLogitsProcessor(LogitsProcessor):
             if not (len(parents) and ascend):
                 raise ValueError("its edges must ascend")
             self.options, self.ids = settings["options"], settings["document_ids"]
-            self.reachable = self.tokens.unique() if settings["reachable"] else None
         except Exception as error:
             raise ValueError(f"{folder}: its constraint is damaged: {error!r}") from None
         self.beam_size, self.prompt, self.branching = beam_size, prompt, []
@@ -73,8 +72,6 @@ class TrieLogitsProcessor(LogitsProcessor):
         spare = rank >= (self.beam_size if input_ids.shape[1] > self.prompt else 1)
         token = token.masked_fill(spare[:, None], self.vocabulary)
         kept = scores.gather(1, token.clamp(max=self.vocabulary - 1))
-        if self.reachable is not None:  # the softmax runs over the identifiers' tokens
-            kept -= scores[:, self.reachable].logsumexp(1, keepdim=True)
         kept[:, -1] = 0.0  # the end of an identifier without end token costs nothing
         none = scores.new_full((len(scores), self.vocabulary + 1), -torch.inf)
         return none.scatter(1, token, kept)[:, :-1]
@@ -86,7 +83,6 @@ class TrieLogitsProcessor(LogitsProcessor):
         after an identifier that does not end with it.
         """
         self.edges, self.tokens = self.edges.to(tokens.device), self.tokens.to(tokens.device)
-        self.reachable = None if self.reachable is None else self.reachable.to(tokens.device)
         depth, none = tokens.shape[1], self.vocabulary
         prefixes = tokens if depth else tokens[:1]  # empty prefixes are all alike
         node = find(self.edges, self.width, prefixes)

@@ -14,6 +14,7 @@ from gr_mvdr.evaluation.ranking import Ranking, best_documents
 from gr_mvdr.files import open_tensors, reading, write_tensors
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.costs import SearchCosts
+from gr_mvdr.token_index.store import check_fingerprint
 
 _ARRAYS = ("data", "indices", "indptr")
 _FILE = "lists.safetensors"
@@ -139,9 +140,7 @@ class InvertedLists:
 
         path = Path(directory)
         tensors, settings = open_tensors(path / _FILE)
-        for name, value in made_of.items():
-            if settings.get(name) != value:
-                raise ValueError(f"{path}: was made from another {name}")
+        check_fingerprint(f"{path}", settings, made_of)
         with reading(f"{path}: is damaged"):
             ids, terms = settings.pop("ids"), settings.pop("terms")
             shape = len(ids), len(terms)

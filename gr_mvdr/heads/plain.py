@@ -335,31 +335,6 @@ class TableHead(Head):
         return rows.clamp(min=0), scores
 
 
-class SubsetHead(TableHead):
-    """A plain head restricted to some tokens: the softmax runs only over their rows.
-
-    It is made for one search and does not follow later changes of the table. For seven docid
-    tokens, a search multiplies with eight rows instead of all. log p of an identifier rises, since
-    other tokens no longer get any probability. The rise differs from prefix to prefix, so that
-    rankings may change (docs/models.md has the numbers).
-    """
-
-    def __init__(self, head: Head, tokens: Sequence[int]):
-        """
-        Args:
-            head: a plain head.
-            tokens: distinct tokens.
-        """
-        super().__init__(head.backbone)
-        table, bias = head.output_table.detach(), head.output_bias
-        self.set_rows(torch.tensor(tokens, device=table.device))
-        self.table = table[self.row_tokens]
-        self.output_bias = None if bias is None else bias[self.row_tokens]
-
-    def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
-        return F.linear(hidden * self.scale, self.table, self.output_bias)
-
-
 def real_places(mask: Tensor) -> Tensor:
     """(n,) int64, the places of real tokens in a flattened mask (B, M); synchronises a GPU once.
 

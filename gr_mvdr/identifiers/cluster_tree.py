@@ -2,7 +2,7 @@
 
 import warnings
 from collections import defaultdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class SemanticDocids(EmbeddedDocids):
         points: (D, d) float32, the vectors of the known documents.
     """
 
-    options = ("k", "leaf_size", "balanced", "positional", "seed", "embeddings")
+    options = ("k", "leaf_size", "positional", "seed", "embeddings")
     arrays = ("first_child", "centroids", "points")
     first_child: np.ndarray
     centroids: np.ndarray
@@ -39,29 +39,21 @@ class SemanticDocids(EmbeddedDocids):
         self,
         k: Annotated[int, AtLeast(2)],
         leaf_size: Size,
-        balanced: bool = False,
         positional: bool = True,
         embeddings: dict[str, Any] | str | None = None,
-        new_documents: Literal["number", "nearest"] = "number",
         seed: Seed = 0,
     ):
         """
         Args:
             k: the number of clusters that a cluster is split into (DSI 10, NCI 30).
             leaf_size: the size of the largest cluster that is not split (DSI 100, NCI 30).
-            balanced: whether the parts of a cluster differ in size by at most one.
             positional: whether each position has its own tokens, as in NCI; otherwise all positions
                 share their tokens.
             embeddings: see `EmbeddedDocids`.
-            new_documents: the identifiers of documents that arrive later and descend to the leaf of
-                the nearest centroids. "number" = the leaf's next number, or the identifier of the
-                leaf's nearest known document if its numbers are used up; "nearest" = always the
-                latter.
             seed: random seed of the clustering.
         """
         super().__init__(embeddings)
-        self.k, self.leaf_size, self.balanced, self.seed = k, leaf_size, balanced, seed
-        self.positional, self.new_documents = positional, new_documents
+        self.k, self.leaf_size, self.positional, self.seed = k, leaf_size, positional, seed
         # The maximum number of a node's children or a leaf's members.
         self.numbers = max(k, leaf_size)
         self.width = self.numbers if positional else None
@@ -97,7 +89,7 @@ class SemanticDocids(EmbeddedDocids):
                     for number, point in enumerate(group.tolist()):
                         docids[point] = self._tokens([*path, number])
                     continue
-                labels, centers = split(points[group], self.k, self.balanced, self.seed)
+                labels, centers = split(points[group], self.k, self.seed)
                 counts.append(len(centers))
                 centroids.extend(centers)
                 groups.extend(group[labels == child] for child in range(len(centers)))
@@ -107,6 +99,10 @@ class SemanticDocids(EmbeddedDocids):
         return docids
 
     def name(self, documents: Table) -> list[list[int]]:
+        """Sends each document down the nearest centroids, to get its leaf's next number.
+
+        If the leaf's numbers are used up, it gets the identifier of the nearest document there.
+        """
         known, leaves = list(self.known.values()), defaultdict(list)
         for number, sequence in enumerate(known):
             leaves[tuple(sequence[:-1])].append(number)
@@ -115,7 +111,7 @@ class SemanticDocids(EmbeddedDocids):
         for point in self.embed(documents):
             path = self.descend(point)
             leaf = tuple(self._tokens(path))
-            if self.new_documents == "number" and taken[leaf] < self.numbers:
+            if taken[leaf] < self.numbers:
                 named.append(self._tokens([*path, taken[leaf]]))
                 taken[leaf] += 1
             else:  # differences instead of products: an exact copy has distance 0
@@ -138,7 +134,7 @@ class SemanticDocids(EmbeddedDocids):
         return [first + position * step + number for position, number in enumerate(place)]
 
 
-def split(points: np.ndarray, k: int, balanced: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split(points: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Splits a cluster into at least 2 parts; if all points are equal, evenly and in order.
 
     Args:
@@ -158,43 +154,7 @@ def split(points: np.ndarray, k: int, balanced: bool, seed: int) -> tuple[np.nda
             # With fewer distinct points than k, empty clusters are dropped below.
             warnings.simplefilter("ignore", ConvergenceWarning)
             means = KMeans(k, n_init=1, random_state=seed).fit(points)
-        centers = means.cluster_centers_
         used, own = np.unique(means.labels_, return_inverse=True)
-        if balanced:  # squared distances without each point's squared norm, which is constant
-            labels = balance_labels((centers**2).sum(1) - 2 * points @ centers.T)
-        elif len(used) > 1:
-            return own, centers[used]
+        if len(used) > 1:
+            return own, means.cluster_centers_[used]
     return labels, np.stack([points[labels == part].mean(0) for part in range(k)])
-
-
-def balance_labels(costs: np.ndarray) -> np.ndarray:
-    """Greedily assigns points to clusters whose sizes differ by at most one, at low cost.
-
-    Every cluster is first filled to ⌊n/k⌋ points; the remaining points go to different clusters. In
-    each round every unassigned point chooses its cheapest open cluster. A cluster that too many
-    points choose takes those that would lose most by their second choice. There are at most 2k
-    rounds, since a round that leaves points unassigned fills a cluster.
-
-    Args:
-        costs: (n, k), the cost of point i in cluster j; n ≥ k.
-
-    Returns:
-        (n,) int64 cluster numbers.
-    """
-    n_points, k = costs.shape
-    labels, capacity = np.full(n_points, -1), np.full(k, n_points // k)
-    while len(waiting := np.flatnonzero(labels < 0)):
-        if not capacity.any():
-            capacity += 1
-        free = np.flatnonzero(capacity)
-        offers = costs[np.ix_(waiting, free)]
-        choice = offers.argmin(1)
-        best = np.partition(offers, min(1, len(free) - 1), axis=1)[:, :2]
-        loss = best[:, -1] - best[:, 0]
-        order = np.lexsort((best[:, 0], -loss, choice))
-        ranked = choice[order]
-        place = np.arange(len(order)) - np.searchsorted(ranked, ranked)
-        taken = order[place < capacity[free][ranked]]
-        labels[waiting[taken]] = free[choice[taken]]
-        capacity -= np.bincount(free[choice[taken]], minlength=k)
-    return labels

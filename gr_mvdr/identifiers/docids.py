@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated, Literal
 
-from gr_mvdr.identifiers.scheme import Identifiers, Scheme, Table
+from gr_mvdr.identifiers.scheme import Scheme, Table
 from gr_mvdr.options import AtLeast, Size, part
 
 
@@ -16,17 +16,9 @@ from gr_mvdr.options import AtLeast, Size, part
 class AtomicDocids(Scheme):
     """One new token for each document (DSI's atomic docids).
 
-    A document that arrives after training gets no token, since an untrained token would be noise.
+    A document that arrives after training gets no token, since an untrained token would be noise,
+    and no search returns it.
     """
-
-    def __init__(self, new_documents: Literal["skip", "refuse"] = "skip"):
-        """
-        Args:
-            new_documents: "skip" = documents that arrive later get no identifier, and no search
-                returns them; "refuse" = they raise an error.
-        """
-        super().__init__()
-        self.new_documents = new_documents
 
     @property
     def n_tokens(self) -> int:
@@ -39,16 +31,8 @@ class AtomicDocids(Scheme):
     def learn(self, documents: Table) -> list[list[int]]:
         return [[self.first_token + number] for number in range(len(documents))]
 
-    def assign(self, documents: Table) -> Identifiers:
-        """Gives [] to new documents; raises ValueError if `new_documents` is "refuse"."""
-        ids = documents["id"][:]
-        new = [document for document in ids if document not in self.known]
-        if new and self.new_documents == "refuse":
-            raise ValueError(
-                f"model.identifiers.new_documents=refuse: {len(new)} documents came after training "
-                f"and have no token, the first is {new[0]!r}"
-            )
-        return Identifiers(ids, [self.known.get(document, []) for document in ids])
+    def name(self, documents: Table) -> list[list[int]]:
+        return [[] for _ in range(len(documents))]
 
 
 @part("identifiers")

@@ -68,10 +68,8 @@ class TfidfSvd(DocumentEmbeddings):
         """
         from sklearn.utils.extmath import randomized_svd
 
-        texts, vectorizer = documents["text"][:], self._vectorizer()
-        if not any(split_words(text) for text in texts):
-            raise ValueError("model.identifiers.embeddings=TfidfSvd: no document has a word")
-        weights = vectorizer.fit_transform(texts)
+        vectorizer = self._vectorizer()
+        weights = vectorizer.fit_transform(documents["text"][:])
         self.vocabulary = vectorizer.get_feature_names_out().tolist()
         self.idf = vectorizer.idf_
         # As TruncatedSVD, but without explained variances, which are undefined for one document.
@@ -140,56 +138,42 @@ class FileEmbeddings(DocumentEmbeddings):
         Raises:
             ValueError: the file has another form, names a document twice, or lacks a document.
         """
-        ids, vectors = self._content
-        rows = {identifier: row for row, identifier in enumerate(ids)}
-        wanted = documents["id"][:]
-        missing = [identifier for identifier in wanted if identifier not in rows]
-        if missing or len(rows) < len(ids):
-            fault = f"{len(missing):,} have none, the first is {missing[0]!r}" if missing else ""
-            raise ValueError(
-                f"model.identifiers.embeddings={self.file}: must hold one vector of every "
-                f"document, {fault or 'some have two'}"
-            )
-        chosen = np.asarray(vectors[[rows[identifier] for identifier in wanted]], np.float32)
-        if not np.isfinite(chosen).all():
-            raise ValueError(f"model.identifiers.embeddings={self.file}: must hold finite numbers")
-        return normalise_rows(chosen)
+        with reading(f"model.identifiers.embeddings={self.file}"):
+            ids, vectors = self._content
+            if len(ids) != len(vectors):
+                counts = f"{len(ids):,} ids and {len(vectors):,} vectors"
+                raise ValueError(f"must hold one vector an id, holds {counts}")
+            rows = {identifier: row for row, identifier in enumerate(ids)}
+            wanted = documents["id"][:]
+            missing = [identifier for identifier in wanted if identifier not in rows]
+            if missing or len(rows) < len(ids):
+                fault = (
+                    f"{len(missing):,} have none, the first is {missing[0]!r}" if missing else ""
+                )
+                rule = "must hold one vector of every document"
+                raise ValueError(f"{rule}, {fault or 'some have two'}")
+            chosen = np.asarray(vectors[[rows[identifier] for identifier in wanted]], np.float32)
+            if not np.isfinite(chosen).all():
+                raise ValueError("must hold finite numbers")
+            return normalise_rows(chosen)
 
     @cached_property
     def _content(self) -> tuple[list[str], np.ndarray]:
         """The ids (n,) and the vectors (n, d) of the file."""
         file = Path(self.file).expanduser()
-        with reading(f"model.identifiers.embeddings={self.file}"):
-            if file.suffix == ".npy":
-                ids = read_text(file.with_suffix(".txt")).splitlines()
-                vectors = np.load(file, mmap_mode="r", allow_pickle=False)
-            elif file.suffix == ".parquet":
-                ids, vectors = _read_parquet(file)
-            else:
-                raise ValueError("must be a .parquet or a .npy file")
-            if vectors.ndim != 2 or len(vectors) != len(ids) or vectors.dtype.kind not in "fiu":
-                raise ValueError(
-                    f"must hold one vector an id, all of one size, holds {len(ids):,} ids and an "
-                    f"array {vectors.shape} of {vectors.dtype}"
-                )
-        return ids, vectors
+        if file.suffix == ".npy":
+            ids = read_text(file.with_suffix(".txt")).splitlines()
+            return ids, np.load(file, mmap_mode="r", allow_pickle=False)
+        if file.suffix != ".parquet":
+            raise ValueError("must be a .parquet or a .npy file")
+        import pyarrow as pa
+        from pyarrow.parquet import read_table
 
-
-def _read_parquet(file: Path) -> tuple[list[str], np.ndarray]:
-    import pyarrow as pa
-    from pyarrow.compute import list_value_length, unique
-    from pyarrow.parquet import read_table
-
-    table = read_table(file)
-    lists = [field.name for field in table.schema if pa.types.is_nested(field.type)]
-    if len(lists) != 1:
-        raise ValueError(f"must have one column of vectors, has {table.column_names}")
-    column = table[lists[0]].combine_chunks()
-    sizes = unique(list_value_length(column)).to_pylist()
-    if len(sizes) != 1 or column.null_count:
-        raise ValueError(f"must hold vectors of one size, holds sizes {sizes[:5]}")
-    numbers = column.flatten().to_numpy(zero_copy_only=False)
-    return list(map(str, table["id"].to_pylist())), numbers.reshape(len(table), -1)
+        table = read_table(file)
+        lists = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+        if len(lists) != 1:
+            raise ValueError(f"must have one column of vectors, has {table.column_names}")
+        return list(map(str, table["id"].to_pylist())), np.stack(table[lists[0]].to_numpy())
 
 
 class EmbeddedDocids(Scheme):

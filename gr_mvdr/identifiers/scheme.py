@@ -183,12 +183,7 @@ class Scheme:
         Args:
             documents: the known documents.
             first_token: the first free token id.
-
-        Raises:
-            ValueError: there are no documents.
         """
-        if len(documents) == 0:
-            raise ValueError("model.identifiers: needs at least one document")
         self.first_token = first_token
         self.known = dict(zip(documents["id"][:], self.learn(documents), strict=True))
 

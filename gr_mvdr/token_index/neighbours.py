@@ -143,7 +143,7 @@ class NearestTokens:
 
         Args:
             queries: (T, d) fp32, vectors or keys like the store's `searched` column.
-            neighbours: k'.
+            neighbours: k', at most the number of `rows`.
             probes: number of lists visited; None = all tokens are compared.
             rescore: with `probes`, whether to compute the similarities from the store's vectors;
                 otherwise they come from the codes of the inverted file.
@@ -155,11 +155,8 @@ class NearestTokens:
             ties, and the order is arbitrary.
 
         Raises:
-            ValueError: k' is out of range, or a query vector is not finite.
+            ValueError: a query vector is not finite.
         """
-        if not 1 <= neighbours <= len(self.rows):
-            rule = f"must be ≥ 1 and ≤ the {len(self.rows)} tokens that can be retrieved"
-            raise ValueError(f"model.search.neighbours={neighbours}: {rule}")
         if not queries.isfinite().all():
             raise ValueError("a query's vectors are not finite: the model's weights are broken")
         if probes is None:

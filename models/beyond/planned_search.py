@@ -103,7 +103,7 @@ class FirstStepPlan(SearchPlan):
         self.terms = terms
 
     def prepare(self, system: Any, documents: Table, known: Sequence[int]) -> None:
-        if type(system.head) is not Head or system.normalise != "vocabulary":
+        if type(system.head) is not Head:
             rule = "must be a run's folder where the head has no row of a text's tokens"
             raise ValueError(f"{_KEY}.scores={FIRST_STEP}: {rule}")
 

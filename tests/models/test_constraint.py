@@ -50,7 +50,6 @@ assert not ours & {name.partition(".")[0] for name in sys.modules}
 KINDS = {
     "atomic": {},
     "naive": {},
-    "naive-reachable": dict(search={"normalise": "reachable"}),
     "titles": {},
     "titles-penalty": dict(length_penalty=0.8),
     "titles-bart": {},

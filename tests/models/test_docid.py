@@ -101,28 +101,3 @@ def test_consistency_adds_the_divergence_of_two_dropout_passes_in_training(tools
     losses[1].backward()
     found = [weight.grad for weight in regular.parameters() if weight.grad is not None]
     assert len(found) > 20 and all(gradient.isfinite().all() for gradient in found)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", ["semantic", "titles"])
-def test_what_is_reachable_shares_all_probability(tools, queries, documents, kind, tmp_path):
-    """Log p is the vocabulary's, renormalised over the identifiers' tokens, in search and score."""
-    whole = tools.make_docid(kind, beam_size=30)
-    system = tools.make_docid(kind, beam_size=30, search={"normalise": "reachable"})
-    system.load_state_dict(whole.state_dict())
-    batch, tokens = tools.make_batch(), system.identifiers.tokens
-    steps = [s.eval().decoding_step(batch.query_ids, batch.query_mask) for s in (whole, system)]
-    nothing = torch.zeros(3, dtype=torch.int64)
-    for last, parents in ((nothing, torch.arange(3)), (nothing + tokens[1], nothing)):
-        expected, found = (step(last, parents)[:] for step in steps)
-        assert found.isfinite().nonzero()[:, 1].tolist() == tokens * 3
-        assert torch.allclose(found.exp().sum(1), torch.ones(3))
-        expected = expected[:, tokens].log_softmax(1)
-        assert torch.allclose(found[:, tokens], expected, atol=1e-5)
-    system.index(documents, tmp_path)
-    ranking = system.retrieve(queries, 30)
-    found = {query: ranking.documents(query) for query in queries["id"]}
-    reranked = system.rerank(queries, documents, found)
-    for query in queries["id"]:
-        assert ranking.scores(query) == pytest.approx(reranked.scores(query), abs=1e-4)
-        assert ranking.scores(query)

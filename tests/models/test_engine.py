@@ -147,13 +147,6 @@ def test_what_an_engine_cannot_do_is_said_in_one_line(monkeypatch):
             "t5_colbert",
             "engine=edge: cannot be searched with mode=gather",
         ),
-        (
-            {"engine": "edge", "dtype": "pq"},
-            "t5_colbert",
-            "engine=edge: cannot be searched .* dtype=pq",
-        ),
-        ({"mode": "mean"}, "t5_colbert", "engine=None: cannot be searched with mode=mean"),
-        ({"engine": "localhost"}, "t5_colbert", "engine=localhost: must be edge or http://HOST"),
     ):
         with pytest.raises(ValueError, match=words):
             make_multi_vector(kind, search=search)

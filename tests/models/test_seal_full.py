@@ -144,19 +144,3 @@ def test_a_bonus_raises_a_views_keys_to_one_limit(tools, texts, queries):
 
 
 # Other heads -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("head", ["PAWA", "NP"])
-def test_titles_and_special_tokens_have_rows_under_another_head(tools, texts, queries, head):
-    """The text need not hold the title's tokens, nor ever what ends it."""
-    texts["title_tokens"][0] = [49, 48]
-    options = dict(special_tokens=SPECIAL_TOKENS, head=getattr(tools, head), beam_size=5)
-    seal = tools.make_seal(**options)
-    seal.prepare(texts, range(4), None)
-    title = torch.tensor([[49, 48, 53, EOS_ID]])
-    rows = seal.head.labels(title, torch.tensor([0]))
-    assert torch.equal(seal.head.row_tokens[rows], title)
-    seal.index(texts)
-    for keys in seal.search(queries["tokens"]).further:
-        assert set(keys) >= {(49, 48, 53), (9, 8, 53), (9, 53)}
-        assert all(score > -60 for score, _ in keys.values())

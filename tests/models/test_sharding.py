@@ -98,7 +98,6 @@ def test_two_halves_train_as_one_process_does(name, found, expected):
     ("make", "options", "message"),
     [
         ("make_multi_vector", dict(gradient_cache=1), "model.gradient_cache=1: must be ≥ 2"),
-        ("make_docid", dict(kind="atomic", trained_rows="new"), "model.trained_rows=new: must be"),
         ("make_docid", dict(kind="titles-np"), "NonParametricHead: cannot be trained under"),
     ],
 )

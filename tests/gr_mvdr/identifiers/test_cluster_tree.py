@@ -38,12 +38,9 @@ def test_a_tree_of_six_points_on_a_line():
 
 @pytest.mark.parametrize("different", [200, 3, 1])
 @pytest.mark.parametrize(("k", "leaf_size"), [(2, 1), (3, 7), (10, 4), (5, 300)])
-@pytest.mark.parametrize("balanced", [False, True])
-def test_every_point_has_a_place_of_its_own_in_a_leaf_of_bounded_size(
-    k, leaf_size, balanced, different
-):
+def test_every_point_has_a_place_of_its_own_in_a_leaf_of_bounded_size(k, leaf_size, different):
     points = np.resize(random_points(different), (200, 6))
-    scheme, places = clustered(points, k, leaf_size, balanced)
+    scheme, places = clustered(points, k, leaf_size)
     paths = {place[:-1] for place in places}
     for leaf in paths:
         numbers = [place[-1] for place in places if place[:-1] == leaf]
@@ -54,8 +51,7 @@ def test_every_point_has_a_place_of_its_own_in_a_leaf_of_bounded_size(
         parts = [below[(*node, child)] for child in range(k)]
         count = sum(part > 0 for part in parts)
         assert count > 1 and all(parts[:count])
-        assert not balanced or max(parts[:count]) - min(parts[:count]) <= 1
-    if different == 200 and not balanced:
+    if different == 200:
         assert [
             (*scheme.descend(p), place[-1]) for p, place in zip(points, places, strict=True)
         ] == places

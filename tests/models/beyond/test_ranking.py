@@ -23,7 +23,7 @@ def make(request, tools):
             system = tools.sharpen(tools.make_seal(ranking=loss))
             system.prepare(tools.named_documents(), range(8), "")
             return system
-        return tools.make_docid(request.param, ranking=loss, trained_rows="all")
+        return tools.make_docid(request.param, ranking=loss)
 
     return made
 
