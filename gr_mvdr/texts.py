@@ -4,7 +4,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html.parser import HTMLParser
+from html import unescape
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -21,29 +21,11 @@ _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # ASCII without control characters and e
 # Elements whose content is not text. Without an end tag, a text only mentions them ("the <style>
 # tag").
 _SILENT = re.compile(r"(?is)<(script|style)(?=[\s>])[^>]*>.*?</\1\s*>")
-
-
-class _Text(HTMLParser):
-    """Collects the text between tags; entities become their characters."""
-
-    def __init__(self):
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-
-    def set_cdata_mode(self, *_, **__) -> None:
-        """Treats all tags the same, so that text after a lone <script> or <style> is kept."""
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(data)
+_TAG = re.compile(r"(?s)<!--.*?-->|<[!?/a-zA-Z][^>]*>")
 
 
 def _without_tags(text: str) -> str:
-    if "<" not in text and "&" not in text:
-        return text  # neither tags nor entities
-    parser = _Text()
-    parser.feed(_SILENT.sub("", text))
-    parser.close()
-    return "".join(parser.parts)
+    return unescape(_TAG.sub("", _SILENT.sub("", text)))
 
 
 def _repaired(text: str) -> str:

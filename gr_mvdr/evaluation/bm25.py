@@ -1,7 +1,6 @@
 """BM25 (Robertson & Zaragoza) by bm25s, and the inverted lists that lexical systems search."""
 
 import re
-import warnings
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -166,9 +165,6 @@ def index_bm25(
         documents: the terms of each document (words, or token ids).
         k1: saturation of the term frequency.
         b: strength of the length normalisation.
-
-    Warns:
-        UserWarning: no document has a term, so no query retrieves anything.
     """
     import bm25s
     from scipy.sparse import csc_matrix
@@ -185,11 +181,5 @@ def index_bm25(
         names = {str(n): n for n in range(len(vocabulary))}  # bm25s wants words as keys
         scorer.index((numbers, names), show_progress=False)
         matrix = csc_matrix(tuple(scorer.scores[name] for name in _ARRAYS), matrix.shape)
-    else:
-        warnings.warn(
-            f"BM25: none of the {len(ids):,} documents has a word (letters or digits): "
-            "it finds nothing",
-            stacklevel=2,
-        )
     mean_length = sum(map(len, numbers)) / max(1, len(numbers))
     return InvertedLists(ids, vocabulary, matrix, {"mean_length": mean_length, "k1": k1, "b": b})
