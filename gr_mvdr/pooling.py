@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.options import Count, Size, part
+from gr_mvdr.options import Size, part
 from gr_mvdr.salience import top_k
 from gr_mvdr.token_index.codec import k_means
 from gr_mvdr.token_vectors import TokenVectors
@@ -127,35 +127,6 @@ class Temporal(AllTokens):
 
 
 @part("pooling")
-class ClusteredTokens(AllTokens):
-    """Averages similar token vectors, one mean for every `factor` tokens (Clavié et al. 2024).
-
-    In training, the clusters are constants; gradients flow through the means.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        vocabulary_size: int,
-        factor: Size,
-        protected: Count = 0,
-        by: Grouping = "ward",
-    ):
-        """
-        Args:
-            factor, protected, by: see `group_tokens`.
-        """
-        super().__init__()
-        self.factor, self.protected, self.by = factor, protected, by
-
-    def group(self, tokens: TokenVectors) -> Tensor | None:
-        return group_tokens(tokens, self.factor, self.by, self.protected)
-
-    def count(self, tokens: int) -> int:
-        return n_groups(tokens, self.factor, self.protected)
-
-
-@part("pooling")
 class MeanTokens(AllTokens):
     """Represents a text by one vector, the mean of all (Sentence-T5; gr_as_mvdr Table 7).
 
@@ -177,21 +148,15 @@ class MeanTokens(AllTokens):
         return min(tokens, 1)
 
 
-def n_groups(tokens: int, factor: int, protected: int = 0) -> int:
-    """Returns the number of vectors after grouping.
-
-    It counts the protected tokens, and max(⌊n / factor⌋, 1) groups of the n > 0 others.
-    """
-    first = min(tokens, protected)
-    return first + (max((tokens - first) // factor, 1) if tokens > first else 0)
+def n_groups(tokens: int, factor: int) -> int:
+    """Returns the number of vectors after grouping: max(⌊n / factor⌋, 1) of n > 0 tokens."""
+    return max(tokens // factor, 1) if tokens else 0
 
 
 @torch.no_grad()
 @torch.autocast("cpu", enabled=False)  # clusters are made on the CPU; numpy has no bfloat16
-def group_tokens(
-    tokens: TokenVectors, factor: int, by: Grouping = "ward", protected: int = 0
-) -> Tensor | None:
-    """Groups the tokens of each text: each group becomes one vector.
+def group_tokens(tokens: TokenVectors, factor: int, by: Grouping = "ward") -> Tensor | None:
+    """Groups the tokens of each text: each group becomes one vector (Clavié et al. 2024).
 
     Args:
         tokens: (B, M, …). Their keys are clustered; without keys, their vectors.
@@ -199,7 +164,6 @@ def group_tokens(
         by: "ward": Ward's hierarchical clustering with distance 1 − cosine. "k_means": spherical
             k-means. "salience": no tokens are merged, only the most salient ones are kept
             (aligner's pruning, applied to the index).
-        protected: number of leading tokens that are not grouped, such as [CLS].
 
     Returns:
         (B, K, M) weights: 1/|c| for the tokens of group c, else zero. Groups are in the order of
@@ -213,17 +177,13 @@ def group_tokens(
         basis = tokens.salience.unsqueeze(-1)
     numbers = torch.full(tokens.mask.shape, -1)
     for row, mask, own in zip(numbers, tokens.mask.cpu(), basis.cpu(), strict=True):
-        vectors, first = own[mask], min(int(mask.sum()), protected)
-        group_of = np.arange(len(vectors))
-        if len(vectors) > first:
-            count = n_groups(len(vectors) - first, factor)
-            others = _GROUPED[by](vectors[first:], count)
-            kept = others >= 0
-            _, begins, own = np.unique(others[kept], return_index=True, return_inverse=True)
-            group_of[first:][~kept] = -1
-            group_of[first:][kept] = first + begins.argsort().argsort()[own]
-        row[mask] = torch.from_numpy(group_of)
-    size = n_groups(numbers.shape[1], factor, protected)  # the same on all ranks
+        if count := n_groups(int(mask.sum()), factor):
+            group_of = _GROUPED[by](own[mask], count)
+            kept = group_of >= 0
+            _, begins, place = np.unique(group_of[kept], return_index=True, return_inverse=True)
+            group_of[kept] = begins.argsort().argsort()[place]
+            row[mask] = torch.from_numpy(group_of).long()
+    size = n_groups(numbers.shape[1], factor)
     groups = F.one_hot(numbers + 1, size + 1)[..., 1:].mT.to(basis)
     return groups / groups.sum(-1, keepdim=True).clamp(min=1)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import encoder_mask, load_backbone
 from gr_mvdr.options import build
-from gr_mvdr.pooling import AllTokens, ClusteredTokens, Grouped, merge_tokens
+from gr_mvdr.pooling import AllTokens, Grouped, merge_tokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
@@ -46,7 +46,7 @@ class TokenEncoder(nn.Module):
             salience: each side's part of `gr_mvdr.salience`; None = all tokens weigh the same.
 
         Raises:
-            ValueError: a shared projection gets states of different widths, queries are clustered,
+            ValueError: a shared projection gets states of different widths,
                 heads do not divide d or have a salience, or a salience does not fit the other
                 options.
         """
@@ -64,8 +64,6 @@ class TokenEncoder(nn.Module):
         chosen = {"_target_": "gr_mvdr.pooling.AllTokens"}
         parts = {side: (pooling or {}).get(side) or chosen for side in SIDES}
         self.pooling = nn.ModuleDict({s: build("pooling", parts[s], *size) for s in SIDES})
-        if isinstance(self.pooling["query"], ClusteredTokens):
-            raise ValueError("model.pooling.query=ClusteredTokens: must be of documents alone")
         # The learned tokens of a pooling have ids beyond the vocabulary.
         learned = max(getattr(part, "k", 0) for part in self.pooling.values())
         self.n_tokens = self.vocabulary_size + learned
@@ -89,8 +87,7 @@ class TokenEncoder(nn.Module):
             rule = "must be null with an IDF salience, which would rate it highest"
             raise ValueError(f"tokenizer.expansion: {rule}")
         for side, salient in self.salience.items():
-            counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
-            if _has(salient, FrequencySalience) and not counts:
+            if _has(salient, FrequencySalience) and type(self.pooling[side]) is not AllTokens:
                 rule = f"needs model.pooling.{side}=all_tokens: it counts tokens"
                 raise ValueError(f"model.salience.{side}=FrequencySalience: {rule}")
 

@@ -46,7 +46,7 @@ SYSTEMS = {
 }
 
 
-WAITS = {"clusters", "aligner-soft"}  # k-means, and the solver's end, are decided on the CPU
+WAITS = {"aligner-soft"}  # the solver's end is decided on the CPU
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -106,11 +106,6 @@ MULTI_VECTOR = {
     "mva-heads": _MVA | dict(heads=2),
     "mva-learned": _MVA | dict(pooling={"document": _pooling("LearnedTokens", k=3)}),
     "mva-temporal": _MVA | dict(pooling={"document": _pooling("Temporal", factor=2)}),
-    "clusters": dict(
-        alignment=_alignment("MaxSim"),
-        salience={"query": _IDF, "document": _IDF},
-        pooling={"document": _pooling("ClusteredTokens", factor=2, protected=1)},
-    ),
     "wu": dict(alignment=_alignment("MaxSim", direction="document_to_query")),
 }
 

@@ -35,7 +35,7 @@ def batch(request):
     return collate(examples(request.param))
 
 
-NAMES = ["t5_colbert", "xtr", "aligner", "mva-learned", "clusters", "cross_encoder"]
+NAMES = ["t5_colbert", "xtr", "aligner", "mva-learned", "cross_encoder"]
 
 
 @pytest.mark.parametrize(("name", "size", "hard"), pairwise(NAMES, [1, 2, 100], [True, False]))

@@ -16,7 +16,7 @@ SEARCHED = [
     ("aligner", dict(mode="gather", neighbours=4, probes=None, keep_query=0.5)),
     ("xtr", dict(mode="impute", neighbours=7, probes=None)),
     ("t5_colbert", dict(mode="fde", refine=2)),
-    ("clusters", dict(mode="gather", neighbours=4, probes=None, pool=2)),
+    ("idf", dict(mode="gather", neighbours=4, probes=None, pool=2)),
     ("idf", dict(mode="rerank", neighbours=4, pool=2, pool_by="k_means")),
     ("idf", dict(mode="fde", refine=0, fde_size=500)),
     ("dpr", dict(mode="exact")),

@@ -26,7 +26,7 @@ TEACHER = np.linspace(-1, 2, 15).reshape(5, 3).tolist()
 LOSSES = ["InBatchCrossEntropy", "PairwiseCrossEntropy", "HardNegativesCrossEntropy"]
 LOSSES += ["KLDistillation", "MarginMSE"]
 # A hard and a soft alignment, saliences, a pool of the whole batch, keys and pooling.
-KINDS = "t5_colbert wu aligner xtr mva-temporal clusters".split()
+KINDS = "t5_colbert wu aligner xtr mva-temporal".split()
 DOCIDS = "atomic semantic-pawa titles-nci titles-np".split()
 RANKED = "PrefixRanking MarginRanking ListwiseRanking PreferenceRanking".split()
 
