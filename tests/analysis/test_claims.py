@@ -5,10 +5,9 @@ import math
 
 import pytest
 import torch
-from pandas import DataFrame
 
 from analysis.alignment_store import StoreDescription
-from analysis.claims import CLAIMS, LOOKS, draw_claims, judge_claims
+from analysis.claims import CLAIMS, judge_claims
 from analysis.tables.comparison import compare_runs
 from gr_mvdr.relevance import DecoderPaths, Explanation
 from tests.analysis.test_compare import judge_gold, write_run
@@ -199,14 +198,3 @@ def test_the_command_writes_tables_and_a_forest_plot(tmp_path, capsys):
     assert float(rows["MVDR finds more than GR"]["effect"]) == pytest.approx(0.8)
     assert "| T5-ColBERT − T5-SEAL | 1 |" in said
     assert (out / "claims.png").is_file() and str(out / "claims.md") in said
-
-
-def test_a_figure_has_a_mark_for_each_claim_and_a_legend_of_all_verdicts():
-    known = dict(missing="", bound=0.5, effect=0.1, low=0.0, high=0.2, sign=-1, claim="c")
-    rows = [known | dict(systems=s, place=p, verdict="confirmed") for s in "ab" for p in "pq"]
-    rows.append(known | dict(missing="no run", systems="", place="p", verdict=""))
-    figure = draw_claims(DataFrame(rows), "x")
-    assert [axes.get_title() for axes in figure.axes] == ["p", "q"]
-    marks = figure.axes[0].lines[0]
-    assert marks.get_xdata().tolist() == [0.4] * 2 and marks.get_ydata().tolist() == [1, 0]
-    assert [text.get_text() for text in figure.legends[0].texts] == [*LOOKS]

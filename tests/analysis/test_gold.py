@@ -211,15 +211,6 @@ def test_only_pairs_with_gold_of_the_documents_own_tokens_count(make_pairs):
         assert not (result.metrics or result.tables or result.figures)
 
 
-def test_a_curve_looks_alike_in_every_panel(make_pairs):
-    """There is one legend, and the panels of one direction lack a kind of alignment."""
-    pairs = make_pairs(6)
-    ((figure, _),) = measured([pairs], golden(pairs), "multi_vector").figures
-    lines = [line for axes in figure.axes for line in axes.lines]
-    looks = {(line.get_label(), line.get_color()) for line in lines}
-    assert len(lines) == 10 and len(looks) == len({label for label, _ in looks}) == 3
-
-
 def test_batches_and_padding_change_nothing_and_metrics_are_the_last_layers(make_pairs):
     first, last = (make_pairs(9, heads=2, paradigm="generative", seed=0) for _ in range(2))
     generator = torch.Generator().manual_seed(3)

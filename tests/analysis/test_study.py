@@ -4,10 +4,9 @@ import csv
 from itertools import product
 
 import pytest
-from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from analysis.figures import Gallery, GalleryEntry, read_gallery
+from analysis.figures import read_gallery
 from analysis.studies.study import (
     Curves,
     draw_curves,
@@ -38,15 +37,6 @@ def test_a_table_averages_seeds_and_keeps_null_apart_from_a_missing_setting(tmp_
     columns = ["p", "seed", "q", "mrr@10", "cost/scoring_flops"]
     assert (tmp_path / "study.csv").read_text().splitlines()[0] == ",".join(columns)
     assert read_rows(tmp_path / "study.csv") == rows
-
-
-def test_a_study_keeps_the_figures_that_a_run_has(tmp_path):
-    Gallery(tmp_path / "figures").add(Figure(), GalleryEntry("other", "t", "c"))
-    write_study(
-        [{"p": 1, "mrr@10": 0.5}], "h", tmp_path, [(Figure(), GalleryEntry("study", "t", "c"))]
-    )
-    assert [entry.name for entry in read_gallery(tmp_path / "figures")] == ["other", "study"]
-    assert (tmp_path / "figures/other.png").is_file()
 
 
 GATES = [
