@@ -91,7 +91,6 @@ def tabulate_results(
     runs: str | Sequence[str],
     splits: str | Sequence[str] = (),
     metrics: str | Sequence[str] = COLUMNS,
-    labels: Sequence[str] = (),
 ) -> str:
     """Makes a Markdown table of records: a row for each system, columns for each collection.
 
@@ -103,12 +102,11 @@ def tabulate_results(
         splits: test splits; by default all of them.
         metrics: columns: a metric of the search, for every split ("mrr@10"), or the key of any
             metric ("cost/train_seconds"); columns that no run has are left out.
-        labels: the systems' names, as in `compare_runs`.
 
     Raises:
         ValueError, FileNotFoundError: as `compare_runs`; or no run has a split.
     """
-    comparison = compare_runs(named_folders(runs), mixed=True, labels=labels)
+    comparison = compare_runs(named_folders(runs), mixed=True)
     wanted, asked, cells = _as_list(splits), _as_list(metrics), {}
     known = {split for run in comparison.runs for split in run.splits}
     if missing := [split for split in wanted if split not in known]:
