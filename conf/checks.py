@@ -1,7 +1,7 @@
 """Checks the user's values before anything is built, by `conf/rules.py` and classes' signatures."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +18,7 @@ from gr_mvdr.options import (
     Signature,
     check_options,
     describe_type,
+    exists,
     fits_type,
     inspect_signature,
     show,
@@ -120,12 +121,6 @@ def walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield from walk(child, f"{key}.{name}".strip("."))
 
 
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else (value,)
-
-
 def _origin(key: str, written: dict[str, Any]) -> str:
     """Returns the key from which a value is interpolated, which the user may have typed."""
     while reference := _REFERENCE.fullmatch(str(written.get(key))):
@@ -150,7 +145,7 @@ def _read_class(key: str, name: str) -> Signature | None:
 
 
 def _check_together(config: dict[str, Any]) -> None:
-    """Raises an error if keys contradict each other, or name a file that does not exist."""
+    """Raises an error if keys contradict each other, or the place of a run is wrong."""
     model, trainer = config.get("model") or {}, config.get("trainer")
     if trainer:
         _check_trainer(trainer)
@@ -161,58 +156,17 @@ def _check_together(config: dict[str, Any]) -> None:
     key, longest = model.get("key_length"), model.get("document_length")
     if key and longest and key > longest:
         raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")
-    if {"output", "name", "run"} <= config.keys():
-        _check_place(config["output"], config["name"], config["run"])
-    else:  # the command is for a finished run
-        _check_there("run", config.get("run"), "run folder")
-    _check_files(config)
+    if {"output", "name"} <= config.keys():  # the command makes a folder
+        parts = Path(name := str(config["name"])).parts
+        if config["name"] is None or not parts or ".." in parts or Path(name).is_absolute():
+            rule = f"must be a folder's name within output={config['output']}"
+            raise ValueError(f"name={show(config['name'])}: {rule}")
+    elif (run := config.get("run")) and not exists(run):  # the command is for a finished run
+        raise FileNotFoundError(f"run={run}: no such run folder")
     initial, weights = config.get("initial"), config.get("weights")
     if initial and weights:
         rule = "must be null with weights=…, which trains nothing"
         raise ValueError(f"initial={initial}: {rule}")
-
-
-def _check_files(config: dict[str, Any]) -> None:
-    """Raises FileNotFoundError unless the files and folders that a configuration reads exist."""
-    for run in _parts(config.get("runs")):
-        _check_there("runs", run, "folder")
-    identifiers = (config.get("model") or {}).get("identifiers") or {}
-    embeddings = identifiers.get("embeddings") or {}
-    if isinstance(embeddings, str):
-        _check_there("model.identifiers.embeddings", embeddings, "file of vectors")
-    else:
-        _check_there("model.identifiers.embeddings.run", embeddings.get("run"), "run folder")
-    _check_there("qrels", config.get("qrels"), "file")
-    data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
-    for path in _parts(data.get("path")):
-        _check_there("data.path", path, "folder or file")
-    for key in ("candidates_run", "identifiers"):
-        _check_there(f"data.{key}", data.get(key), "file")
-    for view, file in (data.get("views") or {}).items():
-        _check_there(f"data.views.{view}", file, "file")
-    _check_there("tokenizer.path", tokenizer.get("path"), "file")
-    weights = config.get("weights") or ""
-    if not is_on_hub(weights):
-        _check_there("weights", weights, "run folder")
-    _check_there("initial", config.get("initial"), "run folder")
-
-
-def _check_there(key: str, path: str | None, kind: str) -> None:
-    if path and not Path(path).expanduser().exists():
-        raise FileNotFoundError(f"{key}={path}: no such {kind}")
-
-
-def _check_place(output: str | None, name: Any, run: str | None) -> None:
-    for key, value in (("output", output), ("run", run)):
-        if not value:
-            raise ValueError(f"{key}={show(value)}: must be a folder")
-    parts = Path(str(name)).parts
-    if name is None or not parts or ".." in parts or Path(str(name)).is_absolute():
-        raise ValueError(f"name={show(name)}: must be a folder's name within output={output}")
-    for key, path in (("output", Path(output)), ("run", Path(run))):
-        for place in (path, *path.parents):
-            if place.exists() and not place.is_dir():
-                raise ValueError(f"{key}={path}: must be a folder, {place} is a file")
 
 
 def _check_trainer(trainer: dict[str, Any]) -> None:

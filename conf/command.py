@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import hydra
 from hydra._internal import utils as internals
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.singleton import Singleton
 from hydra.errors import (
     ConfigCompositionException,
@@ -30,7 +28,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.checks import check_hub, check_values, walk
+from conf.checks import check_hub, check_values
 from conf.composition import list_options, prepare_arguments, register_resolvers
 from conf.rules import RULES
 from conf.signatures import read_signature
@@ -42,9 +40,7 @@ _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 # Parts of Hydra's and OmegaConf's messages that do not help the user.
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
 
-_SHARED = ("multi_vector.yaml", "docid.yaml")  # the keys of most models
 _DATA = "data_modules.sources.FilesDataModule"
-_SWEEP = "is a sweep, which needs the command line"
 RESUME = "interrupted: the same command with resume=true goes on"
 
 
@@ -106,11 +102,11 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
     with explain_errors(overrides), _own_hydra():
         arguments = prepare_arguments(list(overrides))
         _check_options(arguments)
-        _refuse_sweep(arguments)
         with hydra.initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
             config = hydra.compose(name, arguments, return_hydra_config=True)
         if config.hydra.mode == RunMode.MULTIRUN:
-            raise ValueError(f"{' '.join(overrides)}: {_SWEEP}; hydra.mode=RUN makes one run of it")
+            rule = "is a sweep, which needs the command line; hydra.mode=RUN makes one run of it"
+            raise ValueError(f"{' '.join(overrides)}: {rule}")
         HydraConfig.instance().set_config(config)
         for key in ("name", "logger.group"):  # resolved while Hydra knows this command
             if (value := OmegaConf.select(config, key)) is not None:
@@ -119,15 +115,6 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
             del config["hydra"]
         check_values(config)
     return config
-
-
-def _refuse_sweep(arguments: Sequence[str]) -> None:
-    for argument in arguments:
-        if argument.startswith("-"):
-            raise ValueError(f"{argument}: must be key=value, options need the command line")
-        (parsed,) = OverridesParser.create().parse_overrides([argument])
-        if parsed.is_sweep_override():
-            raise ValueError(f"{argument}: {_SWEEP}")
 
 
 @contextmanager
@@ -145,25 +132,12 @@ def _own_hydra() -> Iterator[None]:
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
-    """Raises ValueError for an option that Hydra does not know, such as `--model=bm25`.
-
-    Hydra itself would print its usage.
-    """
+    """Raises ValueError for an option that Hydra does not know; Hydra would print its usage."""
 
     def refuse(message: str) -> None:
-        dashed = [argument for argument in arguments if argument.startswith("-")]
-        flags = {argument: argument.partition("=")[0] for argument in dashed}
-        unknown = [a for a, flag in flags.items() if not any(o.startswith(flag) for o in options)]
-        if not unknown:
-            raise ValueError(f"{dashed[-1]}: {message}")
-        key, _, value = unknown[0].lstrip("-").partition("=")
-        key = key.replace("-", "_")
-        known = key in RULES or (CONFIGURATIONS / key).is_dir()
-        meant = [f"{name}={value or '…'}" for name in ([key] if known else find_similar_keys(key))]
-        raise ValueError(f"{unknown[0]}: must be key=value without dashes{_did_you_mean(meant)}")
+        raise ValueError(f"{message}: options are key=value without dashes, or those of --help")
 
     parser = internals.get_args_parser()
-    options = parser._option_string_actions
     parser.error = refuse
     parser.parse_args(arguments)
 
@@ -248,60 +222,22 @@ def _explain_key(key: str, argument: str) -> str:
     Args:
         argument: as the user typed it, such as "data.path=FOLDER".
     """
-    group, _, rest = key.partition(".")
-    if rest and (having := _options_with(key)):
-        group = group if group in having else min(having)
-        options = " or ".join(having[group])
-        return f"{argument}: not a key of the chosen {group}, {group}={options} has it"
+    *groups, name = key.split(".")
+    line = re.compile(rf"^ *{re.escape(name)}:", re.MULTILINE)
+    for group in reversed(groups):
+        files = sorted(CONFIGURATIONS.glob(f"{group}/*.yaml"))
+        if having := [f"{group}={f.stem}" for f in files if line.search(f.read_text("utf-8"))]:
+            options = " or ".join(having)
+            return f"{argument}: not a key of the chosen {group}, {options} has it"
+    known = [name for name in RULES if "*" not in name]
+    known += [path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()]
+    known += [f"data.{name}" for name in read_signature(_DATA).types]
+    similar = [other for other in known if other.endswith(f".{key}")]
+    similar += get_close_matches(key, {*known} - {key}, 2, 0.8)
     adds = f", +{key}=… adds it"
     if key in RULES:
         return f"{argument}: not in this configuration{adds}"
-    return f"{argument}: no such key{_did_you_mean(find_similar_keys(key)) or adds}"
-
-
-def _options_with(key: str) -> dict[str, list[str]]:
-    """Returns configuration group → its options that have the key."""
-    having: dict[str, list[str]] = {}
-    for file in sorted(CONFIGURATIONS.glob("*/*.yaml")):
-        group, package = file.parent.name, _package(file)
-        # A file of the whole configuration counts only if the key belongs to the file's group.
-        may_have = key.startswith(f"{group if package == '' else package}.")
-        if may_have and key in _keys_of(file):
-            having.setdefault(group, []).append(file.stem)
-    return having
-
-
-def _keys_of(file: Path) -> set[str]:
-    """Returns the keys that a YAML file sets, including those of shared files in its defaults."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(file))
-    defaults, package = content.pop("defaults", []), _package(file)
-    shared = [item for item in defaults if isinstance(item, str) and item.startswith("/")]
-    keys = {name for name, _ in walk(content, package)}
-    return keys.union(*(_keys_of(CONFIGURATIONS / f"{item[1:]}.yaml") for item in shared))
-
-
-def _package(file: Path) -> str:
-    """Returns the group of keys that a YAML file fills; "" for the whole configuration."""
-    with file.open(encoding="utf-8") as lines:
-        named = re.match(r"# @package (\S+)", lines.readline())
-    package = named[1] if named else file.parent.name
-    return "" if package == "_global_" else package
-
-
-def find_similar_keys(key: str) -> list[str]:
-    """Returns similar keys and groups: `data.path` for `path`, `model` for `modle`."""
-    shared = (OmegaConf.to_container(OmegaConf.load(CONFIGURATIONS / file)) for file in _SHARED)
-    listed = [*RULES, *(name for content in shared for name, _ in walk(content))]
-    listed += [f"data.{name}" for name in read_signature(_DATA).types]
-    known = dict.fromkeys(name for name in listed if "*" not in name and name != key)
-    groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
-    ends = {name: name.rpartition(".")[2] for name in [*known, *sorted(groups - known.keys())]}
-    tail = key.rpartition(".")[2]
-    if same := [name for name in ends if ends[name] == tail]:
-        return sorted(same, key=lambda name: (name.count("."), name))[:2]
-    close = get_close_matches(key, list(ends), 2, 0.8)
-    like = get_close_matches(tail, list(ends.values()), 1, 0.8)
-    return close or [name for name in ends if ends[name] in like][:2]
+    return f"{argument}: no such key{_did_you_mean(similar[:2]) or adds}"
 
 
 def _did_you_mean(names: list[str]) -> str:

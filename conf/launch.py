@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.run import parse_args, run
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -73,19 +72,10 @@ def launch(processes: int, trainer: DictConfig) -> None:
     devices = f"trainer.devices={trainer.devices}"
     print(f"{devices}: training starts {processes} processes on {there}{slow}", flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=str(uuid.uuid4()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.2,
-    )
+    command = ["--standalone", f"--nproc-per-node={processes}", str(TRAIN), *job_arguments()]
     with _restore_signal_handlers():
         try:
-            elastic_launch(settings, sys.executable)(str(TRAIN), *job_arguments())
+            run(parse_args(command))
         except ChildFailedError as error:
             sys.exit(max(1, error.get_first_failure()[1].exitcode))  # negative if it was killed
         except SignalException:  # Ctrl-C, which all processes receive

@@ -10,17 +10,18 @@ from typing import Annotated, Any, Literal
 
 from conf.signatures import Definition, read_signature
 from gr_mvdr.evaluation.metrics import KNOWN, find_metric
-from gr_mvdr.files import HUB_NAME
+from gr_mvdr.files import HUB_NAME, is_on_hub
 from gr_mvdr.options import (
     AtLeast,
     Count,
+    ExistingPath,
     NonNegative,
-    Rate,
     Rule,
     Seed,
     Size,
     Text,
     describe_type,
+    exists,
 )
 
 
@@ -37,20 +38,17 @@ def _counts_devices(text: str) -> bool:
 
 Length = Annotated[int, AtLeast(2)]
 Group = dict
-Splits = Text | list[Text]
 Metric = Annotated[str, Rule(KNOWN, find_metric)]
 Devices = Annotated[str, Rule("numbers of devices such as 0,1", _counts_devices)]
-FromEncoder = Annotated[Group, Definition("gr_mvdr.from_encoder.make_encoder_decoder")]
+RunOrHubName = Annotated[
+    str,
+    Rule("a folder that exists or a hub name", lambda name: is_on_hub(name) or exists(name)),
+]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
 PartWeights = Annotated[
     list[NonNegative],
     Rule("a list with at least two values, each a number ≥ 0", lambda weights: len(weights) > 1),
 ]
-Precision = Literal[
-    *("auto", "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"),
-    *("32", "16", "bf16", "64", 32, 16, 64),
-]
-
 # `study.settings` has a list of values for each search option.
 _SEARCH = read_signature("gr_mvdr.token_index.search.SearchOptions").types
 
@@ -65,8 +63,8 @@ RULES: dict[str, Any] = {
     "name": Text | int | None,
     "run": Text | None,
     "system": Text,
-    "weights": Text | None,
-    "initial": Text | None,
+    "weights": RunOrHubName | None,
+    "initial": ExistingPath | None,
     "collection": Text | None,
     "neighbours": Size,
     "beam_size": Size,
@@ -78,9 +76,9 @@ RULES: dict[str, Any] = {
     "table4*": Any,
     "multipass*": Any,
     # The other commands.
-    "runs": Splits,
-    "tasks": Splits,
-    "languages": Splits | None,
+    "runs": ExistingPath | list[ExistingPath],
+    "tasks": Text | list[Text],
+    "languages": Text | list[Text] | None,
     "labels": list[Text | int] | None,
     "mixed": bool,
     "page": Text | None,
@@ -97,37 +95,18 @@ RULES: dict[str, Any] = {
     "metric": Metric,
     "queries": Size,
     "others": Annotated[int, AtLeast(2)],
-    "qrels": Text | None,
+    "qrels": ExistingPath | None,
     #
     "tokenizer": Annotated[Group, Definition("data_modules.tokenisation.choose_tokenizer")],
     #
-    "backbone": Group,
-    "backbone.name": Text | None,
-    "backbone.dropout_rate": Rate | None,
-    "backbone.template": Group | None,
-    "backbone.attention": Literal["eager", "sdpa"],
-    "backbone.gradient_checkpointing": bool,
-    "backbone.initialisation": Literal["random", "mimetic"],
-    "backbone.latent": Rate,
-    "backbone.from_encoder": FromEncoder | None,
-    "backbone.shape": Group | None,
-    "backbone.shape.feed_forward_proj": Text,
-    "backbone.shape.num_*": Size,
-    "backbone.shape.d_*": Size,
-    "backbone.shape.vocab_size": Annotated[int, AtLeast(7)],
+    "backbone": Annotated[Group, Definition("gr_mvdr.backbones.load_backbone")],
     "spans": Group,
     #
     "trainer": Group,
     "trainer.max_epochs": Size | Literal[-1] | None,
-    "trainer.max_steps": Size | Literal[-1],
-    "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
     "trainer.devices": Size | Literal["auto", -1] | _some(Count) | Devices,
-    "trainer.precision": Precision,
     # Lightning itself checks the other keys when the trainer is made, before anything is trained.
     "trainer.max_time": Any,
-    "trainer.gradient_clip_val": NonNegative | None,
-    "trainer.accumulate_grad_batches": Size,
-    "trainer.check_val_every_n_epoch": Size | None,
     "trainer.enable_checkpointing": Checkpointing,
     #
     "data": Group,
@@ -137,6 +116,8 @@ RULES: dict[str, Any] = {
     "data.indexing": Group | None,
     #
     "model": Group,
+    "model.identifiers.embeddings": ExistingPath | Group | None,
+    "model.identifiers.embeddings.run": ExistingPath | None,
     #
     "alignments": dict[str, Group],
     "rerank": dict[str, Group],

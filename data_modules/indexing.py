@@ -19,7 +19,7 @@ from data_modules.examples import Example, Examples
 from data_modules.tables import TokenColumn
 from data_modules.tokenisation import add_views, cut_spans
 from gr_mvdr.files import sha256
-from gr_mvdr.options import AtLeast, NonNegative, Rule, Size, Text, part
+from gr_mvdr.options import AtLeast, ExistingPath, NonNegative, Rule, Size, part
 from gr_mvdr.ranks import rank
 
 
@@ -196,24 +196,16 @@ class GeneratedQueries(Inputs):
 
     Args:
         path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-            writes them, or another form of `data_modules.formats.named_pairs`. Queries without a
-            token are left out.
-
-    Raises:
-        FileNotFoundError: there is no such file.
+            writes them. Queries without a token are left out.
     """
 
-    path: Text
-
-    def __post_init__(self):
-        self.file = Path(self.path).expanduser()
-        if not self.file.is_file():
-            raise FileNotFoundError(f"data.indexing.inputs.path={self.path}: no such file")
+    path: ExistingPath
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """Path → SHA-256, for the file of queries."""
-        return {str(self.file): sha256(self.file)}
+        file = Path(self.path).expanduser()
+        return {str(file): sha256(file)}
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`; the tokenised queries are cached.

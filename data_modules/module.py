@@ -31,7 +31,7 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
 from gr_mvdr.evaluation.metrics import METRICS, name_metric
 from gr_mvdr.files import sha256
-from gr_mvdr.options import AtLeast, Count, Pattern, Rule, Seed, Size, Text, part
+from gr_mvdr.options import AtLeast, Count, ExistingPath, Pattern, Rule, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate, read_template
@@ -87,7 +87,6 @@ class RetrievalDataModule(pl.LightningDataModule):
         max_test_queries, max_rerank_queries: size of a random sample; None = all.
 
     Raises:
-        FileNotFoundError: a file that an option names is missing.
         ValueError: options contradict each other, or a metric is unknown.
     """
 
@@ -97,8 +96,8 @@ class RetrievalDataModule(pl.LightningDataModule):
     train_split: Text | None = "train"
     validation_split: Text | None = None
     store: Text | None = None
-    identifiers: Text | None = None
-    views: Mapping[str, Text] = field(default_factory=dict)
+    identifiers: ExistingPath | None = None
+    views: Mapping[str, ExistingPath] = field(default_factory=dict)
     empty_documents: Literal["refuse", "keep"] = "refuse"
     text_fields: Fields = ("title", "text")
     cleaning: Sequence[Literal["html", "unicode", "punctuation"]] = ()
@@ -112,7 +111,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     seed: Seed = 0
     mask_relevant: bool = True
     candidates: Count = 100
-    candidates_run: Text | None = None
+    candidates_run: ExistingPath | None = None
     add_relevant: bool = True
     drop_identical: bool = False
     metrics: Sequence[Text] = METRICS
@@ -131,10 +130,6 @@ class RetrievalDataModule(pl.LightningDataModule):
         if (split := self.validation_split) in self.new_documents:
             rule = "must not be one of data.new_documents, which arrive after training"
             raise ValueError(f"data.validation_split={split}: {rule}")
-        files = {"candidates_run": self.candidates_run, "identifiers": self.identifiers}
-        for key, file in (files | {f"views.{view}": f for view, f in self.views.items()}).items():
-            if file and not Path(file).expanduser().is_file():
-                raise FileNotFoundError(f"data.{key}={file}: no such file")
         if self.batch_size < (least := world_size()):
             rule = f"must be ≥ {least}" + (", the number of processes" if least > 1 else "")
             raise ValueError(f"data.batch_size={self.batch_size}: {rule}")

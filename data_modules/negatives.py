@@ -13,27 +13,19 @@ from datasets import Dataset
 
 from data_modules.collection import PairSet, TrainingTables, write_run
 from data_modules.formats.layout import NamedPair
-from data_modules.formats.named_pairs import (
-    LIST,
-    RANKING,
-    RUN,
-    SCORED_TRIPLE,
-    TRIPLE,
-    ScoredLists,
-    read_pairs,
-)
+from data_modules.formats.named_pairs import ScoredLists, read_pairs
 from data_modules.tables import cache_folder, integers, write_once
 from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import CONFIG, check_finished, sha256
-from gr_mvdr.options import Rule, Size, Text, part, show
+from gr_mvdr.options import ExistingPath, Rule, Size, Text, exists, part, show
 from gr_mvdr.progress import track
 from gr_mvdr.texts import text_without_title
 
 _KEY = "data.examples.negatives"
 _RANKING = "retrieve.trec"  # of a run's folder
 # In the configuration the path of a run is the teacher's unless it is given.
-_Place = Annotated[str, Rule("a file or folder, unless path is one", bool)]
+_Place = Annotated[str, Rule("a file or folder that exists, unless path is one", exists)]
 
 
 class NamedRows(NamedTuple):
@@ -156,7 +148,7 @@ def read_candidates(
     """
     file = Path(path).expanduser()
     rows = ({id: row for row, id in enumerate(ids)}.get for ids in (query_ids, document_ids))
-    pairs = track(read_pairs(file, RUN, RANKING), f"reading {file.name}")
+    pairs = track(read_pairs(file), f"reading {file.name}")
     named, _, unknown = read_rows(pairs, *rows)
     if unknown:
         print(f"{file}: {unknown:,} candidates are not in the collection and are left out")
@@ -187,12 +179,11 @@ class Negatives:
             folder of `ScoredLists`. None = no teacher.
 
     Raises:
-        FileNotFoundError: there is no such file or folder.
         UnfinishedRun: the folder of a run has no ranking.
     """
 
     n: Size
-    teacher: Text | None = None
+    teacher: ExistingPath | None = None
 
     def __post_init__(self):
         self.files: dict[str, Path] = {}
@@ -202,8 +193,6 @@ class Negatives:
                 if (place / CONFIG).is_file():
                     check_finished(f"{_KEY}.{key}={path}", place, (_RANKING,))
                     place /= _RANKING
-                if not place.exists():
-                    raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file or folder")
                 self.files[key] = place
 
     @cached_property
@@ -229,7 +218,7 @@ class Negatives:
         found, scored = self.candidates(tables)
         if "teacher" in self.files and scored is None:
             file = self.files["teacher"]
-            scored = _read_rows(f"{_KEY}.teacher", file, tables, (RUN, SCORED_TRIPLE))
+            scored = _read_rows(f"{_KEY}.teacher", file, tables)
         return NegativeDraws(tables, found, scored, self.n)
 
 
@@ -251,7 +240,7 @@ class RankedNegatives(Negatives):
         """See `Negatives`; a run that is also the teacher is read once."""
         key, file = self.run(tables)
         is_teacher = file == self.files.get("teacher")
-        run = _read_rows(key, file, tables, (RUN, SCORED_TRIPLE if is_teacher else RANKING))
+        run = _read_rows(key, file, tables)
         queries, documents = run.ranked(tables.documents["id"][:])
         best = np.arange(len(queries)) - np.searchsorted(queries, queries) < self.depth
         found = PairSet(queries[best], documents[best], len(tables.documents))
@@ -342,18 +331,17 @@ class TripleNegatives(Negatives):
 
     Args:
         path: lines `query positive negative …` of ids, or a teacher's margins,
-            `positive_score negative_score query positive negative`, or lists
-            `query negative,negative,…`, or JSON (see `read_pairs`), or `ScoredLists`.
+            `positive_score negative_score query positive negative`, or JSON (see `read_pairs`), or
+            `ScoredLists`.
         teacher: see `Negatives`; None = the scores of `path`, if it has any.
     """
 
-    path: Text
+    path: ExistingPath
     n: Size = 1
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
         """See `Negatives`; documents that a triple calls positive for a query are no candidates."""
-        forms = (TRIPLE, SCORED_TRIPLE, LIST)
-        found = _read_rows(f"{_KEY}.path", self.files["path"], tables, forms)
+        found = _read_rows(f"{_KEY}.path", self.files["path"], tables, triples=True)
         size = len(tables.documents)
         positive = PairSet(found.queries[found.positive], found.documents[found.positive], size)
         kept = positive.places(found.queries, found.documents) < 0
@@ -362,9 +350,7 @@ class TripleNegatives(Negatives):
         return candidates, found if is_scored else None
 
 
-def _read_rows(
-    key: str, file: Path, tables: TrainingTables, forms: Sequence[tuple[str, ...]]
-) -> NamedRows:
+def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = False) -> NamedRows:
     """Reads a file of named pairs, and prints how many have an unknown query or document.
 
     In `ScoredLists` a table of texts decides which row an id stands for, because the ids of another
@@ -372,7 +358,7 @@ def _read_rows(
 
     Args:
         key: the option that names the file, for the message.
-        forms: see `read_pairs`.
+        triples: see `read_pairs`.
 
     Raises:
         ValueError: a line breaks the format or, in training, no pair is known.
@@ -388,7 +374,7 @@ def _read_rows(
             for side, finder in (("query", queries), ("document", documents))
         ]
     else:
-        pairs, finders = read_pairs(file, *forms), [queries.ids.get, documents.ids.get]
+        pairs, finders = read_pairs(file, triples), [queries.ids.get, documents.ids.get]
     found, other_queries, unknown = read_rows(track(pairs, f"reading {file.name}"), *finders)
     used, left_out = len(found.queries), other_queries + unknown
     said = (

@@ -46,13 +46,9 @@ def span_weights(query: str, passage: str, temperature: float = 1.0, window: int
         query, passage: split at white space; compared in lower case.
     Returns:
         (passage words,) float64, summing to 1; (0,) if the passage has no words.
-    Raises:
-        ValueError: the temperature is not positive.
     """
     from rapidfuzz import fuzz, process
 
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature}: must be > 0")
     words = passage.lower().split()
     starts = np.flatnonzero([word not in STOPWORDS for word in words])
     if not len(starts):

@@ -11,7 +11,7 @@ from data_modules.collection import Collection
 from data_modules.formats.catalogue import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.options import Count, Size, Text, part
+from gr_mvdr.options import Count, ExistingPath, Size, Text, part
 
 
 @part("data")
@@ -52,7 +52,7 @@ class FilesDataModule(RetrievalDataModule):
         fields: the columns of id, title and text in a file of passages; None = detected.
     """
 
-    path: Text | Sequence[Text]
+    path: ExistingPath | Sequence[ExistingPath]
     format: Text | None = None
     fields: Sequence[Text | Size] | None = None
 
@@ -66,10 +66,10 @@ class FilesDataModule(RetrievalDataModule):
 class Nq320kDataModule(RetrievalDataModule):
     """NQ320k from the raw Natural Questions. Args: see `nq320k`, and `RetrievalDataModule`."""
 
-    path: Text
+    path: ExistingPath
     text: Text | Sequence[Text] = ("abstract", "content")
     first_tokens: Size | None = None
-    title_vocabulary: Text | None = None
+    title_vocabulary: ExistingPath | None = None
     check_counts: bool = True
 
     def read(self) -> Collection:
@@ -83,8 +83,8 @@ class Nq320kDataModule(RetrievalDataModule):
 class MsmarcoDocDataModule(RetrievalDataModule):
     """MS MARCO documents relevant in training, or in a list. Args: see `msmarco_doc`."""
 
-    path: Text
-    document_ids: Text | None = None
+    path: ExistingPath
+    document_ids: ExistingPath | None = None
 
     def read(self) -> Collection:
         return self.collect(msmarco_doc(self.path, self.document_ids))
@@ -96,7 +96,7 @@ class PublicDataModule(RetrievalDataModule):
     """A public collection by name. Args: see `public`, and `RetrievalDataModule`."""
 
     name: Text = field()  # required: else Lightning's attribute `name` would be the default
-    path: Text | None = None
+    path: ExistingPath | None = None
 
     def read(self) -> Collection:
         return self.collect(public(self.name, self.path))

@@ -105,9 +105,7 @@ def keep_folder(
             write_json(partial / manifest, content)
     with damage_named(folder):
         content = read_json(folder / manifest)
-        # Earlier versions wrote a table's checksums without the key "files", beside their own.
-        earlier = {name: value for name, value in content.items() if name != "checksum"}
-        for name, expected in content.get("files", earlier).items():
+        for name, expected in content.get("files", {}).items():
             verify(folder / name, expected)
     return content
 

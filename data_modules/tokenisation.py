@@ -30,7 +30,7 @@ from data_modules.tables import (
     write_once,
 )
 from gr_mvdr.files import sha256
-from gr_mvdr.options import AtLeast, Text
+from gr_mvdr.options import AtLeast, ExistingPath, Text
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
     SPECIAL_TOKENS,
@@ -50,7 +50,7 @@ def choose_tokenizer(
     documents: Dataset,
     queries: Dataset,
     backbone: Text | None,
-    path: Text | None,
+    path: ExistingPath | None,
     unit: Literal["piece", "word"],
     vocab_size: Annotated[int, AtLeast(7)],  # six are special tokens
     lowercase: bool,
@@ -303,20 +303,19 @@ def read_view_texts(
 
     Args:
         path: lines `{"document_id": …, "queries": […]}`, as `experiment=query_generation` writes
-            them, or another form of `data_modules.formats.named_pairs`. If several lines name a
-            document, it has the texts of all.
+            them. If several lines name a document, it has the texts of all.
 
     Raises:
         ValueError: a line breaks the format or names an unknown document (the message names
             file:line); or no text in the file has a token.
     """
-    known, found = set(documents["id"][:]), {}
+    known, found = set(documents["id"][:]), dict[str, list[list[int]]]()
     for where, identifier, texts in read_generated(Path(path).expanduser()):
         if identifier not in known:
             raise ValueError(f"{where}: document {identifier!r} is not in the collection")
         ids = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         if kept := [tokens for tokens in ids if tokens]:
-            found[identifier] = kept
+            found.setdefault(identifier, []).extend(kept)
     if not found:
         raise ValueError(f"{path}: the file holds no query")
     return found

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options
 from gr_mvdr.from_encoder import make_encoder_decoder, set_epsilon
 from gr_mvdr.initialisation import Initialisation, match_and_copy
-from gr_mvdr.options import Rate, Size, checked
+from gr_mvdr.options import Rate, Size, Text, checked
 from gr_mvdr.progress import quiet_libraries, track
 from gr_mvdr.template import TextTemplate
 
@@ -54,15 +54,15 @@ _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
 
 @checked
 def load_backbone(
-    name: str | None,
+    name: Text | None,
     dropout_rate: Rate | None = 0.1,
     attention: Attention = "sdpa",
-    shape: dict[str, int] | None = None,
+    shape: dict[str, Size | Text] | None = None,
     gradient_checkpointing: bool = False,
     template: dict[str, Any] | None = None,
     initialisation: Initialisation = "random",
     latent: Rate = 0.0,
-    from_encoder: dict[str, Any] | None = None,
+    from_encoder: Annotated[dict[str, Any], make_encoder_decoder] | None = None,
     decodes: bool = False,
     decoder_layers: Size | None = None,
 ) -> PreTrainedModel:

@@ -225,6 +225,14 @@ Seed = Annotated[int, Rule("≥ 0 and < 4294967296", lambda value: 0 <= value < 
 Text = Annotated[str, Rule("text that is not empty", bool)]
 
 
+def exists(path: str) -> bool:
+    """Whether there is a file or folder at a path; "~" is the user's home folder."""
+    return bool(path) and Path(path).expanduser().exists()
+
+
+ExistingPath = Annotated[str, Rule("a file or folder that exists", exists)]
+
+
 def _is_pattern(text: str) -> bool:
     try:
         return bool(re.compile(text).pattern)

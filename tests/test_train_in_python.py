@@ -70,7 +70,10 @@ def test_a_run_within_another_hydra_program_leaves_its_state(fruit, tmp_path, mo
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["seed=1,2"], r"seed=1,2: is a sweep, which needs the command line"),
+        (
+            ["seed=1,2"],
+            "Ambiguous value for argument 'seed=1,2'.* To sweep over it, add --multirun",
+        ),
         ("model=bm25", r"model=bm25: must be a list"),
         (
             ["trainer.devices=2", "trainer.accelerator=cpu"],

@@ -29,7 +29,6 @@ CONF = ROOT / "conf"
 # What the user types, and the line that ends the command: one row for each kind of rule and for
 # each way in which a key is declared.
 MESSAGES = """
-retrieval_depth=0 → retrieval_depth=0: must be a whole number ≥ 1
 retrieval_depth=1e3 → retrieval_depth=1000.0: must be a whole number ≥ 1
 retrieval_depth='100' → retrieval_depth=100: must be a whole number ≥ 1
 seed=4294967296 → seed=4294967296: must be a whole number ≥ 0 and < 4294967296
@@ -38,40 +37,29 @@ name=../x → name=../x: must be a folder's name within output=outputs
 output='' → output='': must be text that is not empty
 rerank=[relevance] → rerank=[relevance]: must be a group of keys, each a group of keys
 tokenizer.unit=letter → tokenizer.unit=letter: must be piece or word
-tokenizer.markers.query=5 → tokenizer.markers.query=5: must be text that is not empty or null
+tokenizer.path=nowhere → tokenizer.path=nowhere: must be a file or folder that exists or null
+weights=nowhere → weights=nowhere: must be a folder that exists or a hub name or null
 backbone.dropout_rate=nan → backbone.dropout_rate=nan: must be a number ≥ 0 and < 1, or null
-backbone=from_encoder backbone.from_encoder.layers=0 → backbone.from_encoder.layers=0: must be a
 backbone=from_encoder +backbone.from_encoder.depth=2 → backbone.from_encoder.depth=2: must be one of
 trainer.devices=[-1] → trainer.devices=[-1]: must be a whole number ≥ 1, auto or -1,
-+trainer.enable_checkpointing=false → trainer.enable_checkpointing=false: must be true, or no run
 data.metrics=[] → data.metrics=[]: must be a list with at least one value, each recall (R)
 data.groups='(' → data.groups=(: must be a regular expression
-data.test_split=[test,test] → data.test_split=[test, test]: must be text that is not empty
-data=files data.path=null → data.path=null: must be
-negatives=run → data.examples.negatives.teacher=null: must be a file or folder, unless path is one
-negatives=bm25 data.examples.negatives.n=0 → data.examples.negatives.n=0: must be a whole number ≥ 1
-model.normaliser=sum → model.normaliser=sum: must be one of none, alignment, query_tokens, non_zero
+data.views={a:nowhere} → data.views={'a': 'nowhere'}: must be a group of keys, each a file or
+negatives=run → data.examples.negatives.teacher=null: must be a file or folder that exists, unless
 model.loss.temperature=0 → model.loss.temperature=0: must be a number > 0
 model.loss._target_=gr_mvdr.losses.Nothing → model.loss._target_=gr_mvdr.losses.Nothing: no such
-model.search.mode=quick → model.search.mode=quick: must be one of exact
 +model.colour=red → model.colour=red: must be one of
-alignment=top_k model.alignment.k=0 → model.alignment.k=0: must be a whole number ≥ 1
-alignment=softmax model.alignment.direction=up → model.alignment.direction=up: must be query_to_doc
 alignments.top_k={_target_:gr_mvdr.alignment.TopK,k:0} → alignments.top_k.k=0: must be a whole
 salience=learned_bm25 model.salience.document.prior.k1=-1 → model.salience.document.prior.k1=-1:
-pooling@model.pooling.document=temporal model.pooling.document.factor=0 → model.pooling.document.f
-model=cross_encoder model.pooling=max → model.pooling=max: must be
-model=t5_seal model.evidence.alpha=0 → model.evidence.alpha=0: must be a number > 0
-model=genre model.identifiers.missing=ignore → model.identifiers.missing=ignore: must be
 model=dsi_pq model.identifiers.embeddings.otherwise.dimension=0 → model.identifiers.embeddings.othe
 model=rerank_pipeline model.stages=[{run:a,depth:0},{run:b}] → model.stages.0.depth=0: must be a
-analysis.questions.kernel.features=[0] → analysis.questions.kernel.features=[0]: must be a list
 study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: must be a list with
 """
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
-compare runs=null → runs=null: must be text that is not empty or a list
-fuse runs=[a,b] method=best → method=best: must be rrf or combsum
+analyse run=nowhere → run=nowhere: no such run folder
+compare runs=[.,nowhere] → runs=[., nowhere]: must be a file or folder that exists or a list, each
+fuse method=best → method=best: must be rrf or combsum
 build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 50 and ≤ 1,000,000
 """
 
@@ -152,13 +140,10 @@ def test_a_signature_read_from_source_accepts_what_the_imported_one_accepts():
                 assert fits[0] == fits[1], (path, name, value)
 
 
-# What only several keys together, the file system or the machine show.
+# What only several keys together show.
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ("output=FILE", "output=FILE: must be a folder, FILE is a file"),
-        ("output=FILE/below", "output=FILE/below: must be a folder, FILE is a file"),
-        ("run=FILE", "run=FILE: must be a folder, FILE is a file"),
         ("trainer.max_epochs=-1", "trainer.max_epochs=-1: must be ≥ 1 without trainer.max_steps"),
         ("document_length=8 model=t5_seal", "model.key_length=10: must be ≤ document_length=8"),
         (
@@ -166,25 +151,21 @@ def test_a_signature_read_from_source_accepts_what_the_imported_one_accepts():
             "model.search.pq_bytes=16: must divide",
         ),
         ("query_length=0", "query_length=0: must be a whole number ≥ 2"),
+        ("initial=. weights=.", "initial=.: must be null with weights"),
         ("name=x-${nothing}", "name: Interpolation key 'nothing' not found"),
         ("data=files", "data.path=…: must be given on the command line"),
     ],
 )
-def test_values_are_refused_together_and_named_as_they_were_typed(overrides, said, tmp_path):
-    file = tmp_path / "file"
-    file.touch()
-    found = refusal("train", overrides.replace("FILE", str(file)).split())
-    assert found.startswith(f"error: {said.replace('FILE', str(file))}"), found
-    assert len(found.splitlines()) == 1
+def test_values_are_refused_together_and_named_as_they_were_typed(overrides, said):
+    assert_one_line(refusal("train", overrides.split()), said)
 
 
 GOOD = """
-data.metrics=[recall@1000,success@5,nDCG@10,RR@10,hit_rate@1]
+data.metrics=[nDCG@10,RR@10,hit_rate@1]
 trainer.devices='0,1'
 trainer.max_steps=5 trainer.max_epochs=-1
 trainer.max_epochs=null +trainer.max_time=00:01:00:00
 +trainer.limit_train_batches=0.5
-model=xtr model.search.mode=exact
 model.search.imputation=0.2
 analysis.questions.kernel=null
 study=pruning study.settings=[{mode:[gather],neighbours:[10]}]
@@ -294,13 +275,10 @@ TYPED = [
     ("trainer.devices=2x", "trainer.devices=2x: must be a whole number"),
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
     ("a=b=c", "a=b=c: "),
-    ("--model=bm25", "--model=bm25: must be key=value without dashes, did you mean model=bm25?"),
-    ("--cfg=jobs", "--cfg=jobs: argument --cfg/-c: invalid choice: 'jobs'"),
+    ("--model=bm25", "unrecognized arguments: --model=bm25: options are key=value without dashes"),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("salience=null", "salience=null: must be one of bm25, hard, "),
-    ("data.path='x", "data.path='x: "),
     ("~nothing", "Could not delete"),
-    ("nogroup@here=5", "Override nogroup@here=5 looks like a config group"),
 ]
 
 
@@ -328,10 +306,7 @@ def test_a_fault_of_the_code_keeps_its_traceback(monkeypatch, tmp_path):
 HEAVY = "torch pytorch_lightning transformers datasets matplotlib pandas sklearn".split()
 LIGHT = """
 train.py --help
-train.py model=typo
-train.py alignment=top_k model.alignment.k=0
 train.py -m seed=x,1 logger=none
--m analysis.run --help
 -m analysis.compare runs=[nowhere]
 -m data_modules.build data=files data.path=nowhere
 """

@@ -6,9 +6,10 @@ document that is relevant to at least one training query, about 320,000.
 
 from collections.abc import Iterator
 from functools import cache, partial
+from pathlib import Path
 
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.readers import given_path, needed, numbered_lines
+from data_modules.formats.readers import needed, numbered_lines
 from data_modules.formats.rows import MSMARCO, table_documents, table_queries, trec_judgements
 
 SPLITS = ("train", "dev")
@@ -30,8 +31,8 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
         FileNotFoundError: a file is missing.
         ValueError: (on reading) a line breaks a format, or a listed document is unknown.
     """
-    folder = given_path("path", path, "folder")
-    ids = given_path("document_ids", document_ids)
+    folder = Path(path).expanduser()
+    ids = Path(document_ids).expanduser() if document_ids else None
     documents = needed(folder, "msmarco-docs.tsv")
     asked = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}

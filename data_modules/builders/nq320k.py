@@ -17,7 +17,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout
-from data_modules.formats.readers import find_all, given_path, json_lines, string, word
+from data_modules.formats.readers import find_all, json_lines, missing, string, word
 from gr_mvdr.texts import check_characters
 
 COUNTS = {
@@ -31,9 +31,7 @@ FIELDS = ("abstract", "content")
 _PARTS = ("dev_seen", "dev_unseen")
 # The simplified release has one file per split; the download bucket's name may precede its name.
 _WHOLE = {"train": "*simplified-nq-train.jsonl", "dev": "*nq-dev-all.jsonl"}
-_SHARDS = {"train": 50, "dev": 5}  # number of shards in the original release
 _TAG = re.compile(r"<[^<>\s]+>")  # a tag is one token, such as <P> or <Td_colspan="2">
-_RELAX = "data.check_counts=false builds what is there"
 
 
 def nq320k(
@@ -56,16 +54,16 @@ def nq320k(
         check_counts: raise if the counts differ from `COUNTS`; false allows a part of the files.
 
     Raises:
-        FileNotFoundError: files or shards are missing.
-        ValueError: `text` names an unknown part, or a split is there twice; (on reading) a line
-            breaks the format, or a count differs.
+        FileNotFoundError: files are missing.
+        ValueError: `text` names an unknown part; (on reading) a line breaks the format, or a count
+            differs.
     """
-    folder = given_path("path", path, "folder")
-    titles = given_path("title_vocabulary", title_vocabulary)
+    folder = Path(path).expanduser()
+    titles = Path(title_vocabulary).expanduser() if title_vocabulary else None
     fields = [text] if isinstance(text, str) else list(text)
     if not fields or set(fields) - set(FIELDS):
         raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
-    files = {split: _raw_files(folder, split, check_counts) for split in _WHOLE}
+    files = {split: _raw_files(folder, split) for split in _WHOLE}
     key = TitleKey(titles)
     asked: dict[str, list[Asked]] = {}  # split → questions, filled while the files are read
     numbers: dict[str, int] = {}  # key of a title → number of the document
@@ -96,7 +94,8 @@ def nq320k(
         for name, expected in COUNTS.items() if check_counts else ():
             if found[name] != expected:
                 rule = f"expected {expected:,} {name}, got {found[name]:,}: is a file cut short?"
-                raise ValueError(f"nq320k: {rule} ({_RELAX})")
+                relax = "data.check_counts=false builds what is there"
+                raise ValueError(f"nq320k: {rule} ({relax})")
 
     raw = [file for own in files.values() for file in own]
     return asked_layout(
@@ -130,24 +129,12 @@ def _found(folder: Path, split: str) -> tuple[list[Path], list[Path]]:
     return whole, shards
 
 
-def _raw_files(folder: Path, split: str, check_shards: bool) -> list[Path]:
-    """The files of a split.
-
-    Raises:
-        FileNotFoundError: a file or a shard is missing.
-        ValueError: the split is there twice, for example from both releases.
-    """
+def _raw_files(folder: Path, split: str) -> list[Path]:
+    """The files of a split, of the simplified release if it is there."""
     whole, shards = _found(folder, split)
-    if len(whole) + bool(shards) > 1:
-        names = ", ".join(file.name for file in (*whole, *shards)[:4])
-        raise ValueError(f"data.path={folder}: {split} questions twice ({names}): keep one copy")
-    needed = _SHARDS[split] if check_shards else 1
-    if not whole and len(shards) < needed:
-        raise FileNotFoundError(
-            f"data.path={folder}: the {split} questions are missing, {_WHOLE[split]}.gz, or "
-            f"{needed - len(shards)} of the {needed} files nq-{split}-NN.jsonl.gz ({_RELAX})"
-        )
-    return whole or shards
+    if not (files := whole or shards):
+        raise missing(folder, f"{_WHOLE[split]}.gz", f"nq-{split}-NN.jsonl.gz")
+    return files
 
 
 class TitleKey:

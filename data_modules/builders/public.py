@@ -24,19 +24,16 @@ from typing import Any, NamedTuple
 from data_modules.formats import dpr
 from data_modules.formats.catalogue import FORMATS
 from data_modules.formats.layout import Document, Judgement, Layout, NamedPair, Query, join_layouts
-from data_modules.formats.readers import array_items, find_all, given_path, needed, string
+from data_modules.formats.readers import array_items, find_all, needed, string
 from data_modules.formats.rows import DPR, table_documents
 from gr_mvdr.options import check_choice
 
-LOTTE_TOPICS = ("writing", "recreation", "science", "technology", "lifestyle", "pooled")
-LOTTE_QUESTIONS = ("search", "forum")
-LOTTE_SPLITS = ("test", "dev")  # they have different passages: each is a collection of its own
-MIRACL = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh".split()
+# Those with training topics: all but de and yo.
+MIRACL = "ar bn en es fa fi fr hi id ja ko ru sw te th zh".split()
 _SPLITS = ("train", "dev", "test")
 _WORD = re.compile(r"[\w\u0300-\u036f]+|[^\w\s]")  # letters with their accents, or one sign
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # the end of a title such as "Mercury (planet)"
 OWN = "test"  # the split's name if the id of ir_datasets itself has the judgements
-_NOT_TRAINED = ("de", "yo")  # MIRACL's surprise languages have no training topics
 
 
 def public(name: str, path: str | None = None) -> Layout:
@@ -53,43 +50,30 @@ def public(name: str, path: str | None = None) -> Layout:
             download fails.
     """
     family, _, rest = name.partition("/")
-    check_choice("data.name", family, ("beir", "lotte", "miracl", "entity_questions", "dpr"))
-    folder = given_path("path", path, "folder")
-    if family == "entity_questions":
-        return entity_questions(rest, folder)
-    if family == "dpr":
-        if folder is None or not rest:
-            raise ValueError(
-                f"data.name={name}: must be such as dpr/nq, and data.path=FOLDER one with "
-                f"{dpr.PASSAGES} and …nq-dev.json"
-            )
-        return dpr.read(folder, rest)
-    if family == "beir":
+    folder = Path(path).expanduser() if path else None
+    if family in ("entity_questions", "dpr"):
         if folder is None:
-            return replace(ir_dataset(name), name=rest.replace("/", "-"))
+            rule = f"{family} needs a folder with {dpr.PASSAGES} and the questions"
+            raise ValueError(f"data.path=null: {rule}")
+        return dpr.read(folder, rest) if family == "dpr" else entity_questions(folder)
+    if family == "beir" and folder is not None:
         within = folder / Path(rest).name
         return FORMATS["beir"].read(within if within.is_dir() else folder)
     if folder is not None:
         raise ValueError(f"data.path={path}: must be null, ir_datasets reads {name}")
-    return _lotte(rest) if family == "lotte" else _miracl(rest)
+    if family == "lotte":
+        topic, kind, split = [*rest.split("/"), "test", "test"][:3]
+        found = ir_dataset(f"lotte/{topic}/{split}/{kind}", own=split)
+        return replace(found, name=f"lotte-{topic}-{kind}-{split}")
+    if name == "miracl/judged":
+        return _judged_miracl()
+    found = ir_dataset(name)
+    return replace(found, name=found.name.removeprefix("beir-"))
 
 
-def _lotte(name: str) -> Layout:
-    topic, _, rest = name.partition("/")
-    kind, _, split = rest.partition("/")
-    split = split or "test"
-    for value, known in ((topic, LOTTE_TOPICS), (kind, LOTTE_QUESTIONS), (split, LOTTE_SPLITS)):
-        check_choice("data.name=lotte/TOPIC/QUESTIONS/SPLIT, of which", value, known)
-    found = ir_dataset(f"lotte/{topic}/{split}/{kind}", own=split)
-    return replace(found, name=f"lotte-{topic}-{kind}-{split}")
-
-
-def _miracl(language: str) -> Layout:
-    check_choice("data.name=miracl/LANGUAGE: LANGUAGE", language, [*MIRACL, "judged"])
-    if language != "judged":
-        return ir_dataset(f"miracl/{language}")
-    trained = [language for language in MIRACL if language not in _NOT_TRAINED]
-    joined = join_layouts("miracl-judged", {name: _miracl(name) for name in trained})
+def _judged_miracl() -> Layout:
+    languages = {language: ir_dataset(f"miracl/{language}") for language in MIRACL}
+    joined = join_layouts("miracl-judged", languages)
 
     def judged_documents() -> Iterator[Document]:
         judged = {row.document_id for rows in joined.judgements.values() for row in rows()}
@@ -118,7 +102,7 @@ class _Asked(NamedTuple):
     subject: str  # in `matched_form`
 
 
-def entity_questions(name: str, path: Path | None) -> Layout:
+def entity_questions(path: Path) -> Layout:
     """EntityQuestions over the passages of a file in DPR's format.
 
     The data set has questions and answers but no judgements. Its authors count every passage that
@@ -126,22 +110,13 @@ def entity_questions(name: str, path: Path | None) -> Layout:
     answer and comes from the article about the question's subject: such judgements can be stored.
 
     Args:
-        name: must be empty.
         path: a folder with psgs_w100.tsv and the released ``dataset`` (train/P17.train.json, …).
 
     Raises:
         FileNotFoundError: files are missing.
-        ValueError: the name is not empty, or there is no path.
     """
-    if name:
-        raise ValueError(f"data.name=entity_questions/{name}: must be entity_questions")
-    if path is None:
-        raise ValueError(
-            f"data.path=null: entity_questions needs a folder with dataset/ and {dpr.PASSAGES}"
-        )
     passages_file = needed(path, dpr.PASSAGES)
-    folder = path / "dataset" if (path / "dataset").is_dir() else path
-    found = {split: find_all(folder / split, f"*.{split}.json") for split in _SPLITS}
+    found = {split: find_all(path / "dataset" / split, f"*.{split}.json") for split in _SPLITS}
     found = {split: files for split, files in found.items() if files}
     if not found:
         raise FileNotFoundError(f"data.path={path}: dataset/test/P….test.json are missing")
@@ -241,15 +216,22 @@ def ir_dataset(
     if not data.has_docs():
         raise ValueError(f"data.name={name}: must be an id with documents, it has none")
     wanted = _find_splits(name, splits, own)
-    titled, texts = _choose_fields(name, data.docs_cls(), fields)
+    kind = data.docs_cls()
+    known = [n for n in kind._fields if n != "doc_id" and kind.__annotations__.get(n) is str]
+    if unknown := [field for field in fields or () if field not in known]:
+        rule = f"{unknown[0]} must be one of {', '.join(known)}, the texts of {name}"
+        raise ValueError(f"data.fields={list(fields)}: {rule}")
+    chosen = known if fields is None and not hasattr(kind, "default_text") else fields
+    titled = "title" in (known if chosen is None else chosen)
 
     def documents() -> Iterator[Document]:
         for where, row in _rows(name, "docs", data.docs_iter):
             title = (row.title or "") if titled else ""
-            if texts is None:
+            if chosen is None:
                 text = row.default_text().removeprefix(title).strip()
             else:
-                text = " ".join(filter(None, (getattr(row, field) for field in texts)))
+                texts = (getattr(row, field) for field in chosen if field != "title")
+                text = " ".join(filter(None, texts))
             yield Document(where, row.doc_id, title, text)
 
     def queries() -> Iterator[Query]:
@@ -305,22 +287,6 @@ def _find_splits(name: str, asked: Sequence[str] | None, own: str) -> dict[str, 
 
 def _is_judged(data: Any) -> bool:
     return data.has_queries() and data.has_qrels()
-
-
-def _choose_fields(
-    name: str, kind: Any, fields: Sequence[str] | None
-) -> tuple[bool, list[str] | None]:
-    """Whether the title is used, and which fields make the text; None = the default text."""
-    texts = [n for n in kind._fields if n != "doc_id" and kind.__annotations__.get(n) is str]
-    if fields is None and hasattr(kind, "default_text"):
-        return "title" in texts, None
-    chosen = texts if fields is None else fields
-    if unknown := [field for field in chosen if field not in texts]:
-        raise ValueError(
-            f"data.fields={list(chosen)}: {unknown[0]} must be one of {', '.join(texts)}, the "
-            f"texts of {name}"
-        )
-    return "title" in chosen, [field for field in chosen if field != "title"]
 
 
 def _rows(id: str, kind: str, rows: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:

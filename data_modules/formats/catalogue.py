@@ -11,11 +11,10 @@ from typing import Any
 from data_modules.builders import nq320k
 from data_modules.formats import dpr, kilt, layout, passages, readers, rows
 from data_modules.formats.layout import Asked, Document, Layout
-from data_modules.formats.named_pairs import RANKING, RUN, TRIPLE, read_negatives, read_pairs
+from data_modules.formats.named_pairs import read_negatives, read_pairs
 from data_modules.formats.readers import (
     find_all,
     json_lines,
-    json_value,
     missing,
     plain_name,
     split_of,
@@ -137,9 +136,9 @@ class Judged(Format):
             documents=partial(read, file),
             queries=partial(self.read_queries, *asked),
             judgements=judged,
-            candidates={s: partial(read_negatives, run, RUN, RANKING) for s, run in runs.items()},
+            candidates={s: partial(read_negatives, run) for s, run in runs.items()},
             negatives={
-                plain_name(file).removesuffix(".tsv"): partial(read_negatives, file, TRIPLE)
+                plain_name(file).removesuffix(".tsv"): partial(read_negatives, file, triples=True)
                 for file in triples
             },
             known_only=self.known_only,
@@ -153,41 +152,26 @@ class AskedTogether(Format):
     Attributes:
         splits: patterns of the files of queries, one file per split (`find_splits`).
         asked: reads the file of a split.
-        part: reads a file that selects queries of a split ("dev_seen" of "dev"): id or text of the
-            query → ``file:line``. None = a split with such a name is a split of its own.
+        parts: splits whose queries also occur in other splits.
     """
 
     splits: Sequence[str]
     asked: Callable[[Path, str], Iterator[Asked]]
-    part: Callable[[Path, str], Mapping[str, str]] | None = None
+    parts: Sequence[str] = ()
 
     def read(self, path: Path) -> Layout:
         file, read = self.find_documents(path)
         if not (found := readers.find_splits(_folder(path), *self.splits)):
             raise missing(path, *self.splits)
-        whole_of = {split: re.sub("_(un)?seen$", "", split) for split in found if self.part}
-        parts = {split: w for split, w in whole_of.items() if w != split and w in found}
-        splits = {s: partial(self.asked, f, s) for s, f in found.items() if s not in parts}
+        asked = {split: partial(self.asked, file, split) for split, file in found.items()}
         return layout.asked_layout(
             name=_name(path),
             files=(file, *found.values()),
             options={"reader": self.reader},
             documents=partial(read, file),
-            splits=splits,
-            parts={s: partial(self._part, splits[w], found[s], w) for s, w in parts.items()},
+            splits={split: rows for split, rows in asked.items() if split not in self.parts},
+            parts={split: rows for split, rows in asked.items() if split in self.parts},
         )
-
-    def _part(
-        self, asked: Callable[[], Iterator[Asked]], file: Path, split: str
-    ) -> Iterator[Asked]:
-        wanted, found = self.part(file, split), set()
-        for row in asked():
-            if named := wanted.keys() & {row.id, row.text}:
-                found |= named
-                yield row
-        for name, where in wanted.items():
-            if name not in found:
-                raise ValueError(f"{where}: the query {name[:60]!r} is not in the split {split!r}")
 
 
 def _folder(path: Path) -> Path:
@@ -223,22 +207,9 @@ def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tu
 
 def _positive_pairs(file: Path) -> Iterator[layout.Judgement]:
     """Yields the (query, document) pairs that triples call relevant, with grade 1."""
-    for where, query, document, _, positive in read_pairs(file, TRIPLE):
+    for where, query, document, _, positive in read_pairs(file, triples=True):
         if positive:
             yield layout.Judgement(where, query, document, 1)
-
-
-def _genret_part(file: Path, split: str) -> dict[str, str]:
-    """Id → file, for the queries of a split at the places listed in a JSON array."""
-    places = json_value(file)
-    if not isinstance(places, list) or not all(map(rows.is_place, places)):
-        raise ValueError(f"{file}: expected an array of places in {split}.json")
-    return {f"{split}-{place}": str(file) for place in places}
-
-
-def _glen_part(file: Path, split: str) -> dict[str, str]:
-    """Text → ``file:line``, for the queries that a file repeats; GLEN matches them by text."""
-    return {asked.text: asked.where for asked in rows.glen_queries(file, split)}
 
 
 # If `documents` has several patterns, the file of the first has the fullest texts.
@@ -271,7 +242,7 @@ FORMATS: dict[str, Any] = {
         documents={"corpus_lite.json": rows.genret_documents},
         splits=[*(f"{{{s}}}.json" for s in ("train", "dev", "test")), "{*}.json.{seen|unseen}"],
         asked=rows.genret_queries,
-        part=_genret_part,
+        parts=("dev_seen", "dev_unseen"),
     ),
     # NCI's NQ320k. Semantic ids are not read, since every system here makes its own.
     "nci": AskedTogether(
@@ -286,7 +257,7 @@ FORMATS: dict[str, Any] = {
     ),
     # A query with several relevant documents has several lines, and each is scored.
     "glen": AskedTogether(
-        reader="glen/1",
+        reader="glen/2",
         signs=[["GTQ_*.tsv"]],
         documents=dict.fromkeys(
             [f"DOC_*_{kind}.tsv" for kind in ("title+content", "collection", "corpus", "first64")],
@@ -294,7 +265,6 @@ FORMATS: dict[str, Any] = {
         ),
         splits=["GTQ_*_{*}.tsv"],
         asked=rows.glen_queries,
-        part=_glen_part,
     ),
     "dsi_qg": AskedTogether(
         reader="dsi_qg/1",
@@ -376,7 +346,7 @@ def read_layout(
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")
-    place = readers.given_path("path", str(path), "folder or file")
+    place = Path(path).expanduser()
     found = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
     if "passages" in found:
         return passages.read(place, fields)

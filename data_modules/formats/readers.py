@@ -10,7 +10,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from io import TextIOWrapper
@@ -36,24 +36,6 @@ _PIECE = 1 << 20  # characters of an array that are read at a time; more for lon
 _BETWEEN = re.compile(r"[\s,]*")  # what separates two items
 
 csv.field_size_limit(2**31 - 1)  # a document may be longer than csv's limit of 128 KiB
-
-
-def given_path(key: str, path: str | None, kind: str = "file") -> Path | None:
-    """Checks a path that an option gives, and expands "~"; None stays None.
-
-    Args:
-        key: the name of the option, for the message.
-        kind: "file", "folder" or "folder or file".
-
-    Raises:
-        FileNotFoundError: the path does not exist or is not of this kind.
-    """
-    if path is None:
-        return None
-    place = Path(path).expanduser()
-    if not {"file": place.is_file, "folder": place.is_dir}.get(kind, place.exists)():
-        raise FileNotFoundError(f"data.{key}={path}: no such {kind}")
-    return place
 
 
 def find(folder: Path, *names: str) -> Path | None:
@@ -106,13 +88,8 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
         for file in find_all(folder, re.sub(r"\{.*?\}", "*", pattern)):
             if match := re.fullmatch(regex, plain_name(file)):
                 matched.setdefault(file, "_".join(match.groups()) or split_of(file) or "test")
-    return group_by_split(matched)
-
-
-def group_by_split(split_of: Mapping[Path, str]) -> dict[str, Path]:
-    """Inverts file → split; raises ValueError if two files have the same split."""
     splits: dict[str, Path] = {}
-    for file, split in split_of.items():
+    for file, split in matched.items():
         if (other := splits.setdefault(split, file)) != file:
             raise ValueError(
                 f"data.path={file.parent}: {other.name} and {file.name} are both of the split "
@@ -136,8 +113,7 @@ def opened(file: Path) -> Iterator[BinaryIO]:
     """Opens the content of a file: plain, gzip, or a zip archive of one file.
 
     Raises:
-        ValueError: the path is a pipe or a device, or the archive is damaged, encrypted or has
-            several files.
+        ValueError: the path is a pipe or a device, or the archive is damaged or has several files.
     """
     check_file(file)
     try:
@@ -145,8 +121,6 @@ def opened(file: Path) -> Iterator[BinaryIO]:
             with zipfile.ZipFile(file) as archive:
                 if len(names := archive.namelist()) != 1:
                     raise ValueError(f"{file}: must be an archive of one file, has {len(names)}")
-                if archive.getinfo(names[0]).flag_bits & 1:
-                    raise ValueError(f"{file}: must not be encrypted: unpack it first")
                 with archive.open(names[0]) as content:
                     yield content
         else:

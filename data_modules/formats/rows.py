@@ -3,9 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from data_modules.formats.layout import Asked, Document, Judgement, Query
@@ -15,6 +13,8 @@ from data_modules.formats.readers import (
     first_line,
     integer,
     json_lines,
+    json_value,
+    needed,
     quoted_rows,
     string,
     table,
@@ -26,7 +26,6 @@ Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # yields (where, f
 KILT = ("id", "title", "text")
 DPR = ("id", "text", "title")
 _HEADER = {"id", "pid", "docid", "doc_id", "title", "text", "passage", "body"}
-_LOOKED_AT = 100  # number of lines that are read to check the order of the columns
 _IDS = re.compile(r"\d+(,\d+)*")
 
 
@@ -81,7 +80,7 @@ beir_judgements = partial(
 
 
 def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
-    """Yields the documents of a table.
+    """Returns an iterator over the documents of a table.
 
     With a header (``psgs_w100.tsv``, ``kilt_w100_title.tsv``), which names the columns id, title
     and text, texts may be quoted. Without a header, texts are unquoted and the columns are in the
@@ -89,10 +88,6 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
 
     Args:
         order: the names of all columns in the file's order; `DPR` allows the title to be missing.
-
-    Raises:
-        ValueError: columns are missing or in another order, which shows if the median title of the
-            first hundred documents is longer than the median text.
     """
     first = first_line(file).split("\t")
     header = sum(name.strip(' "').lower() in _HEADER for name in first) * 2 > len(first)
@@ -102,18 +97,7 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
         order = order[:2] if order == DPR and len(first) == 2 else order
         read = partial(table, columns=order)
     title = "title" if header or "title" in order else ""
-    found = documents(read, file, id="id", text="text", title=title)
-    sample = list(islice(found, _LOOKED_AT))
-    lengths = ([len(row[column].split()) for row in sample] for column in (2, 3))
-    if sample and median(next(lengths)) > median(next(lengths)):
-        where, _, name, text = sample[0]
-        raise ValueError(
-            f"{where}: expected the columns {' '.join(order)}; what is read as the title "
-            f"({name[:40]!r}) is mostly longer than the text ({text[:40]!r}): put the columns in "
-            "order, or name them in a header"
-        )
-    yield from sample
-    yield from found
+    return documents(read, file, id="id", text="text", title=title)
 
 
 def made_id(split: str, where: str) -> str:
@@ -132,11 +116,6 @@ def genret_documents(file: Path) -> Iterator[Document]:
     read = array_items if begins_with(file, "[") else json_lines
     for place, (where, item) in enumerate(read(file)):
         row = item if isinstance(item, dict) else {"abstract": item}
-        if str(row.get("doc_id", place)) != str(place):
-            raise ValueError(
-                f"{where}: expected the documents in the order of their ids: doc_id "
-                f"{row['doc_id']!r} is at place {place}"
-            )
         title = string(where, "title", row, "")
         yield Document(where, str(place), title, string(where, "abstract", row))
 
@@ -144,8 +123,16 @@ def genret_documents(file: Path) -> Iterator[Document]:
 def genret_queries(file: Path, split: str) -> Iterator[Asked]:
     """Yields queries from items ``[query, place or [place, …]]``.
 
-    A query's id consists of the split and the item's number, such as "train-17".
+    A query's id consists of the split and the item's number, such as "train-17". A file of a part
+    ("dev_seen") is an array of places in the file of the whole split.
     """
+    if part := re.fullmatch("(.*)_(un)?seen", split):
+        numbers = json_value(file)
+        whole = [*genret_queries(needed(file.parent, f"{part[1]}.json"), part[1])]
+        if not isinstance(numbers, list) or not {*numbers} <= {*range(len(whole))}:
+            raise ValueError(f"{file}: expected an array of places in {part[1]}.json")
+        yield from (whole[number] for number in numbers)
+        return
     for number, (where, item) in enumerate(array_items(file)):
         found = item[1] if isinstance(item, list) and len(item) == 2 else None
         places = found if isinstance(found, list) else [found]
@@ -179,30 +166,16 @@ def glen_queries(file: Path, split: str) -> Iterator[Asked]:
 
 
 def nci_queries(file: Path, split: str = "") -> Iterator[Asked]:
-    """Yields queries from NCI's tables.
+    """Yields queries from NCI's tables: query, queryid, oldid, semantic ids.
 
-    The columns are query, queryid, oldid, semantic ids, or query, queryid, (title,) semantic id,
-    oldid. The column oldid is the third or else the last, provided that it holds only whole numbers
-    in the first hundred lines. A cell may hold several numbers separated by commas.
+    A cell of oldid may hold several numbers separated by commas.
     """
-    first = [columns for _, columns in islice(quoted_rows(file), _LOOKED_AT)]
-    width = len(first[0]) if first else 0
-    places = [
-        place
-        for place in (2, width - 1)
-        if width >= 4 and all(_IDS.fullmatch(row[place]) for row in first if len(row) == width)
-    ]
-    if not places:
-        raise ValueError(
-            f"{file}:1: expected the columns query, queryid, oldid, semantic id …, or query, "
-            "queryid, title, semantic id, oldid, where oldid is a whole number; got "
-            f"{' | '.join(first[0])[:80] if first else 'nothing'}"
-        )
-    oldid = str(places[0])
+    width = max(4, len(next(quoted_rows(file), ("", []))[1]))
     for where, row in table(file, [str(place) for place in range(width)], quoted=True):
-        if not _IDS.fullmatch(row[oldid]):
-            raise ValueError(f"{where}: expected a whole number as oldid, got {row[oldid]!r}")
-        yield Asked(where, row["1"], row["0"], row[oldid].split(","))
+        if not _IDS.fullmatch(row["2"]):
+            rule = "expected the columns query, queryid, oldid, semantic id …, oldid a whole number"
+            raise ValueError(f"{where}: {rule}, got {row['2']!r}")
+        yield Asked(where, row["1"], row["0"], row["2"].split(","))
 
 
 nci_documents = partial(

@@ -139,7 +139,7 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
         == tiny().list_candidates("test", queries)["q10"]
     )
     assert data.candidates_from == {"test": f"{run}; 1 queries from BM25"}
-    with pytest.raises(FileNotFoundError, match=r"^data\.candidates_run=/no: no such file"):
+    with pytest.raises(ValueError, match="^candidates_run=/no: must be a file or folder that exi"):
         tiny(candidates_run="/no")
 
 
@@ -163,8 +163,6 @@ def test_a_file_names_the_documents_in_place_of_their_titles(tmp_path):
         file.write_text("".join(lines))
         with pytest.raises(ValueError, match=message):
             tiny(identifiers=str(file)).documents  # noqa: B018
-    with pytest.raises(FileNotFoundError, match=r"^data\.identifiers=/no: no such file"):
-        tiny(identifiers="/no")
 
 
 def test_files_give_documents_further_views(tmp_path):
@@ -179,8 +177,6 @@ def test_files_give_documents_further_views(tmp_path):
     file.write_text(json.dumps({"document_id": "other", "queries": ["river"]}))
     with pytest.raises(ValueError, match=r"queries\.jsonl:1: document 'other' is not in the coll"):
         tiny(views={"query": str(file)}).documents  # noqa: B018
-    with pytest.raises(FileNotFoundError, match=r"^data\.views\.query=/no: no such file"):
-        tiny(views={"query": "/no"})
 
 
 class Several(Tiny):

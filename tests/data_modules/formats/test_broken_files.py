@@ -6,10 +6,9 @@ from functools import partial
 import pytest
 
 from data_modules.formats.catalogue import read_layout
-from tests.data_modules.formats.miniature import TEXTS, TITLES, assert_refused, copied, read_all
+from tests.data_modules.formats.miniature import assert_refused, copied, read_all
 
 JUDGED = "query-id\tcorpus-id\tscore\n"
-SWAPPED = "".join(f"{n}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24))
 NQ_DEV, NCI_DEV, GLEN_DEV = "nq-dev-kilt.jsonl", "nq_dev_doc_newid.tsv", "GTQ_NQ_dev.tsv"
 TRIPLES, DPR = "triples.train.2.squeeze.tsv", "biencoder-mini-train.json"
 ULTRON = "msmarco-docs-sents.top.300k.json.gz"
@@ -34,14 +33,12 @@ BROKEN = [
     ("beir", "qrels/dev.tsv", "2\tb\t2\n", r":1: expected a header with the columns query-id, cor"),
     ("beir", "qrels/dev.tsv", JUDGED + "2 b 1\n", r":2: expected 3 columns"),
     ("beir", "qrels/dev.tsv", JUDGED + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
-    ("wu", "collection.tsv", SWAPPED, r":1: expected the columns id text title; what is read as"),
     ("wu", "qrel.dev.tsv", added("5000\t0\t3\tx\n"), r":15: expected an integer grade, got"),
     ("dpr", "psgs_w100.tsv", 'id\ttext\ttitle\n1\t"a "b" c"\tt\n', r":2: expected texts in quotes"),
     ("trec", "msmarco-docs.tsv.gz", "D1\tu\tt\n", r":1: expected 4 columns .*text\), got 3"),
     ("nci", NCI_DEV, added("who?\t1\n"), r":15: expected 4 columns .*got 2"),
-    ("nci", NCI_DEV, "who?\t1\t3\n", r":1: expected the columns query, queryid, oldid, "),
+    ("nci", NCI_DEV, "who?\t1\tx\t3\n", r":1: expected the columns query, queryid, oldid, "),
     ("glen", GLEN_DEV, replaced("oldid", "docid"), r":1: expected a header .*oldid is missing in"),
-    ("glen", "GTQ_NQ_dev_seen.tsv", added("new?\t3\n"), r":10: the query 'new\?' is not in the sp"),
     # Arrays
     ("genret", "corpus_lite.json", '["a", 3]', r': item 1: expected a string "abstract", got 3'),
     ("genret", "dev.json.seen", '["0"]', r"expected an array of places in dev\.json"),
@@ -53,7 +50,7 @@ BROKEN = [
         added({"id": "x", "input": "?", "output": [{"provenance": [{"wikipedia_id": "1"}]}]}),
         r':14: expected a string "start_paragraph_id", got null',
     ),
-    ("wu", TRIPLES, added("1000\t3\n"), r":21: expected 'query positive negative …', got"),
+    ("wu", TRIPLES, added("1000\t3\n"), r":21: expected 'query positive negative …' or"),
     ("wu", "candidate.json", '{"5000": "3"}', r'"5000": expected .*got "3"'),
 ]
 

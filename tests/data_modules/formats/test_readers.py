@@ -53,12 +53,7 @@ def test_a_zip_holds_one_file(tmp_path):
     file.unlink()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a.tsv", "x")
-    content = bytearray(file.read_bytes())
-    content[content.index(b"PK\x01\x02") + 8] |= 1  # as if it were encrypted
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match="a.tsv.zip: must not be encrypted"):
-        list(numbered_lines(file))
-    file.write_bytes(content[:-9])
+    file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ValueError, match="a.tsv.zip: a damaged archive"):
         list(numbered_lines(file))
 
