@@ -136,7 +136,7 @@ TOP_K = {"_target_": "gr_mvdr.alignment.TopK"}
         ("loss", "os.system", "must be a group of keys"),
         ("alignment", TOP_K | {"k": "a"}, "alignment.k=a: must be a whole number"),
         ("alignment", TOP_K | {"k": 1, "_partial_": True}, "alignment._partial_=true: must be"),
-        ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": "x",
+        ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": ".",
                   "tokenizer_options": {}, "test_split": "dev",
                   "indexing": {"_target_": "gr_mvdr.alignment.FirstToken"}},
          "must be of the kind indexing"),
