@@ -196,7 +196,8 @@ class GeneratedQueries(Inputs):
 
     Args:
         path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-            writes them. Queries without a token are left out.
+            writes them, or another form of `data_modules.formats.named_pairs`. Queries without a
+            token are left out.
     """
 
     path: ExistingPath

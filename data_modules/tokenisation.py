@@ -303,7 +303,8 @@ def read_view_texts(
 
     Args:
         path: lines `{"document_id": …, "queries": […]}`, as `experiment=query_generation` writes
-            them. If several lines name a document, it has the texts of all.
+            them, or another form of `data_modules.formats.named_pairs`. If several lines name a
+            document, it has the texts of all.
 
     Raises:
         ValueError: a line breaks the format or names an unknown document (the message names

@@ -5,23 +5,30 @@
   "positive_ctxs", "negative_ctxs", "hard_negative_ctxs"}, …]``. A question's id consists of its
   split and its place in the file, from 0: train-17. All positive contexts are relevant; a question
   without any has no judgements. The other contexts of the training questions are the negatives
-  "negative_ctxs" and "hard_negative_ctxs".
+  "negative_ctxs" and "hard_negative_ctxs". A JSON file is read if its name has a split or if it
+  holds contexts.
 
-The id of a context (``passage_id``, ``psg_id``) is that of its passage. Queries, judgements and
-negatives each take one pass over the JSON files, with one item in memory at a time.
+The id of a context is that of its passage (``passage_id``, ``psg_id``); a context without one gets
+an id computed from its title and text. Without ``psgs_w100.tsv``, the documents are the contexts of
+all splits, each once. ``data.path`` may be one of the JSON files. Documents, queries, judgements
+and negatives each take one pass over the JSON files, with one item in memory at a time.
 """
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from data_modules.formats.layout import Asked, Layout, NamedPair, asked_layout
+from data_modules.formats.layout import Asked, Document, Layout, NamedPair, asked_layout
 from data_modules.formats.readers import (
     array_items,
+    begins_with,
     find_all,
-    find_splits,
+    group_by_split,
     missing,
-    needed,
+    opened,
+    plain_name,
     string,
     word,
 )
@@ -30,34 +37,55 @@ from data_modules.formats.rows import DPR, table_documents
 POSITIVE = "positive_ctxs"
 NEGATIVE_KINDS = ("negative_ctxs", "hard_negative_ctxs")
 PASSAGES = "psgs_w100.tsv"
+_SPLIT = re.compile(r"(?:^|[-_.])(train|dev|test)(?=$|[-_.])")
+_START = 1 << 16  # number of bytes in which a JSON file must show its contexts
 
 
 def recognises(path: Path) -> bool:
-    return bool(find_all(path, PASSAGES))
+    return bool(find_all(path, PASSAGES)) or any(map(_has_contexts, find_all(path, "*.json")))
 
 
 def read(path: Path, dataset: str = "") -> Layout:
-    """The layout of a folder; with `dataset`, only of the files of one data set ("nq")."""
-    if not (splits := find_splits(path, f"*{dataset}-{{train|dev|test}}.json")):
+    """The layout of a folder; with `dataset`, only JSON files whose names contain it are read."""
+    found = find_all(path, "*.json")
+    found = [file for file in found if _SPLIT.search(plain_name(file)) or _has_contexts(file)]
+    if dataset:  # nq-dev.json, biencoder-nq-dev.json
+        found = [file for file in found if dataset in re.split("[-_.]", plain_name(file))]
+    if not found:
         raise missing(path, f'…{dataset}-train.json with [{{"question", "{POSITIVE}"}}, …]')
-    table = needed(path, PASSAGES)
-    train = splits.get("train")
+    splits = group_by_split({file: split_of(file) for file in found})
+    table = find_all(path, PASSAGES)
+    files = tuple(splits.values())
+    train = [splits["train"]] if "train" in splits else []
     return asked_layout(
-        name=f"dpr-{dataset}" if dataset else path.resolve().name,
-        files=(table, *splits.values()),
+        name=f"dpr-{dataset}" if dataset else path.resolve().name.split(".")[0],
+        files=(*table, *files),
         options={"reader": "dpr/1"},
-        documents=partial(table_documents, table, DPR),
-        splits={split: partial(_asked, file, split) for split, file in splits.items()},
-        negatives={kind: partial(_negatives, train, kind) for kind in NEGATIVE_KINDS if train},
+        documents=partial(table_documents, *table, DPR) if table else partial(_contexts, files),
+        splits={split: partial(_asked, file) for split, file in splits.items()},
+        negatives={kind: partial(_negatives, *train, kind) for kind in NEGATIVE_KINDS if train},
     )
 
 
-def _items(file: Path, split: str) -> Iterator[tuple[str, str, dict]]:
+def _has_contexts(file: Path) -> bool:
+    if not begins_with(file, "["):
+        return False
+    with opened(file) as content:
+        return f'"{POSITIVE}"'.encode() in content.read(_START)
+
+
+def split_of(file: Path) -> str:
+    """The split in a file's name, such as "train" in ``biencoder-nq-train.json``, else "test"."""
+    return next(reversed(_SPLIT.findall(plain_name(file))), "test")
+
+
+def items(file: Path) -> Iterator[tuple[str, str, dict]]:
     """Yields (``file: item``, id, record) for each question; the first training id is "train-0".
 
     Raises:
         ValueError: an item is not a question with contexts; names the file and the item.
     """
+    split = split_of(file)
     for number, (where, record) in enumerate(array_items(file)):
         row = {kind: [] for kind in NEGATIVE_KINDS}
         row |= record if isinstance(record, dict) else {}
@@ -69,20 +97,42 @@ def _items(file: Path, split: str) -> Iterator[tuple[str, str, dict]]:
         yield where, f"{split}-{number}", row
 
 
-def _context_ids(where: str, record: dict, kind: str) -> list[str]:
+def context_id(where: str, context: dict) -> str:
+    """A context's id: the passage's id if given, else computed from the title and text."""
+    if {"passage_id", "psg_id", "id"} & context.keys():
+        return word(where, "passage_id|psg_id|id", context)
+    content = f"{string(where, 'title', context, '')}\n{string(where, 'text', context)}"
+    # `LayoutChecks` reports halves of surrogate pairs later, with their line.
+    digest = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
+    return f"ctx-{digest[:16]}"
+
+
+def context_ids(where: str, record: dict, kind: str) -> list[str]:
     """The ids of a question's contexts of one kind, each once: the public files repeat some."""
-    ids = (word(where, "passage_id|psg_id|id", context) for context in record[kind])
-    return list(dict.fromkeys(ids))
+    return list(dict.fromkeys(context_id(where, context) for context in record[kind]))
 
 
-def _asked(file: Path, split: str) -> Iterator[Asked]:
+def _asked(file: Path) -> Iterator[Asked]:
     """Yields the questions of a file; all positive contexts are relevant."""
-    for where, query, record in _items(file, split):
-        relevant = _context_ids(where, record, POSITIVE)
+    for where, query, record in items(file):
+        relevant = context_ids(where, record, POSITIVE)
         yield Asked(where, query, string(where, "question", record), relevant)
 
 
+def _contexts(files: Iterable[Path]) -> Iterator[Document]:
+    """Yields all contexts of all questions, each once."""
+    seen = set()
+    for file in files:
+        for where, _, record in items(file):
+            for kind in (POSITIVE, *NEGATIVE_KINDS):
+                for context in record[kind]:
+                    if (name := context_id(where, context)) not in seen:
+                        seen.add(name)
+                        title = string(where, "title", context, "")
+                        yield Document(where, name, title, string(where, "text", context))
+
+
 def _negatives(file: Path, kind: str) -> Iterator[NamedPair]:
-    for where, query, record in _items(file, "train"):
-        for place, document in enumerate(_context_ids(where, record, kind)):
+    for where, query, record in items(file):
+        for place, document in enumerate(context_ids(where, record, kind)):
             yield NamedPair(where, query, document, float(-place))

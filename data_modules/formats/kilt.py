@@ -1,7 +1,8 @@
 """The layout of KILT: a table of Wikipedia, and tasks as JSON lines with provenance.
 
 - Documents: a table with the columns id, title, text (``*.tsv``; SEAL's ids are "page-paragraph"),
-  see `table_documents`.
+  see `table_documents`, or the pages of ``kilt_knowledgesource.json`` (``{"wikipedia_id",
+  "wikipedia_title", "text": […]}``).
 - ``<task>-<split>-kilt.jsonl``: ``{"id", "input", "output": [{"provenance": [{"wikipedia_id",
   "title", "start_paragraph_id"}]}]}``; a folder has one task, with one file per split. Ids are
   KILT's. The official test files, which have no provenance, are not read.
@@ -28,6 +29,7 @@ from data_modules.formats.readers import find_all, find_splits, json_lines, miss
 from data_modules.formats.rows import KILT, table_documents
 
 _TASKS = ("*-{train|dev|test}-kilt.jsonl", "*-{train|dev|test}_id-kilt.jsonl")
+_PAGES = "kilt_knowledgesource.json"
 _LOOKED_AT = 100  # number of documents that determine the level
 _PARAGRAPH = re.compile(r"\d+-\d+")
 
@@ -41,13 +43,14 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> Layout:
     if not (splits := find_splits(path, *_TASKS)):
         raise missing(path, "<task>-<split>-kilt.jsonl")
-    tables = find_all(path, "*.tsv")
+    tables = find_all(path, "*.tsv", _PAGES)
     if len(tables) != 1:
         names = ", ".join(table.name for table in tables) or "none"
         raise ValueError(
             f"data.path={path}: expected one table of documents (*.tsv), found {names}"
         )
-    documents = partial(table_documents, *tables, KILT)
+    is_pages = tables[0].name.startswith(_PAGES)
+    documents = partial(_pages, *tables) if is_pages else partial(table_documents, *tables, KILT)
     files = tuple(splits.values())
     named = cache(partial(_named_documents, documents, files))
     return asked_layout(
@@ -58,6 +61,16 @@ def read(path: Path) -> Layout:
         splits={split: partial(_asked, file, named) for split, file in splits.items()},
         known_only=True,
     )
+
+
+def _pages(file: Path) -> Iterator[Document]:
+    for where, record in json_lines(file):
+        title, paragraphs = string(where, "wikipedia_title", record), record.get("text")
+        if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
+            raise ValueError(f'{where}: expected paragraphs "text": […], got {paragraphs!r:.60}')
+        first = bool(paragraphs) and paragraphs[0].strip() == title  # the title, repeated
+        text = " ".join(paragraph.strip() for paragraph in paragraphs[first:])
+        yield Document(where, word(where, "wikipedia_id", record), title, text)
 
 
 def _asked(file: Path, named: Callable[[], Named]) -> Iterator[Asked]:

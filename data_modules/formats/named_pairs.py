@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.readers import (
     begins_with,
@@ -18,6 +19,7 @@ from data_modules.formats.readers import (
     table_rows,
     word,
 )
+from data_modules.formats.rows import genret_queries, glen_queries
 from gr_mvdr.texts import check_characters
 
 _MINED = re.compile(r'\s*\{\s*"qid"')
@@ -30,8 +32,8 @@ _TRIPLE = f"'query positive negative …' or {_SCORED_TRIPLE}"
 def read_pairs(file: Path, triples: bool = False) -> Iterator[NamedPair]:
     """Yields the pairs that a file names, in the file's order.
 
-    A file that begins with a brace is JSON: Wu's candidates, or mined negatives. Other files hold
-    columns separated by tabs or blanks.
+    A file that begins with a bracket or brace is JSON: DPR's questions, Wu's candidates, or mined
+    negatives. Other files hold columns separated by tabs or blanks.
 
     Args:
         triples: whether columns are `query positive negative …` rather than a TREC run or MS
@@ -41,7 +43,7 @@ def read_pairs(file: Path, triples: bool = False) -> Iterator[NamedPair]:
     Raises:
         ValueError: a line breaks the format; names ``file:line`` and what was expected.
     """
-    if begins_with(file, "{"):
+    if begins_with(file, "[{"):
         yield from _json_pairs(file)
         return
     where, form = None, _TRIPLE if triples else _RUN
@@ -98,7 +100,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _json_pairs(file: Path) -> Iterator[NamedPair]:
-    """Yields the pairs of a JSON file: query → list, or lines of mined negatives."""
+    """Yields the pairs of a JSON file: DPR's array, query → list, or lines of mined negatives."""
+    if begins_with(file, "["):
+        for where, query, record in items(file):
+            for kind in (POSITIVE, *NEGATIVE_KINDS):
+                for context in record[kind]:
+                    positive = kind == POSITIVE
+                    yield NamedPair(where, query, context_id(where, context), positive=positive)
+        return
     if not _MINED.match(first_line(file)):
         for query, documents in json_value(file).items():
             yield from _listed(f"{file}: {json.dumps(query)}", query, documents)
@@ -221,16 +230,61 @@ def _scored_pairs(where: str, row: dict[str, Any]) -> Iterator[NamedPair]:
         yield NamedPair(where, *names, float(score), column.startswith("positive"))
 
 
+FORM = '{"document_id": "…", "queries": ["…", …]}'
+_NUMBER = re.compile(r"\d+")
+_MARCO = re.compile(r"^d(?=\d+$)")  # Ultron writes MS MARCO's ids in lower case: d12 for D12
+_BRACKETS = re.compile(r"\[([^\[\]\"\s]+)\]")
+
+
 def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields (``file:line``, document id, queries) for each line.
+    """Yields (``file:line``, document id, queries) for each document, ordered by its first line.
+
+    Reads our own lines (`FORM`), DSI-QG's lines ``{"text_id", "text"}``, and the files of GenRet,
+    GLEN, Ultron and NCI.
 
     Raises:
         ValueError: a line breaks the format; names ``file:line``.
     """
-    for where, record in json_lines(file):
-        document, queries = word(where, "document_id", record), record.get("queries")
-        if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-            rule = 'expected {"document_id": "…", "queries": ["…", …]}'
-            raise ValueError(f"{where}: {rule}, got {json.dumps(record)[:60]!r}")
+    places: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for where, document, queries in _generated_lines(file):
         check_characters(where, f"document {document!r} or a query of it", document, *queries)
-        yield where, document, queries
+        places.setdefault(document, where)
+        found.setdefault(document, []).extend(queries)
+    return ((places[document], document, queries) for document, queries in found.items())
+
+
+def _generated_lines(file: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields (``file:line``, document id, queries on that line) for each line."""
+    first = first_line(file)
+    asked = None
+    if begins_with(file, "{"):
+        for where, record in json_lines(file):
+            if "text_id" in record:
+                yield where, word(where, "text_id", record), [string(where, "text", record)]
+                continue
+            identifier, queries = record.get("document_id"), record.get("queries")
+            texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
+            if not isinstance(identifier, str) or not texts:
+                raise ValueError(f"{where}: expected {FORM}, got {json.dumps(record)[:60]!r}")
+            yield where, identifier, queries
+    elif begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
+        asked = genret_queries(file, "train")
+    elif "oldid" in first.split("\t"):
+        asked = glen_queries(file, "train")
+    else:
+        for where, line in numbered_lines(file):
+            columns = line.split("\t")
+            named = _BRACKETS.fullmatch(columns[0].strip())
+            if named and len(columns) == 2:  # Ultron's
+                document = _MARCO.sub(lambda found: found[0].upper(), named[1])
+                yield where, document, [columns[1]]
+            elif len(columns) >= 3 and _NUMBER.fullmatch(columns[2]):  # NCI's
+                yield where, columns[2], [columns[0]]
+            else:
+                raise ValueError(
+                    f"{where}: expected {FORM}, or the columns '[document] query' or 'query "
+                    f"queryid oldid …', got {line[:60]!r}"
+                )
+    for where, _, text, names in asked or ():
+        yield from ((where, document, [text]) for document in names)

@@ -10,7 +10,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from io import TextIOWrapper
@@ -88,8 +88,13 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
         for file in find_all(folder, re.sub(r"\{.*?\}", "*", pattern)):
             if match := re.fullmatch(regex, plain_name(file)):
                 matched.setdefault(file, "_".join(match.groups()) or split_of(file) or "test")
+    return group_by_split(matched)
+
+
+def group_by_split(split_of: Mapping[Path, str]) -> dict[str, Path]:
+    """Inverts file → split; raises ValueError if two files have the same split."""
     splits: dict[str, Path] = {}
-    for file, split in matched.items():
+    for file, split in split_of.items():
         if (other := splits.setdefault(split, file)) != file:
             raise ValueError(
                 f"data.path={file.parent}: {other.name} and {file.name} are both of the split "

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # yields (where, f
 KILT = ("id", "title", "text")
 DPR = ("id", "text", "title")
 _HEADER = {"id", "pid", "docid", "doc_id", "title", "text", "passage", "body"}
+_LOOKED_AT = 100  # number of lines that are read to find the column of ids
 _IDS = re.compile(r"\d+(,\d+)*")
 
 
@@ -166,16 +168,30 @@ def glen_queries(file: Path, split: str) -> Iterator[Asked]:
 
 
 def nci_queries(file: Path, split: str = "") -> Iterator[Asked]:
-    """Yields queries from NCI's tables: query, queryid, oldid, semantic ids.
+    """Yields queries from NCI's tables.
 
-    A cell of oldid may hold several numbers separated by commas.
+    The columns are query, queryid, oldid, semantic ids, or query, queryid, (title,) semantic id,
+    oldid. The column oldid is the third or else the last, provided that it holds only whole numbers
+    in the first hundred lines. A cell may hold several numbers separated by commas.
     """
-    width = max(4, len(next(quoted_rows(file), ("", []))[1]))
+    first = [columns for _, columns in islice(quoted_rows(file), _LOOKED_AT)]
+    width = len(first[0]) if first else 0
+    places = [
+        place
+        for place in (2, width - 1)
+        if width >= 4 and all(_IDS.fullmatch(row[place]) for row in first if len(row) == width)
+    ]
+    if not places:
+        raise ValueError(
+            f"{file}:1: expected the columns query, queryid, oldid, semantic id …, or query, "
+            "queryid, title, semantic id, oldid, where oldid is a whole number; got "
+            f"{' | '.join(first[0])[:80] if first else 'nothing'}"
+        )
+    oldid = str(places[0])
     for where, row in table(file, [str(place) for place in range(width)], quoted=True):
-        if not _IDS.fullmatch(row["2"]):
-            rule = "expected the columns query, queryid, oldid, semantic id …, oldid a whole number"
-            raise ValueError(f"{where}: {rule}, got {row['2']!r}")
-        yield Asked(where, row["1"], row["0"], row["2"].split(","))
+        if not _IDS.fullmatch(row[oldid]):
+            raise ValueError(f"{where}: expected a whole number as oldid, got {row[oldid]!r}")
+        yield Asked(where, row["1"], row["0"], row[oldid].split(","))
 
 
 nci_documents = partial(

@@ -1,11 +1,13 @@
 """What is particular to a format: ids, orders of columns, splits, and files that may be missing."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from data_modules.collection import collect
 from data_modules.formats.catalogue import read_layout
+from data_modules.formats.readers import quoted_rows
 from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
@@ -17,6 +19,7 @@ from tests.data_modules.formats.miniature import (
 )
 
 RUN = "msmarco-docdev-top100.gz"
+DPR = "biencoder-mini-train.json"
 TRIPLES = "triples.train.2.squeeze.tsv"
 
 
@@ -65,6 +68,26 @@ def test_genrets_documents_as_lines(tmp_path):
     assert found_pairs(layout, "train") == pairs("train")
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        lambda text, query, old, new: [text, query, old, new, new, new],
+        lambda text, query, old, new: [text, query, "a title", new, old],
+        lambda text, query, old, new: [text, query, new, old],
+        lambda text, query, old, new: [text, query, old, "7"],
+    ],
+)
+def test_ncis_orders_of_columns(columns, tmp_path):
+    folder = copied("nci", tmp_path)
+    for split in ("train", "dev"):
+        file = folder / f"nq_{split}_doc_newid.tsv"
+        rows = ["\t".join(columns(*row)) for _, row in quoted_rows(file)]
+        file.write_text("\n".join(rows))
+    layout = read_layout(folder)
+    assert found_pairs(layout, "train") == pairs("train")
+    assert found_pairs(layout, "dev") == pairs("dev")
+
+
 def test_ncis_column_of_several_documents_and_its_abstracts(tmp_path):
     folder = copied("nci", tmp_path)
     (folder / "nq_dev_doc_newid.tsv").write_text("who?\t9\t3,4\t1-2\n")
@@ -76,7 +99,7 @@ def test_ncis_column_of_several_documents_and_its_abstracts(tmp_path):
     assert {d.id: d.text for d in documents}["3"].startswith(TITLES[3].lower())
 
 
-# KILT
+# KILT and DPR
 
 
 def test_kilts_passages_are_judged_by_the_title_of_their_page(tmp_path):
@@ -92,3 +115,42 @@ def test_kilts_passages_are_judged_by_the_title_of_their_page(tmp_path):
     assert list(layout.documents())[7][1:] == ("7", TITLES[3], TEXTS[3])
     halves = {(text, 2 * n + part) for text, n in pairs("dev") for part in range(2)}
     assert set(found_pairs(layout, "dev")) == halves
+
+
+def test_kilts_pages_are_judged_by_their_id(tmp_path):
+    folder = copied("kilt", tmp_path)
+    (folder / "kilt.tsv").unlink()
+    pages = [
+        {"wikipedia_id": 700 + n, "wikipedia_title": TITLES[n], "text": [f"{TITLES[n]}\n", "One."]}
+        for n in range(12)
+    ]
+    lines = "".join(json.dumps(page) + "\n" for page in pages)
+    (folder / "kilt_knowledgesource.json").write_text(lines)
+    layout = read_layout(folder)
+    assert next(layout.documents())[1:] == ("700", TITLES[0], "One.")
+    expected = {(text, document // 2) for text, document in pairs("train")}
+    assert set(found_pairs(layout, "train")) == expected
+
+
+def dpr_without_table(tmp_path) -> tuple[Path, list[dict]]:
+    folder = copied("dpr", tmp_path)
+    (folder / "psgs_w100.tsv.zip").unlink()
+    return folder, json.loads((folder / DPR).read_text())
+
+
+def test_without_a_table_dprs_contexts_are_the_documents(tmp_path):
+    folder, records = dpr_without_table(tmp_path)
+    documents = collect(read_layout(folder), tmp_path / "store").documents
+    assert sorted(map(int, documents["id"][:])) == list(range(1, 25)), "each once"
+    (folder / "biencoder-mini-dev.json.gz").unlink()
+    for record in records:
+        for kind in ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs"):
+            for context in record[kind]:
+                del context["passage_id"]
+    (folder / DPR).write_text(json.dumps(records))
+    layout = read_layout(folder / DPR)
+    assert layout.name == "biencoder-mini-train" and list(layout.judgements) == ["train"]
+    texts = {document.id: document.text for document in layout.documents()}
+    assert len(texts) == 24 and all(name.startswith("ctx-") for name in texts)
+    judged = sorted(texts[j.document_id] for j in layout.judgements["train"]())
+    assert judged == sorted(TEXTS[number] for _, number in pairs("train"))

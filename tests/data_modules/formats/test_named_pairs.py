@@ -9,6 +9,7 @@ import pytest
 from datasets import Dataset
 
 from data_modules.formats.named_pairs import ScoredLists, read_generated, read_pairs
+from tests.data_modules.formats.miniature import MINIATURES, TITLES
 from tests.data_modules.tiny import written
 
 RUN_LINE = "q1 Q0 d1 1 2.5 bm25"
@@ -171,10 +172,31 @@ def test_a_row_of_a_table_is_numbered_as_in_datasets(tmp_path):
 # Generated queries
 
 
+GENERATED = {
+    "dsi_qg": "mini_corpus.tsv.q2.docTquery",
+    "genret": "train.json.qg.json",
+    "nci": "NQ_512_qg.tsv",
+    "glen": "QG_NQ_top15.tsv",
+    "ultron": "pseudo_query.txt",
+}
+
+
+@pytest.mark.parametrize("format", GENERATED)
+def test_every_formats_generated_queries_are_read(format):
+    found = list(read_generated(MINIATURES / format / GENERATED[format]))
+    assert len(found) == 24 and sum(len(queries) for *_, queries in found) == 32
+    where, document, queries = found[3]
+    assert document == {"ultron": "D103"}.get(format, "3")
+    assert queries == [f"what is {TITLES[3]}", f"who has been to {TITLES[3]}"], "together"
+    first = {"genret": " item 3", "glen": "5"}.get(format, "4")
+    assert where == f"{MINIATURES / format / GENERATED[format]}:{first}"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("who?\t3\n", r":1: expected a JSON object"),
+        ("who?\t3\n", r":1: expected \{\"document_id\".* or the columns '\[document\] query'"),
+        (json.dumps([["who?", 1], ["who?"]]), r": item 1: expected \[query, place\]"),
         ('{"document_id": "a", "queries": "b"}\n', r":1: expected \{\"document_id\": "),
         ('{"document_id": "a", "queries": ["b", "\\ud800"]}\n', r":1: document 'a' .*surrogate"),
     ],
