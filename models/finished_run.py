@@ -26,8 +26,11 @@ from models.base import System, Table
 IDENTIFIERS = "identifiers"
 # Options that are gone, each with the value that stands for what all runs do now.
 _GONE = (
-    *(("trained_rows", "all"), ("normalise", "vocabulary"), ("balanced", False)),
-    *(("new_documents", "number"), ("new_documents", "skip")),
+    ("trained_rows", "all"),
+    ("normalise", "vocabulary"),
+    ("balanced", False),
+    ("new_documents", "number"),
+    ("new_documents", "skip"),
 )
 # The number of documents that are tokenised to compare a run's tokeniser with this run's.
 _SAMPLE = 50

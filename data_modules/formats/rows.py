@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from data_modules.formats.layout import Asked, Document, Judgement, Query
@@ -27,7 +28,7 @@ Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # yields (where, f
 KILT = ("id", "title", "text")
 DPR = ("id", "text", "title")
 _HEADER = {"id", "pid", "docid", "doc_id", "title", "text", "passage", "body"}
-_LOOKED_AT = 100  # number of lines that are read to find the column of ids
+_LOOKED_AT = 100  # number of lines that are read to check or find columns
 _IDS = re.compile(r"\d+(,\d+)*")
 
 
@@ -82,7 +83,7 @@ beir_judgements = partial(
 
 
 def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
-    """Returns an iterator over the documents of a table.
+    """Yields the documents of a table.
 
     With a header (``psgs_w100.tsv``, ``kilt_w100_title.tsv``), which names the columns id, title
     and text, texts may be quoted. Without a header, texts are unquoted and the columns are in the
@@ -90,6 +91,10 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
 
     Args:
         order: the names of all columns in the file's order; `DPR` allows the title to be missing.
+
+    Raises:
+        ValueError: columns are missing or in another order, which shows if the median title of the
+            first hundred documents is longer than the median text.
     """
     first = first_line(file).split("\t")
     header = sum(name.strip(' "').lower() in _HEADER for name in first) * 2 > len(first)
@@ -99,7 +104,18 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
         order = order[:2] if order == DPR and len(first) == 2 else order
         read = partial(table, columns=order)
     title = "title" if header or "title" in order else ""
-    return documents(read, file, id="id", text="text", title=title)
+    found = documents(read, file, id="id", text="text", title=title)
+    sample = list(islice(found, _LOOKED_AT))
+    lengths = ([len(row[column].split()) for row in sample] for column in (2, 3))
+    if sample and median(next(lengths)) > median(next(lengths)):
+        where, _, name, text = sample[0]
+        raise ValueError(
+            f"{where}: expected the columns {' '.join(order)}; what is read as the title "
+            f"({name[:40]!r}) is mostly longer than the text ({text[:40]!r}): put the columns in "
+            "order, or name them in a header"
+        )
+    yield from sample
+    yield from found
 
 
 def made_id(split: str, where: str) -> str:

@@ -6,9 +6,10 @@ from functools import partial
 import pytest
 
 from data_modules.formats.catalogue import read_layout
-from tests.data_modules.formats.miniature import assert_refused, copied, read_all
+from tests.data_modules.formats.miniature import TEXTS, TITLES, assert_refused, copied, read_all
 
 JUDGED = "query-id\tcorpus-id\tscore\n"
+SWAPPED = "".join(f"{n}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24))
 NQ_DEV, NCI_DEV, GLEN_DEV = "nq-dev-kilt.jsonl", "nq_dev_doc_newid.tsv", "GTQ_NQ_dev.tsv"
 TRIPLES, DPR = "triples.train.2.squeeze.tsv", "biencoder-mini-train.json"
 ULTRON = "msmarco-docs-sents.top.300k.json.gz"
@@ -33,6 +34,7 @@ BROKEN = [
     ("beir", "qrels/dev.tsv", "2\tb\t2\n", r":1: expected a header with the columns query-id, cor"),
     ("beir", "qrels/dev.tsv", JUDGED + "2 b 1\n", r":2: expected 3 columns"),
     ("beir", "qrels/dev.tsv", JUDGED + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
+    ("wu", "collection.tsv", SWAPPED, r":1: expected the columns id text title; what is read as"),
     ("wu", "qrel.dev.tsv", added("5000\t0\t3\tx\n"), r":15: expected an integer grade, got"),
     ("dpr", "psgs_w100.tsv", 'id\ttext\ttitle\n1\t"a "b" c"\tt\n', r":2: expected texts in quotes"),
     ("trec", "msmarco-docs.tsv.gz", "D1\tu\tt\n", r":1: expected 4 columns .*text\), got 3"),
