@@ -42,7 +42,7 @@ Metric = Annotated[str, Rule(KNOWN, find_metric)]
 Devices = Annotated[str, Rule("numbers of devices such as 0,1", _counts_devices)]
 RunOrHubName = Annotated[
     str,
-    Rule("a folder that exists or a hub name", lambda name: is_on_hub(name) or exists(name)),
+    Rule("an existing folder or a hub name", lambda name: is_on_hub(name) or exists(name)),
 ]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
 PartWeights = Annotated[

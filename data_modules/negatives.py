@@ -25,7 +25,7 @@ from gr_mvdr.texts import text_without_title
 _KEY = "data.examples.negatives"
 _RANKING = "retrieve.trec"  # of a run's folder
 # In the configuration the path of a run is the teacher's unless it is given.
-_Place = Annotated[str, Rule("a file or folder that exists, unless path is one", exists)]
+_Place = Annotated[str, Rule("an existing file or folder, unless path is one", exists)]
 
 
 class NamedRows(NamedTuple):

@@ -230,7 +230,7 @@ def exists(path: str) -> bool:
     return bool(path) and Path(path).expanduser().exists()
 
 
-ExistingPath = Annotated[str, Rule("a file or folder that exists", exists)]
+ExistingPath = Annotated[str, Rule("an existing file or folder", exists)]
 
 
 def _is_pattern(text: str) -> bool:
@@ -363,7 +363,9 @@ def describe_type(hint: Any) -> str:
             return rules[0]
         return " ".join([describe_type(hint.__origin__), *rules])
     if origin in (Union, UnionType):
-        *first, last = map(describe_type, get_args(hint))
+        kinds = get_args(hint)
+        lists = {kind: "a list of them" for kind in kinds if _item_type(kind) in kinds}
+        *first, last = (lists.get(kind) or describe_type(kind) for kind in kinds)
         comma = "," if len(first) > 1 or "≥" in first[0] else ""
         return f"{', '.join(first)}{comma} or {last}"
     if origin is Literal:

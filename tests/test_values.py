@@ -37,15 +37,15 @@ name=../x → name=../x: must be a folder's name within output=outputs
 output='' → output='': must be text that is not empty
 rerank=[relevance] → rerank=[relevance]: must be a group of keys, each a group of keys
 tokenizer.unit=letter → tokenizer.unit=letter: must be piece or word
-tokenizer.path=nowhere → tokenizer.path=nowhere: must be a file or folder that exists or null
-weights=nowhere → weights=nowhere: must be a folder that exists or a hub name or null
+tokenizer.path=nowhere → tokenizer.path=nowhere: must be an existing file or folder or null
+weights=nowhere → weights=nowhere: must be an existing folder or a hub name or null
 backbone.dropout_rate=nan → backbone.dropout_rate=nan: must be a number ≥ 0 and < 1, or null
 backbone=from_encoder +backbone.from_encoder.depth=2 → backbone.from_encoder.depth=2: must be one of
 trainer.devices=[-1] → trainer.devices=[-1]: must be a whole number ≥ 1, auto or -1,
 data.metrics=[] → data.metrics=[]: must be a list with at least one value, each recall (R)
 data.groups='(' → data.groups=(: must be a regular expression
-data.views={a:nowhere} → data.views={'a': 'nowhere'}: must be a group of keys, each a file or
-negatives=run → data.examples.negatives.teacher=null: must be a file or folder that exists, unless
+data.views={a:nowhere} → data.views={'a': 'nowhere'}: must be a group of keys, each an existing
+negatives=run → data.examples.negatives.teacher=null: must be an existing file or folder, unless
 model.loss.temperature=0 → model.loss.temperature=0: must be a number > 0
 model.loss._target_=gr_mvdr.losses.Nothing → model.loss._target_=gr_mvdr.losses.Nothing: no such
 +model.colour=red → model.colour=red: must be one of
@@ -58,7 +58,7 @@ study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: mu
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
 analyse run=nowhere → run=nowhere: no such run folder
-compare runs=[.,nowhere] → runs=[., nowhere]: must be a file or folder that exists or a list, each
+compare runs=[.,nowhere] → runs=[., nowhere]: must be an existing file or folder or a list of them
 fuse method=best → method=best: must be rrf or combsum
 build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 50 and ≤ 1,000,000
 """

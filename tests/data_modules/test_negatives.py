@@ -250,7 +250,7 @@ def test_the_folder_of_a_run_stands_for_its_ranking(tmp_path):
         assert set().union(*drawn(tiny(RunNegatives(**options, n=1)))[0]) == {1, 2, 3}
     taught = teach(RunNegatives(path=str(run), teacher=str(run), n=3))
     assert taught[0, 0] == 9 and [taught[0, row] for row in (1, 2, 3)] == [8, 7, 6]
-    with pytest.raises(ValueError, match="teacher=no: must be a file or folder that exists"):
+    with pytest.raises(ValueError, match="teacher=no: must be an existing file or folder"):
         RunNegatives(path=str(run), teacher="no", n=1)
 
 
