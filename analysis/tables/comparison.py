@@ -194,11 +194,13 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
     """Groups runs by system and choices, and labels the groups.
 
     A study is made after the ranking and does not change it. Different studies separate runs only
-    if two runs have the same seed: they then differ in the table of their study.
+    if two runs have the same seed: they then differ in the table of their study. An option that is
+    null equals one that is not there: another commit may not have it.
     """
     alike: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        ranked = {key: v for key, v in run.choices.items() if key.split(".")[0] != "study"}
+        chosen = {key: value for key, value in run.choices.items() if value != "None"}
+        ranked = {key: v for key, v in chosen.items() if key.split(".")[0] != "study"}
         alike[run.system, json.dumps(ranked, sort_keys=True)].append(run)
     groups: dict[tuple[str, str], dict] = defaultdict(dict)
     for key, same in alike.items():

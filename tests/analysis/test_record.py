@@ -192,7 +192,8 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
     assert both[0] == "| system | almanac test MRR@10 | nq dev MRR@10 |"
     assert both[2:4] == ["| a | **1.000** | 0.500 |", "| bm25 | 0.250 | – |"]
     # Another seed, measured months later elsewhere, changes its row and nothing else.
-    made(tmp_path / "later/a-seed2", "a", 2, 2, commit="def")
+    added = {"data": {"an_option_of_later": None}}
+    made(tmp_path / "later/a-seed2", "a", 2, 2, commit="def", config=added)
     assert command("-m", "analysis.record", f"runs={tmp_path}/later", f"output={records}") == 0
     assert "a-seed2: " in capsys.readouterr().out
     row = "| a | **0.750 ± 0.354 †** | **1.000 ± 0.000 †** | 150 ± 71 s † | 2 |"
