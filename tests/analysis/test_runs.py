@@ -48,6 +48,6 @@ def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys)
 
 
 def test_a_folder_without_runs_and_none_are_one_line(tmp_path):
-    assert "exists" in command("-m", "analysis.runs", "runs=nowhere")
+    assert "existing" in command("-m", "analysis.runs", "runs=nowhere")
     said = command("-m", "analysis.runs", f"runs={tmp_path}")
     assert said == f"error: runs=[{tmp_path}]: there is no run"
