@@ -139,7 +139,7 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
         == tiny().list_candidates("test", queries)["q10"]
     )
     assert data.candidates_from == {"test": f"{run}; 1 queries from BM25"}
-    with pytest.raises(ValueError, match="^candidates_run=/no: must be a file or folder that exi"):
+    with pytest.raises(ValueError, match="^candidates_run=/no: must be an existing file"):
         tiny(candidates_run="/no")
 
 
