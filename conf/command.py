@@ -222,12 +222,14 @@ def _explain_key(key: str, argument: str) -> str:
     Args:
         argument: as the user typed it, such as "data.path=FOLDER".
     """
-    *groups, name = key.split(".")
-    line = re.compile(rf"^ *{re.escape(name)}:", re.MULTILINE)
-    for group in reversed(groups):
-        files = sorted(CONFIGURATIONS.glob(f"{group}/*.yaml"))
-        if having := [f"{group}={f.stem}" for f in files if line.search(f.read_text("utf-8"))]:
-            options = " or ".join(having)
+    names = key.split(".")
+    for place in reversed(range(len(names) - 1)):
+        group, *inner = names[place:]
+        lines = [re.compile(rf"^ *{re.escape(name)}:", re.MULTILINE) for name in inner]
+        texts = {f.stem: f.read_text("utf-8") for f in CONFIGURATIONS.glob(f"{group}/*.yaml")}
+        having = [o for o in sorted(texts) if all(line.search(texts[o]) for line in lines)]
+        if having:
+            options = " or ".join(f"{group}={option}" for option in having)
             return f"{argument}: not a key of the chosen {group}, {options} has it"
     known = [name for name in RULES if "*" not in name]
     known += [path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()]

@@ -134,6 +134,9 @@ def genret_documents(file: Path) -> Iterator[Document]:
     read = array_items if begins_with(file, "[") else json_lines
     for place, (where, item) in enumerate(read(file)):
         row = item if isinstance(item, dict) else {"abstract": item}
+        if str(row.get("doc_id", place)) != str(place):
+            rule = "expected the documents in the order of their ids"
+            raise ValueError(f"{where}: {rule}: doc_id {row['doc_id']!r} is at place {place}")
         title = string(where, "title", row, "")
         yield Document(where, str(place), title, string(where, "abstract", row))
 
