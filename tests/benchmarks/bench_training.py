@@ -24,7 +24,7 @@ BASE = dict(d_model=768, d_kv=64, d_ff=2048, num_layers=12, num_heads=12, vocab_
 BASE |= dict(feed_forward_proj="gated-gelu")
 DOCUMENTS, MOST_BYTES = 50, 12 * 2**30
 FEW = ("data.batch_size=16", "data.max_test_queries=4", "data.max_rerank_queries=1")
-FEW += ("analysis=none",)  # the pairs of `analysis.pairs` are aligned all the same
+FEW += ("analysis=none",)
 ROOT = Path(__file__).parents[2]
 
 
