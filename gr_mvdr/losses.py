@@ -203,34 +203,3 @@ def expected_operations(weights: Tensor) -> Tensor:
         weights: (B, V) ≥ 0, the weight of each term in each text.
     """
     return at_least_float32(weights).mean(0).square().sum()
-
-
-def target_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """() sum of the cross-entropies of n predictions, with label smoothing over unmasked rows.
-
-    Args:
-        logits: (n, R), −inf for masked rows.
-        labels: (n,) int64.
-        smoothing: share of the target's probability that is spread evenly.
-    """
-    if not smoothing:
-        return F.cross_entropy(logits, labels, reduction="sum")
-    masked = logits == -torch.inf
-    log_probs = _log_softmax(logits, masked)
-    hit = log_probs.gather(1, labels.unsqueeze(1)).squeeze(1)
-    even = log_probs.sum(1) / (~masked).sum(1)
-    return -((1 - smoothing) * hit + smoothing * even).sum()
-
-
-def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
-    """Symmetric KL divergence of two predictions of the same targets (NCI's consistency loss).
-
-    Args:
-        first, second: (n, R) logits of two passes with different dropout; −inf at the same places.
-
-    Returns:
-        () mean over n of ½ KL(p‖q) + ½ KL(q‖p).
-    """
-    masked = first == -torch.inf
-    one, other = _log_softmax(first, masked), _log_softmax(second, masked)
-    return 0.5 * ((one.exp() - other.exp()) * (one - other)).sum(-1).mean()

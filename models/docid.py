@@ -30,15 +30,12 @@ from gr_mvdr.options import (
     Rate,
     Size,
     build,
-    check_options,
-    inspect_signature,
     part,
 )
 from models.base import Candidates, Table
 from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
-_DECODE_BATCH = 512  # identifiers scored at once
 SAVED = "identifiers.safetensors"
 
 
@@ -76,7 +73,6 @@ class Docid(GenerativeSystem):
         length_penalty: NonNegative = 0.0,
         label_smoothing: Rate = 0.0,
         decoder_layers: Size | None = None,
-        consistency: NonNegative = 0.0,
         search: Annotated[dict[str, Any], DocidSearch] | None = None,
         ranking: dict[str, Any] | None = None,
     ):
@@ -91,15 +87,13 @@ class Docid(GenerativeSystem):
             length_penalty: documents are ranked by log p / length^penalty (0.8 in NCI).
             label_smoothing: label smoothing of the training loss.
             decoder_layers: the depth of a new decoder; None = the backbone's decoder.
-            consistency: weight of the divergence between two dropout passes, added by NCI.
             search: options of `DocidSearch`.
 
         Raises:
             FileNotFoundError: the plan's run does not exist.
-            ValueError: `search` has an unknown key or value, or the plan's run is unfinished.
+            ValueError: the plan's run is unfinished.
         """
-        check_options("model.search", inspect_signature(DocidSearch), search or {})
-        plan = (search or {}).get("plan") or {}
+        plan = DocidSearch(**(search or {})).plan or {}
         self.plan = build("plan", plan) if plan.get("scores") else None
         super().__init__(backbone, optimizer, head, decoder_layers, ranking)
         self.save_hyperparameters()
@@ -173,11 +167,8 @@ class Docid(GenerativeSystem):
         """Assigns identifiers to documents that have none yet; the others keep theirs."""
         if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
-        self._take_identifiers(self.scheme.assign(documents))
-
-    def _take_identifiers(self, identifiers: Identifiers) -> None:
-        self.identifiers = identifiers
-        self.head.extend(identifiers.tokens)
+        self.identifiers = self.scheme.assign(documents)
+        self.head.extend(self.identifiers.tokens)
 
     def covers(self, document: int) -> bool:
         """Returns whether the document has an identifier."""
@@ -238,7 +229,8 @@ class Docid(GenerativeSystem):
         pairs = zip(self.identifiers.sequences, saved.sequences, strict=True)
         if any(own and own != other for own, other in pairs):
             raise ValueError(f"{directory}: must be an index of this model, has other identifiers")
-        self._take_identifiers(saved)
+        self.identifiers = saved
+        self.head.extend(saved.tokens)
         self._search_in(documents, directory)
 
     def _search_in(self, documents: Table, directory: str | Path | None) -> None:
@@ -270,16 +262,12 @@ def score_identifiers(system: Docid, query: dict[str, Any], rows: Sequence[int])
     It is a search that prunes nothing: identifiers with a common prefix share its decoding, and
     documents with the same identifier tie exactly.
     """
-    places: dict[tuple[int, ...], list[int]] = {}
-    for place, row in enumerate(rows):
-        places.setdefault(tuple(system.identifiers.sequences[row]), []).append(place)
-    places.pop((), None)
-    distinct, queries = sorted(places), [query["tokens"]]
-    scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
-    for start in range(0, len(distinct), _DECODE_BATCH):
-        chunk = distinct[start : start + _DECODE_BATCH]
-        names = TrieNames(Trie.build(chunk), chunk, system.hparams.length_penalty)
-        result = system.search(queries, names, beam_size=len(chunk), plan_weight=0)
-        for number, score in names.scores(result, 0).items():
-            scores[places[chunk[number]]] = score
-    return scores
+    sequences = [system.identifiers.sequences[row] for row in rows]
+    if not any(sequences):
+        return torch.full((len(rows),), -torch.inf)
+    names = TrieNames(Trie.build(sequences), sequences, system.hparams.length_penalty)
+    result = system.search([query["tokens"]], names, beam_size=len(rows), plan_weight=0)
+    scores = names.scores(result, 0)
+    return torch.tensor(
+        [scores.get(place, -torch.inf) for place in range(len(rows))], dtype=torch.float64
+    )

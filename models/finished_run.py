@@ -29,6 +29,8 @@ _GONE = (
     ("trained_rows", "all"),
     ("normalise", "vocabulary"),
     ("balanced", False),
+    ("consistency", 0.0),
+    ("logits", False),
     ("new_documents", "number"),
     ("new_documents", "skip"),
 )

@@ -27,11 +27,10 @@ from gr_mvdr.heads.plain import (
     table_cross_entropy,
     table_log_probs,
 )
-from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import mean_over_ranks
-from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.texts import TextTable
 from models.base import Among, Candidates, Share, System, Table, token_shares
 from models.training import OptimizerOptions
@@ -132,7 +131,6 @@ class GenerativeSystem(System):
         ids: Tensor,
         mask: Tensor,
         index: Tensor,
-        normalised: bool = True,
     ) -> Tensor:
         """Computes (B, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
 
@@ -140,12 +138,11 @@ class GenerativeSystem(System):
             queries, query_mask: (B, N, d) and (B, N), each sequence's query.
             ids, mask: (B, M), the sequences.
             index: (B,), the sequences' documents.
-            normalised: False = returns the tokens' logits instead.
         """
         rows = self.head.labels(ids, index)
         places = real_places(mask)
         states = target_states(self, queries, query_mask, rows, places)
-        log_probs = table_log_probs(self.head, states, rows.flatten()[places], normalised)
+        log_probs = table_log_probs(self.head, states, rows.flatten()[places])
         return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)
 
     def score(self, batch: PairBatch) -> Tensor:
@@ -301,7 +298,7 @@ def trace_targets(system: GenerativeSystem, batch: PairBatch) -> cross_attention
 
 
 def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
-    """Computes the mean cross-entropy () of all ranks' targets, plus NCI's divergence if set."""
+    """Computes the mean cross-entropy () of all ranks' targets (Eq. 10)."""
     per_query = len(batch.document_ids) // len(batch)
     query_mask = batch.query_mask.repeat_interleave(per_query, 0)
     index = batch.document_index.repeat_interleave(per_query, 0)
@@ -310,20 +307,10 @@ def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
     labels = rows.flatten()[places]
     masked = _mask_relevant(system.head, batch, labels)
 
-    def states() -> States:  # each call draws its own dropout
-        queries = system.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-        return target_states(system, queries, query_mask, rows, places)
-
-    weight, smoothing = system.hparams.get("consistency", 0.0), system.hparams.label_smoothing
-    if not (weight and system.training):
-        total = table_cross_entropy(system.head, states(), labels, masked, smoothing)
-        return mean_over_ranks(total, len(labels))
-    # Two predictions with different dropout.
-    pair = [at_least_float32(system.head.logits(*states())) for _ in range(2)]
-    if masked is not None:
-        pair = [logits.masked_fill(masked, -torch.inf) for logits in pair]
-    divergence = symmetric_divergence(*pair) * len(labels)
-    total = target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
+    queries = system.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
+    states = target_states(system, queries, query_mask, rows, places)
+    smoothing = system.hparams.label_smoothing
+    total = table_cross_entropy(system.head, states, labels, masked, smoothing)
     return mean_over_ranks(total, len(labels))
 
 

@@ -364,8 +364,7 @@ def table_cross_entropy(
 ) -> Tensor:
     """() sum of the cross-entropies of n predictions (Eq. 10), at least fp32; differentiable once.
 
-    It equals `gr_mvdr.losses.target_cross_entropy` of `head.logits`, but holds only one block of
-    logits at a time.
+    It equals the cross-entropy of `head.logits`, but holds only one block of logits at a time.
 
     Args:
         labels: (n,) int64, rows of the head.
@@ -377,19 +376,17 @@ def table_cross_entropy(
     return _Loss.apply(*task, hidden, context, *head.table_parameters)
 
 
-def table_log_probs(head: Head, states: States, labels: Tensor, normalised: bool = True) -> Tensor:
+def table_log_probs(head: Head, states: States, labels: Tensor) -> Tensor:
     """(n,) log p(row | position), at least fp32.
 
     Holds one block of logits at a time; if there are several, the backward pass recomputes them.
 
     Args:
         labels: (n,) int64, rows of the head.
-        normalised: False = return the rows' logits instead.
     """
 
     def of_block(labels: Tensor, *states: Tensor | None) -> Tensor:
-        scores = at_least_float32(head.logits(*states))
-        scores = scores.log_softmax(1) if normalised else scores
+        scores = at_least_float32(head.logits(*states)).log_softmax(1)
         return scores.gather(1, labels.unsqueeze(1)).squeeze(1)
 
     blocks = _blocks(head, labels)

@@ -80,7 +80,6 @@ class RankingLoss:
 
     weight: NonNegative = 1.0
     negatives: Size = 4
-    logits = False  # whether scores are sums of logits instead of log-probabilities
 
     def begin(self, system: Any) -> None:
         """Called before training."""
@@ -131,7 +130,6 @@ class RankingLoss:
             queries.repeat_interleave(each, 0),
             mask.repeat_interleave(each, 0),
             *(x[rows.flatten()] for x in texts),
-            normalised=not self.logits,
         )
         return scores.view(*rows.shape, -1).cumsum(2)
 
@@ -158,13 +156,10 @@ class PrefixRanking(RankingLoss):
     Args:
         margin: the margin in nats between whole targets if no teacher scored the pair.
         stages: the number of stages of the curriculum; 1 = all lengths from the beginning.
-        logits: whether scores are sums of logits, as in RIPOR; False = sums of log-probabilities,
-            by which the beam search ranks. The two differ by log Z of every prefix.
     """
 
     margin: Positive = 1.0
     stages: Size = 3
-    logits: bool = False
 
     def values(self, targets: ScoredTargets, progress: float = 1.0) -> tuple[Tensor, Tensor]:
         lead = targets.scores[:, :1] - targets.scores[:, 1:]  # (B, C, L)

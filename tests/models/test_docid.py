@@ -85,19 +85,3 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
             assert scores == pytest.approx(expected, abs=1e-10)
         pairs = tools.pairs_of(system, queries["tokens"][number], range(8))
         assert system.score(pairs).tolist() == pytest.approx(expected, abs=1e-10)
-
-
-def test_consistency_adds_the_divergence_of_two_dropout_passes_in_training(tools):
-    kind = "semantic-pawa"
-    backbone = dict(name=None, dropout_rate=0.3, attention="eager", shape=tools.SHAPE)
-    plain = tools.make_docid(kind, backbone=backbone)
-    regular = tools.make_docid(kind, backbone=backbone, consistency=2.0)
-    batch, losses = tools.make_batch(), []
-    assert regular.loss(batch) == plain.loss(batch), "nothing is added outside training"
-    for system in (plain.train(), regular.train()):
-        torch.manual_seed(3)  # the first pass of both is the same
-        losses.append(system.loss(batch))
-    assert losses[1] > losses[0] + 0.01
-    losses[1].backward()
-    found = [weight.grad for weight in regular.parameters() if weight.grad is not None]
-    assert len(found) > 20 and all(gradient.isfinite().all() for gradient in found)

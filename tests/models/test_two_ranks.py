@@ -86,7 +86,6 @@ def cases():
     live.head.form = "contrastive"
     assert live.head.is_contrastive(live.current_epoch)
     yield "live", live, examples(False)
-    yield "consistent", make_docid("semantic", consistency=0.3).train(), examples(False)
     kinds = "titles", "titles-np", "semantic-pawa", "titles"
     for kind, name in zip(kinds, RANKED, strict=True):
         ranking = {"_target_": f"models.beyond.ranking_losses.{name}", "negatives": 3}
@@ -132,7 +131,7 @@ def expected():
 
 
 NAMES = [*KINDS, *DOCIDS, "losses", "next", "l1", "cached", "expansion"]
-NAMES += ["cross", "cross-hard", "splade", "seal", "live", "consistent"]
+NAMES += ["cross", "cross-hard", "splade", "seal", "live"]
 NAMES += RANKED
 
 
