@@ -98,20 +98,11 @@ class Codec:
     """
 
     def __init__(self, tensors: dict[str, Tensor], is_unit: bool):
-        """
-        Raises:
-            ValueError: the tensors' shapes do not fit each other.
-        """
         import faiss
 
         self.tensors, self.is_unit, self._basis = tensors, is_unit, tensors.get("basis")
-        parts, rows, width = tensors["codebooks"].shape
+        parts, _, width = tensors["codebooks"].shape
         self.size = parts * width
-        fits = rows == _ROWS and tensors["codebooks"].dtype == torch.float32
-        if self._basis is not None:
-            fits &= len(tensors["centroids"]) > 0 and self._basis.shape == (self.size, self.size)
-        if not fits:
-            raise ValueError(f"a codec of {self.size} dimensions: its tables must fit each other")
         if self._basis is None:
             self._index: Any = self._with_codebooks(faiss.IndexPQ(self.size, parts, 8))
         else:
@@ -151,7 +142,6 @@ class Codec:
             out: (t, d) memory for the vectors.
         """
         vectors = torch.empty(len(codes), self.size) if out is None else out
-        codes = self._checked(codes)
         for block, part in zip(codes.split(_BLOCK), vectors.split(_BLOCK), strict=True):
             self._index.sa_decode(block.numpy(), part.numpy())
             if self.is_unit:
@@ -170,16 +160,8 @@ class Codec:
         import faiss
 
         index = faiss.clone_index(self._index)
-        index.add_sa_codes(self._checked(codes).numpy(), rows.numpy())
+        index.add_sa_codes(codes.numpy(), rows.numpy())
         return index
-
-    def _checked(self, codes: Tensor) -> Tensor:
-        """Returns the codes if all their centroids exist: faiss writes wherever a number points."""
-        if width := self.code_size - len(self.tensors["codebooks"]):
-            numbers = np.ascontiguousarray(codes[:, :width].numpy()).view(f"<u{width}")
-            if numbers.max(initial=0) >= self._index.nlist:
-                raise ValueError("a code names a centroid that does not exist: it is damaged")
-        return codes
 
     @cached_property
     def _encoder(self) -> Any:

@@ -1,7 +1,4 @@
-"""The index of a multi-vector system: every document token's vector on disk, and its searches.
-
-Documents can be added and deleted.
-"""
+"""The index of a multi-vector system: every document token's vector on disk, and its searches."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,11 +12,11 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.files import (
-    checksum,
     open_tensors,
     read_json,
     reading,
     remove_with,
+    sha256,
     temporary_folder,
     write_json,
     write_tensors,
@@ -48,8 +45,7 @@ class ScoredDocuments(NamedTuple):
 class TokenIndex:
     """Token vectors of documents on disk, and their searches.
 
-    A document's number is its place in `store.document_ids`. A deleted document keeps its number
-    and is never retrieved. If its id is added again, the id gets a new number.
+    A document's number is its place in `store.document_ids`.
 
     Attributes:
         store: the tokens.
@@ -59,9 +55,6 @@ class TokenIndex:
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
         """Opens an index by memory map; arguments and errors as in `TokenStore`."""
         self.directory, self.costs = Path(directory), SearchCosts()
-        self._open(fingerprint)
-
-    def _open(self, fingerprint: dict[str, str] | None = None) -> None:
         self.store = store.TokenStore(self.directory, fingerprint)
         self._nearest: NearestTokens | None = None
         self._one_vector: tuple[Any, Proposer] | None = None  # mode fde: its options, its proposer
@@ -73,34 +66,22 @@ class TokenIndex:
         store.create(Path(directory), *content, **options)
         return cls(directory)
 
-    def add(self, document_ids: Sequence[str], encode: store.Encode) -> None:
-        """Appends documents; an error leaves the index unchanged. See `store.append`."""
-        store.append(self.store, document_ids, encode)
-        self._open()
-
-    def delete(self, document_ids: Sequence[str]) -> None:
-        """Deletes documents: searches skip them, but their bytes remain.
-
-        Raises:
-            ValueError: an id is not in the index.
-        """
-        store.delete(self.store, document_ids)
-        self._open()
-
     def updated(self, document_ids: Sequence[str], encode: store.Encode) -> "TokenIndex":
-        """Makes a copy of the index, in a temporary folder, with exactly these documents.
+        """Makes an index of exactly these documents in a temporary folder; see `store.revise`.
 
         Args:
             encode: encodes the documents that are missing here, by id.
         """
         place = temporary_folder("token-index")
-        shutil.copytree(self.directory, place, dirs_exist_ok=True)
-        index, held = TokenIndex(place), self.store.live_numbers.keys()
+        store.revise(self.store, place, document_ids, encode)
+        return self._opened(place)
+
+    def _opened(self, place: Path) -> "TokenIndex":
+        """Opens an index that was made of this one in a temporary folder, with its sample."""
+        index = TokenIndex(place)
         remove_with(index, place)
-        if gone := held - set(document_ids):
-            index.delete(sorted(gone))
-        if new := [name for name in document_ids if name not in held]:
-            index.add(new, encode)
+        if (sample := self.directory / SAMPLE).is_file():
+            shutil.copyfile(sample, place / SAMPLE)
         return index
 
     def stored_as(self, options: SearchOptions) -> "TokenIndex":
@@ -116,17 +97,13 @@ class TokenIndex:
 
         if options.stored not in self._others:
             place = temporary_folder("token-index")
-            index = self._others[options.stored] = TokenIndex.build(
-                place, list(self.store.live_numbers), pooled, options.storage
-            )
-            remove_with(index, place)
+            store.create(place, self.store.document_ids, pooled, options.storage)
+            index = self._others[options.stored] = self._opened(place)
             index.costs = self.costs
-            if (sample := self.directory / SAMPLE).is_file():
-                shutil.copyfile(sample, place / SAMPLE)
         return self._others[options.stored]
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
-        """(C,) int64 the numbers of live documents; ValueError if an id is not in the index."""
+        """(C,) int64 the numbers of documents; ValueError if an id is not in the index."""
         return self.store.numbers(document_ids)
 
     @property
@@ -185,13 +162,12 @@ class TokenIndex:
 
         The values are chosen on the sample of queries, so that the search retrieves a share
         `options.recall` of the exact search's best `depth` documents. They are saved with the index
-        and hold until it changes.
+        and hold for its sample.
         """
         if not options.open_keys:
             return options
         path, sample = self.directory / PLANS, self.directory / SAMPLE
-        age = self.store.revision, checksum(sample) if sample.is_file() else {}
-        key = repr((options, scoring, depth, age))
+        key = repr((options, scoring, depth, sample.is_file() and sha256(sample)))
         with reading(f"{path}"):
             plans = read_json(path) if path.is_file() else {}
             if key not in plans:
@@ -210,7 +186,7 @@ class TokenIndex:
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
         self.proposer(options)  # counts the lists
-        nearest, documents = self.nearest(options.keep_document), len(self.store.live_numbers)
+        nearest, documents = self.nearest(options.keep_document), len(self.store)
         tokens, depth = len(nearest.rows), min(depth, documents)
         bounds = {"neighbours": (250, tokens), "probes": (4, nearest.n_lists)}
         bounds["refine"] = depth, max(depth, documents // _DOCUMENT)
@@ -266,8 +242,8 @@ class TokenIndex:
         """
         options.check(scoring)
         if (proposer := self.proposer(options)) is None:
-            live, scores = self.store.live.nonzero()[:, 0], self.exact(stack(queries), scoring).T
-            return [ScoredDocuments(live, row[live]) for row in scores]
+            every = torch.arange(len(self.store))
+            return [ScoredDocuments(every, row) for row in self.exact(stack(queries), scoring).T]
         with self.costs.timed():
             proposals = proposer.propose(queries, scoring, options)
         results = []
@@ -286,14 +262,13 @@ class TokenIndex:
             queries: (Q, N, …) padded.
 
         Returns:
-            (D, Q) fp32, −inf for deleted documents.
+            (D, Q) fp32.
         """
         with self.costs.timed():
             scores = scorers.score(self.store, queries, scoring)
-        scores[~self.store.live] = -torch.inf
-        live = self.store.live.nonzero()[:, 0]
+        every = torch.arange(len(self.store))
         for n in queries.mask.sum(1).tolist():
-            self.costs.add(len(live), *all_tokens_cost(self.store, n, live))
+            self.costs.add(len(every), *all_tokens_cost(self.store, n, every))
         return scores
 
     def vectors(self, documents: Tensor) -> TokenVectors:

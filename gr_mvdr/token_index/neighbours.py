@@ -27,7 +27,7 @@ _BLOCK = 65_536  # tokens compared, or added to the inverted file, at once
 
 
 class NearestTokens:
-    """Token retrieval over a store, among the tokens of live documents that pruning keeps.
+    """Token retrieval over a store, among the tokens that pruning keeps.
 
     As a `Proposer`, it proposes the documents that own one of the k' tokens nearest to a query
     token. Its estimates are computed from these tokens: by xtr Eq. 4 in mode "impute", else by
@@ -232,16 +232,15 @@ def _ordered_bits(bits: Tensor) -> Tensor:
 
 
 def _kept_rows(store: TokenStore, keep: float) -> Tensor:
-    """(K,) int64 the rows of the most salient tokens of each live document, a share `keep`."""
-    if keep == 1.0 and store.live.all():
+    """(K,) int64 the rows of the most salient tokens of each document, a share `keep`."""
+    if keep == 1.0:
         return torch.arange(store.n_tokens)
-    kept = store.live.repeat_interleave(store.counts)
-    if keep < 1 and not store.has_salience:
-        rule = "must be 1 without salience"
-        raise ValueError(f"model.search.keep_document={keep}: {rule}")
-    for documents in store.blocks(_BLOCK) if keep < 1 else ():
+    if not store.has_salience:
+        raise ValueError(f"model.search.keep_document={keep}: must be 1 without salience")
+    kept = []
+    for documents in store.blocks(_BLOCK):
         mask = length_mask(store.counts[documents])  # (D, M)
-        rows = store.rows(documents)
-        salience = torch.zeros(mask.shape).masked_scatter(mask, store.salience(rows))
-        kept[rows] &= top_share(salience, mask, keep)[mask]
-    return kept.nonzero()[:, 0]
+        salience = store.salience(store.rows(documents))
+        padded = torch.zeros(mask.shape).masked_scatter(mask, salience)
+        kept.append(top_share(padded, mask, keep)[mask])
+    return torch.cat(kept).nonzero()[:, 0]

@@ -1,8 +1,8 @@
 """Every document token's vector on disk: shards of documents, and one header that lists them.
 
-A shard is one file, written whole and never changed. `create`, `append` and `delete` write new
-shards first and then replace the header, so that at every moment the store is either the old or the
-new one. A file that the header does not list is not part of the store.
+A shard is one file, written whole and never changed. `create` writes the shards first and then the
+header, so that at every moment the store is either the old or the new one. A file that the header
+does not list is not part of the store. A store of other documents is a new one (`revise`).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import ragged_range
-from gr_mvdr.files import check, open_tensors, read_json, reading, write_json, write_tensors
+from gr_mvdr.files import open_tensors, read_json, reading, write_json, write_tensors
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import broadcast, rank, wait, world_size
 from gr_mvdr.token_index.codec import Codec, Storage
@@ -38,14 +38,10 @@ _SMALL_ID = 2**15  # token ids below this take two bytes
 
 
 class TokenStore:
-    """The T packed tokens of D documents, numbered in the order in which they were added.
-
-    A deleted document keeps its number and its place on disk, but `live` is False for it. If its id
-    is added again, the id gets a new number. Reopen the store after `append` or `delete`.
+    """The T packed tokens of D documents, numbered in the order in which they are stored.
 
     Attributes:
         document_ids: D ids.
-        live: (D,) bool, False = deleted.
         counts: (D,) int64 number of tokens of each document.
         offsets: (D + 1,) int64; the tokens of document n are the rows offsets[n] to
             offsets[n + 1] − 1.
@@ -54,7 +50,7 @@ class TokenStore:
         dtype: how vectors and keys are stored.
         codecs: column → the codec that decodes it; empty if columns are not coded.
         fingerprint: what the store was made from, such as {"model": …, "collection": …}.
-        revision: a hash of the header; it differs after every change.
+        revision: a hash of the header.
     """
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
@@ -68,8 +64,8 @@ class TokenStore:
         self.header = read_json(self.directory / HEADER)
         self.revision = _hash(self.header)
         with reading(f"{self.directory / HEADER}"):  # a header of an earlier version lacks keys
-            keys = ("dtype", "fingerprint", "codec", "shards", "deleted")
-            self.dtype, self.fingerprint, codec, shards, deleted = (self.header[k] for k in keys)
+            keys = ("dtype", "fingerprint", "codec", "shards")
+            self.dtype, self.fingerprint, codec, shards = (self.header[key] for key in keys)
         check_fingerprint(f"index={self.directory}", self.fingerprint, fingerprint or {})
         self.codecs = _read_codecs(self.directory, codec)
         opened = [_read_shard(self.directory / name) for name in shards]
@@ -83,8 +79,6 @@ class TokenStore:
         # The first document and the first row of every shard, and the ends of the last shard.
         self._documents = np.cumsum([0, *(len(names) for _, names in opened)])
         self._starts = self.offsets[self._documents].numpy()
-        self.live = torch.ones(len(self.document_ids), dtype=torch.bool)
-        self.live[deleted] = False
         columns = {n: part for n, part in self._shards[0].items() if n in ("vectors", "keys")}
         self.sizes = {name: part.shape[1] for name, part in columns.items()}
         self.sizes |= {name: codec.size for name, codec in self.codecs.items()}
@@ -95,7 +89,7 @@ class TokenStore:
 
     @property
     def n_tokens(self) -> int:
-        """T, the number of tokens, deleted documents included."""
+        """T, the number of tokens."""
         return int(self.offsets[-1])
 
     @property
@@ -109,21 +103,21 @@ class TokenStore:
         return sum(part.nbytes for tensors in held for part in tensors.values())
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
-        """(C,) int64 the numbers of live documents with these ids.
+        """(C,) int64 the numbers of the documents with these ids.
 
         Raises:
             ValueError: an id is not in the index.
         """
         try:
-            numbers = [self.live_numbers[name] for name in document_ids]
+            numbers = [self.number_of[name] for name in document_ids]
         except KeyError as error:
             raise ValueError(f"index={self.directory}: document {error} is not in it") from None
         return torch.tensor(numbers, dtype=torch.int64)
 
     @cached_property
-    def live_numbers(self) -> dict[str, int]:
-        """Id → number of every live document."""
-        return {self.document_ids[n]: n for n in self.live.nonzero()[:, 0].tolist()}
+    def number_of(self) -> dict[str, int]:
+        """Id → number of every document."""
+        return {name: number for number, name in enumerate(self.document_ids)}
 
     def vectors(self, name: str, rows: slice | Tensor, turned: bool = False) -> Tensor:
         """(t, size) fp32 rows of the column "vectors" or "keys", decoded.
@@ -281,17 +275,16 @@ def create(
         fingerprint: what the store is made from, such as {"model": …, "collection": …}.
 
     Raises:
-        ValueError: an id occurs twice, a document has no token or a vector that is not finite, or
-            `pq_bytes` does not divide the size of a vector.
+        ValueError: a document has no token or a vector that is not finite, or `pq_bytes` does not
+            divide the size of a vector.
     """
-    _check_new(directory, document_ids)
     storage = storage or Storage()
     made_from = fingerprint or int(broadcast(torch.tensor(secrets.randbits(62))))
     key = _hash([made_from, *storage, list(document_ids)])
     codec = f"{key}-codec.safetensors" if storage.is_coded else None
     shards = _split(key, document_ids)
     header = {"dtype": storage.dtype, "fingerprint": fingerprint or {}, "codec": codec}
-    header |= {"deleted": [], "shards": list(shards)}
+    header["shards"] = list(shards)
     if rank() == 0:
         directory.mkdir(parents=True, exist_ok=True)
         if codec and not (directory / codec).is_file():
@@ -312,33 +305,34 @@ def create(
     wait()
 
 
-def append(store: TokenStore, document_ids: Sequence[str], encode: Encode) -> None:
-    """Adds documents to a store on disk; after an error, the store is unchanged.
+def revise(store: TokenStore, directory: Path, document_ids: Sequence[str], encode: Encode) -> None:
+    """Writes a store of exactly these documents: copies those that `store` holds, encodes others.
 
-    Raises:
-        ValueError: as in `create`, or the store already holds an id.
+    Args:
+        directory: the folder of the new store.
     """
-    _check_new(store.directory, document_ids, store.live_numbers)
-    shards = _split(_hash([store.revision, list(document_ids)]), document_ids)
-    header = {**store.header, "shards": [*store.header["shards"], *shards]}
-    try:
-        for name, tokens in encoded(f"index={store.directory}", shards, encode):
-            file = store.directory / name
-            _write_shard(file, shards[name], tokens, store.dtype, store.codecs)
-        write_json(store.directory / HEADER, header)
-    finally:  # the header on disk says which shards count
-        on_disk = store.directory.glob("*-*.safetensors")
-        _remove_unlisted(on_disk, read_json(store.directory / HEADER))
-
-
-def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
-    """Marks documents of a store as deleted; their bytes remain.
-
-    Raises:
-        ValueError: an id is not in the store.
-    """
-    numbers = sorted({*store.header["deleted"], *store.numbers(document_ids).tolist()})
-    write_json(store.directory / HEADER, {**store.header, "deleted": numbers})
+    wanted, shards = {*document_ids}, []
+    for file, (start, end) in zip(
+        store.header["shards"], pairwise(store._documents.tolist()), strict=True
+    ):
+        names = store.document_ids[start:end]
+        if own := [name for name in names if name in wanted]:
+            if own == names:
+                shutil.copyfile(store.directory / file, directory / file)
+            else:
+                numbers = store.numbers(own)
+                rows = store.rows(numbers)
+                columns = {n: store.column(n, rows) for n in store._shards[0] if n != "counts"}
+                columns["counts"] = store.counts[numbers]
+                write_tensors(directory / file, columns, {"document_ids": own})
+            shards.append(file)
+    if codec := store.header["codec"]:
+        shutil.copyfile(store.directory / codec, directory / codec)
+    new = [name for name in document_ids if name not in store.number_of]
+    added = _split(_hash([store.revision, new]), new)
+    for name, tokens in encoded(f"index={store.directory}", added, encode):
+        _write_shard(directory / name, added[name], tokens, store.dtype, store.codecs)
+    write_json(directory / HEADER, {**store.header, "shards": [*shards, *added]})
 
 
 def _learn(
@@ -422,13 +416,7 @@ def _write_shard(
 
 def _read_shard(file: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     columns, settings = open_tensors(file)
-    names, counts = settings["document_ids"], columns["counts"]
-    rows = {len(part) for name, part in columns.items() if name != "counts"}
-    # Checks each count: a sum may overflow to the right number.
-    fits = len(counts) == len(names) and bool(((counts > 0) & (counts <= max(rows))).all())
-    fits = fits and rows == {int(counts.sum())}
-    check(fits, file, "each document must have its tokens, and each token a row of every column")
-    return {name: part.numpy() for name, part in columns.items()}, names
+    return {name: part.numpy() for name, part in columns.items()}, settings["document_ids"]
 
 
 def _read_codecs(directory: Path, name: str | None) -> dict[str, Codec]:
@@ -447,14 +435,6 @@ def _remove_unlisted(paths: Iterable[Path], header: dict[str, Any]) -> None:
     for path in list(paths):
         if path.name not in (HEADER, header["codec"], *header["shards"]):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _check_new(directory: Path, document_ids: Sequence[str], held: Iterable[str] = ()) -> None:
-    known = {*held}
-    for name in document_ids:
-        if name in known:
-            raise ValueError(f"index={directory}: document {name!r} is in it already")
-        known.add(name)
 
 
 def _hash(content: Any) -> str:

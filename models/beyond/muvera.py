@@ -202,7 +202,7 @@ class OneVector:
         return encoded
 
     def estimates(self, queries: TokenVectors) -> Tensor:
-        """Estimates MaxSim (D, Q) fp32 of queries (Q, N, …), on the CPU; −inf = deleted."""
+        """Estimates MaxSim (D, Q) fp32 of queries (Q, N, …), on the CPU."""
         encoded, centre = self.encoding.queries(queries.pack()), self.encoding.centre
         blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
         scores = [(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks]
@@ -210,19 +210,18 @@ class OneVector:
         shifts = vectors @ centre.to(vectors)  # (Q, N)
         if queries.salience is not None:
             shifts = shifts * queries.salience
-        estimates = torch.cat(scores) + shifts.sum(1).cpu()
-        return estimates.masked_fill(~self.store.live[:, None], -torch.inf)
+        return torch.cat(scores) + shifts.sum(1).cpu()
 
     def propose(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
     ) -> list[Proposal]:
         """Proposes the `refine` documents with the best estimates of Σ_j u_j max_i S_ij (no Z)."""
-        live = self.store.live.nonzero()[:, 0]
-        count = len(live) if options.refine is None else min(options.refine, len(live))
-        every = [Proposal(live, row[live]) for row in self.estimates(stack(queries)).T]
+        numbers = torch.arange(len(self.store))
+        count = len(numbers) if options.refine is None else min(options.refine, len(numbers))
+        every = [Proposal(numbers, row) for row in self.estimates(stack(queries)).T]
         if options.refine == 0:  # the estimates rank
-            flops = 2.0 * len(live) * self.encoding.size
-            return [proposal._replace(candidates=len(live), flops=flops) for proposal in every]
+            flops = 2.0 * len(numbers) * self.encoding.size
+            return [proposal._replace(candidates=len(numbers), flops=flops) for proposal in every]
         ids = self.store.document_ids
         return [p.best(count, ids)._replace(candidates=count) for p in every]
 
