@@ -262,7 +262,7 @@ def _decode(where: str | Path, content: bytes) -> str:
         raise ValueError(f"{where}: must be text in UTF-8 ({error.reason})") from None
 
 
-_PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f-]+\.(?P<kind>partial|old)")
+_PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]+\.partial")
 # How libraries written in Rust (safetensors, tokenizers) quote an error of the operating system.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -277,13 +277,18 @@ def new_file(path: str | Path) -> Iterator[Path]:
         OSError: writing failed; the error names `path`, whichever library wrote.
     """
     path = Path(path)
-    partial = _partial(path, "partial")
+    partial = _partial(path)
     try:
         with name_errors(path, partial):
             yield partial
             for place in [*partial.rglob("*"), partial]:
                 _flush(place)
-            move_into_place(partial, path)
+            old = _partial(path)
+            if path.is_dir():  # rename cannot replace a folder that is not empty
+                path.rename(old)
+            os.replace(partial, path)
+            _flush(path.parent)
+            _remove(old)
     except BaseException:
         _remove(partial)
         raise
@@ -344,24 +349,18 @@ def remove_with(owner: object, folder: Path) -> None:
 def remove_abandoned(folder: Path, name: str | None = None) -> None:
     """Removes the temporary files that a killed process left behind.
 
-    If the process was killed while it replaced a folder, the older folder gets its name back.
-
     Args:
         folder: the caller holds its lock: no other process writes into it, or none writes `name`.
         name: the file whose temporary files are removed; None = all files, in subfolders too.
     """
     for path in list(folder.rglob(".*") if name is None else folder.iterdir()):
         match = _PARTIAL.fullmatch(path.name)
-        if match and name in (None, match["name"]):
-            place = path.with_name(match["name"])
-            if match["kind"] == "old" and not place.exists():
-                path.rename(place)
-            else:
-                _remove(path)
+        if match and name in (None, match[1]):
+            _remove(path)
 
 
-def _partial(path: Path, kind: str) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 
 
 def _flush(path: Path) -> None:
@@ -374,17 +373,6 @@ def _flush(path: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def move_into_place(partial: Path, path: Path) -> None:
-    """Renames a complete file or folder to its final name, in place of an older one."""
-    old = _partial(path, "old") if path.is_dir() else None
-    if old:  # rename cannot replace a folder that is not empty
-        path.rename(old)
-    os.replace(partial, path)
-    _flush(path.parent)
-    if old:
-        _remove(old)
 
 
 def _remove(path: Path) -> None:

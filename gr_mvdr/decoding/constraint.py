@@ -45,9 +45,6 @@ class TrieLogitsProcessor(LogitsProcessor):
             # parent · width + token of each node but the root, 0; ascending, for bisection.
             self.edges = self.arrays["edges"]
             parents, self.tokens = self.edges // self.width, self.edges % self.width
-            ascend = (self.edges.diff() > 0).all() and (parents <= torch.arange(len(parents))).all()
-            if not (len(parents) and ascend):
-                raise ValueError("its edges must ascend")
             self.options, self.ids = settings["options"], settings["document_ids"]
         except Exception as error:
             raise ValueError(f"{folder}: its constraint is damaged: {error!r}") from None

@@ -144,7 +144,6 @@ class InvertedLists:
             ids, terms = settings.pop("ids"), settings.pop("terms")
             shape = len(ids), len(terms)
             matrix = csc_matrix(tuple(tensors[name].numpy() for name in _ARRAYS), shape)
-            matrix.check_format()  # scipy reads raw memory at the indices
         return cls(ids, {term: number for number, term in enumerate(terms)}, matrix, settings)
 
 

@@ -136,22 +136,15 @@ class FileEmbeddings(DocumentEmbeddings):
         """See `DocumentEmbeddings`.
 
         Raises:
-            ValueError: the file has another form, names a document twice, or lacks a document.
+            ValueError: the file has another form, or lacks a document.
         """
         with reading(f"model.identifiers.embeddings={self.file}"):
             ids, vectors = self._content
-            if len(ids) != len(vectors):
-                counts = f"{len(ids):,} ids and {len(vectors):,} vectors"
-                raise ValueError(f"must hold one vector an id, holds {counts}")
-            rows = {identifier: row for row, identifier in enumerate(ids)}
+            rows = dict(zip(ids, range(len(vectors)), strict=True))
             wanted = documents["id"][:]
-            missing = [identifier for identifier in wanted if identifier not in rows]
-            if missing or len(rows) < len(ids):
-                fault = (
-                    f"{len(missing):,} have none, the first is {missing[0]!r}" if missing else ""
-                )
-                rule = "must hold one vector of every document"
-                raise ValueError(f"{rule}, {fault or 'some have two'}")
+            if missing := [identifier for identifier in wanted if identifier not in rows]:
+                rule = "must hold a vector of every document"
+                raise ValueError(f"{rule}, {len(missing):,} have none, such as {missing[0]!r}")
             chosen = np.asarray(vectors[[rows[identifier] for identifier in wanted]], np.float32)
             if not np.isfinite(chosen).all():
                 raise ValueError("must hold finite numbers")

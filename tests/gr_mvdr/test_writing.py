@@ -68,21 +68,6 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     assert not os.listdir(tmp_path / "run")
 
 
-def test_a_folder_that_was_about_to_be_replaced_gets_its_name_back(tmp_path, monkeypatch):
-    with new_folder(tmp_path / "index") as folder:
-        (folder / "x").write_text("old")
-
-    def replaced_half():
-        monkeypatch.setattr(os, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        with new_folder(tmp_path / "index", replace=True) as folder:
-            (folder / "x").write_text("new")
-
-    killed(replaced_half)
-    assert not (tmp_path / "index").exists() and len(os.listdir(tmp_path)) == 2
-    remove_abandoned(tmp_path)
-    assert os.listdir(tmp_path) == ["index"] and (tmp_path / "index/x").read_text() == "old"
-
-
 def test_temporary_folders_end_with_their_process(tmp_path):
     code = "from gr_mvdr.files import temporary_folder; print(temporary_folder('index').is_dir())"
     process = [sys.executable, "-c", code], os.environ | {"TMPDIR": str(tmp_path)}

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BartForConditionalGeneration
 
 from gr_mvdr.batch import pad
@@ -174,14 +173,7 @@ def test_bad_folders_and_models_are_named(exported, tmp_path):
         constraint(prefixes, torch.zeros(6, 59))
     with pytest.raises(ValueError, match="num_beams: must be 6, as in the constraint's options"):
         constraint(prefixes[:4], torch.zeros(4, 60))
-    for name in (SETTINGS, ARRAYS):
-        shutil.copy(folder / name, tmp_path / name)
-    arrays = load_file(folder / ARRAYS)
-    for edges in (arrays["edges"].flip(0), arrays["edges"] + 10**6, arrays["edges"][:0]):
-        save_file({**arrays, "edges": edges}, tmp_path / ARRAYS)
-        with pytest.raises(ValueError, match="its constraint is damaged: ") as raised:
-            TrieLogitsProcessor(tmp_path)
-        assert "\n" not in str(raised.value)
+    shutil.copy(folder / SETTINGS, tmp_path / SETTINGS)
     (tmp_path / ARRAYS).write_bytes((folder / ARRAYS).read_bytes()[:-9])
     with pytest.raises(ValueError, match="its constraint is damaged: SafetensorError"):
         TrieLogitsProcessor(tmp_path)

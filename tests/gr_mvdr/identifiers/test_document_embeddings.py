@@ -111,33 +111,14 @@ def test_vectors_of_a_file_are_found_by_id(kind, tmp_path):
 def test_a_file_without_every_vector_is_refused(kind, tmp_path):
     file = tmp_path / f"items.{kind}"
     faults = [
-        (
-            dict(ids=["a", "b", "x"]),
-            r"must hold one vector of every document, 1 have none, the first is 'c'",
-        ),
-        (dict(ids=["a", "b", "b"]), r"must hold one vector of every document, 1 have none"),
-        (dict(ids=[*IDS, "a"], vectors=VECTORS[[0, 1, 2, 0]]), "must hold .* some have two"),
+        (dict(ids=["a", "b", "x"]), "must hold a vector of every document, 1 have none, such as"),
         (dict(vectors=VECTORS * np.nan), "must hold finite numbers"),
         (dict(vectors=np.array([["a"] * 2] * 3)), "could not convert string"),
-        (dict(ids=["a", "b"]), "must hold one vector an id, holds 2 ids")
-        if kind == "npy"
-        else None,
     ]
-    for content, message in filter(None, faults):
+    for content, message in faults:
         write_vectors(file, **content)
         with pytest.raises(ValueError, match=rf"embeddings=.*items\.{kind}: {message}"):
             FileEmbeddings(str(file)).transform(Dataset.from_dict({"id": IDS}))
     file.write_bytes(b"no table")
     with pytest.raises(ValueError, match=rf"embeddings=.*items\.{kind}: "):
         FileEmbeddings(str(file)).transform(Dataset.from_dict({"id": IDS}))
-
-
-def test_vectors_of_several_sizes_and_other_files_are_refused(tmp_path):
-    table = Dataset.from_dict({"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0, 3.0]]})
-    table.to_parquet(tmp_path / "items.parquet")
-    for name, message in (
-        ("items.parquet", "items.parquet: all input arrays must have the same shape"),
-        ("items.csv", "must be a .par"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            FileEmbeddings(str(tmp_path / name)).transform(table)
