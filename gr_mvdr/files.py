@@ -468,29 +468,16 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
         OSError: the file is missing or not readable.
         ValueError: the file, which it names, is cut short or changed.
     """
-    tensors, metadata = _open_safetensors(file)
-    with reading(f"{file}: is damaged"):
-        large = tensors.pop("settings", None)
-        content = json.loads(metadata["content"] if large is None else large.numpy().tobytes())
-        settings, crc = content["settings"], content["crc32"]
-    check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
-    return tensors, settings
-
-
-def read_tensors(file: Path) -> "dict[str, Tensor]":
-    """Reads the tensors of any safetensors file; raises as `open_tensors`."""
-    return _open_safetensors(file)[0]
-
-
-def _open_safetensors(file: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     from safetensors import safe_open
 
     check_file(file)
-    with reading(f"{file}: is cut short or damaged"), safe_open(file, "pt") as opened:
-        return (
-            {name: opened.get_tensor(name) for name in opened.keys()},  # noqa: SIM118
-            opened.metadata() or {},
-        )
+    with reading(f"{file}: is damaged"), safe_open(file, "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        large = tensors.pop("settings", None)
+        text = opened.metadata()["content"] if large is None else large.numpy().tobytes()
+        settings, crc = (json.loads(text)[key] for key in ("settings", "crc32"))
+    check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
+    return tensors, settings
 
 
 def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:

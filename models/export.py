@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from tokenizers.processors import TemplateProcessing
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.decoding import constraint
 from gr_mvdr.decoding.names import TrieNames
-from gr_mvdr.files import read_json, read_tensors, reading, write_json
+from gr_mvdr.files import open_tensors, read_json, reading, write_json, write_tensors
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.options import TARGET, admitting, build, check_parts, show
+from gr_mvdr.options import TARGET, admitting, build, check_parts
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import read_template
 from models.base import System, find_backbone
@@ -34,8 +32,8 @@ from models.sentence_transformers import (
 )
 from models.t5_seal import T5SEAL
 
-FORMAT = 1
-SETTINGS, PARTS, ROWS = "gr_mvdr.json", "gr_mvdr.safetensors", "head_rows.safetensors"
+SETTINGS, PARTS = "gr_mvdr.json", "gr_mvdr.safetensors"
+ROWS = "head_rows."  # before the names of a head's tensors that are no parameters
 IDENTIFIERS = "identifiers"
 
 
@@ -56,21 +54,22 @@ def write_system(
     write_backbone(backbone, folder)
     modules = isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
     write_tokenizer(find_prompts(system, tokenizer)[0] if modules else tokenizer, folder)
-    state = system.state_dict().items()
-    others = {key: value for key, value in state if not key.startswith(f"{name}.")}
-    others.pop("head._extra_state", None)  # of the tokens of its rows, which are written apart
-    _write_tensors(others, folder / PARTS)
-    rows: dict[str, Any] = {}
+    state, rows = system.state_dict().items(), {}
+    # `_extra_state` is of the tokens of a head's rows, which are among `rows`.
+    own = {k: v for k, v in state if not k.startswith((f"{name}.", "head._extra_state"))}
     if isinstance(system, GenerativeSystem) and system.head.row_tokens is not None:
         rows = system.head.table_state() or {"row_tokens": system.head.row_tokens}
     collection = rows.pop("collection", None)
-    _write_tensors(rows, folder / ROWS)
+    own |= {ROWS + key: value for key, value in rows.items()}
+    copies = {  # a projection that both sides share would be refused as two names of one memory
+        key: (value.float() if value.is_floating_point() else value).clone().cpu()
+        for key, value in own.items()
+    }
+    write_tensors(folder / PARTS, copies, {"collection": collection})
     settings: dict[str, Any] = {
-        "format": FORMAT,
         "system": f"{type(system).__module__}.{type(system).__qualname__}",
         "hyper_parameters": dict(system.hparams),
         "texts": {name: list(values) for name, values in (texts or {}).items()},
-        "head": {"collection": collection},
     }
     if isinstance(system, Docid):
         system.save_identifiers(folder / IDENTIFIERS)
@@ -156,36 +155,21 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Writes a safetensors file, floats in fp32; writes no file if there are no tensors."""
-    copies = {
-        # Clones: a projection that both sides share would be refused as two names of one memory.
-        name: (value.float() if value.is_floating_point() else value).clone().cpu().contiguous()
-        for name, value in tensors.items()
-    }
-    if copies:
-        save_file(copies, file, {"format": "pt"})
-
-
-def make_head(system: GenerativeSystem, folder: Path, collection: str | None) -> None:
+def make_head(system: GenerativeSystem, state: dict[str, Any], trained: int) -> None:
     """Gives a system the head that was exported, before its parameters are loaded.
 
     Args:
         system: a system on the exported backbone, with its identifiers.
-        collection: a hash of the documents from which an NP table was made.
+        state: its `table_state`, or the tokens of its rows.
+        trained: the number of rows with parameters; those of later tokens come last.
     """
-    if not (rows := _tensors(folder / ROWS)):  # row v is token v
-        return
-    tokens = rows["row_tokens"]
-    # Rows of tokens that came after training have no parameters and come last.
-    trained = tokens[: len(_tensors(folder / PARTS).get("head.projection", tokens))]
     known = [system.scheme.first_token, system.scheme.width] if isinstance(system, Docid) else []
-    vocabulary = Vocabulary(trained, *known)
+    vocabulary = Vocabulary(state["row_tokens"][:trained], *known)
     system.head = build("head", system.hparams.head, system.backbone, vocabulary=vocabulary)
     if isinstance(system.head, NonParametricHead):
-        system.head.renew_table({**rows, "collection": collection})
+        system.head.renew_table(state)
     else:
-        system.head.set_rows(torch.clone(tokens))
+        system.head.set_rows(torch.clone(state["row_tokens"]))
 
 
 def load_exported(folder: str | Path, trust: bool = False) -> System:
@@ -201,31 +185,33 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
 
     Raises:
         FileNotFoundError: the folder, or a file in it, is missing.
-        ValueError: the format is another, a file is broken, files do not belong together, or a
-            class is not a part of this library.
+        ValueError: a file is broken, files do not belong together, or a class is not a part of this
+            library.
     """
     folder = Path(folder)
     with reading(f"{folder}: cannot be loaded"):
-        settings = _read(folder / SETTINGS)
+        settings = read_json(folder / SETTINGS)
+        tensors, made_from = open_tensors(folder / PARTS)
+        names = [name for name in tensors if name.startswith(ROWS)]
+        rows = {name.removeprefix(ROWS): tensors.pop(name) for name in names}
         with admitting(settings) if trust else nullcontext():
             system = _new_system(settings, folder)
             if isinstance(system, Docid):
                 system.load_identifiers(folder / IDENTIFIERS)
-            make_head(system, folder, settings["head"].get("collection"))
-        _load_parts(system, folder / PARTS)
+            if rows:  # else row v is token v
+                trained = len(tensors.get("head.projection", rows["row_tokens"]))
+                make_head(system, rows | made_from, trained)
+        missing, unexpected = system.load_state_dict(tensors, strict=False)
+        loaded = f"{find_backbone(system)[0]}.", "head._extra_state"
+        missing = [name for name in missing if not name.startswith(loaded)]
+        if missing or unexpected:
+            raise ValueError(f"{PARTS} lacks {missing}, holds unknown {unexpected}")
     return system.eval()
 
 
 def read_texts(folder: Path) -> dict[str, list[str]]:
     """Reads the options of `TextReader` that make the exported system's texts."""
-    return _read(folder / SETTINGS).get("texts", {})
-
-
-def _read(file: Path) -> dict[str, Any]:
-    settings = read_json(file)
-    if settings.get("format") != FORMAT:
-        raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
-    return settings
+    return read_json(folder / SETTINGS).get("texts", {})
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
@@ -239,17 +225,3 @@ def _new_system(settings: dict[str, Any], folder: Path) -> System:
     if "decoder_layers" in options:  # they are trained now, a new decoder would not be
         options["decoder_layers"] = None
     return build("model", options)
-
-
-def _tensors(file: Path) -> dict[str, Tensor]:
-    return read_tensors(file) if file.is_file() else {}
-
-
-def _load_parts(system: System, file: Path) -> None:
-    """Loads everything learned besides the backbone, which has loaded itself."""
-    missing, unexpected = system.load_state_dict(_tensors(file), strict=False)
-    own = f"{find_backbone(system)[0]}."
-    # A head's further state says for which tokens it was trained: `make_head` knows.
-    missing = [n for n in missing if not n.startswith(own) and not n.endswith("_extra_state")]
-    if missing or unexpected:
-        raise ValueError(f"{file}: lacks {missing}, holds unknown {unexpected}")

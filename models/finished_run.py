@@ -31,6 +31,7 @@ _GONE = (
     ("balanced", False),
     ("consistency", 0.0),
     ("logits", False),
+    ("terms", 64),
     ("new_documents", "number"),
     ("new_documents", "skip"),
 )

@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.texts import TextTable
-from models.beyond.planned_search import (
-    FirstStepPlan,
-    SearchPlan,
-    choose_terms,
-)
+from models.beyond.planned_search import SearchPlan
 from models.generative import trace_search
 
 pytest.importorskip("sklearn")
@@ -21,10 +16,10 @@ class Given(SearchPlan):
     """A plan of scores (documents, B) that are given; the last query's where there are fewer."""
 
     def __init__(self, scores, weight=1.0, candidates=None):
-        super().__init__(weight, candidates)
-        self.given = torch.tensor(scores)
+        self.weight, self.candidates, self.given = weight, candidates, torch.tensor(scores)
+        self.restart()
 
-    def scores(self, queries, first, rows):
+    def scores(self, queries, rows, device):
         columns = [min(number, self.given.shape[1] - 1) for number in range(len(queries))]
         return self.given[rows][:, columns]
 
@@ -71,15 +66,3 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
     for query in queries["id"]:
         every = system.retrieve(queries, beam_size=20).scores(query)
         assert wide.scores(query) == pytest.approx(every, abs=1e-5)
-
-
-def test_the_terms_of_a_document_are_its_rarest():
-    """Frequencies: token 5 in 3 documents, 6 and 7 in 2, 8 in 1."""
-    terms, sizes = choose_terms([[5, 6, 6, 8, 5], [], [7, 5], [7, 6, 5]], 2)
-    assert (terms.tolist(), sizes.tolist()) == ([8, 6, 7, 5, 6, 7], [2, 0, 2, 2])
-    plan = FirstStepPlan(1.0, None, 2)
-    plan.index(dict(tokens=[[5, 6, 6, 8, 5], [], [7, 5], [7, 6, 5]]), None)
-    first = torch.tensor([[0, 0, 0, 0, 0, -1.0, -2.0, -3.0, -4.0], [-8.0] * 9])
-    found = plan.scores(TextTable({}), first, Trie.build([[1], [2], [], [0]]).documents)
-    # In the trie's order: documents 3, 0 and 1. One without text has the lowest of the query's.
-    assert torch.allclose(found, torch.tensor([[-2.5, -8.0], [-3.0, -8.0], [-3.0, -8.0]]))

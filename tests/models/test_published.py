@@ -1,8 +1,8 @@
 """Published checkpoints: folders of sentence-transformers, PyLate and colbert-ai as systems."""
 
 import json
-import shutil
 import string
+from functools import partial
 
 import pytest
 import torch
@@ -25,21 +25,33 @@ QUERIES = ["w4", "w5, w6 unknown w7!", "w9 w10 w11 w12 w13 w14 w15 w16 w17 w18 w
 DOCUMENTS = ["w8 (w9).", " ".join(f"w{n}" for n in range(2, 38)), "w5", "!", "w4, w9, w9 w20 w7"]
 
 
-def save_library(folder, encoder, dense=((16, 6),), skip=(), prompts=None, similarity=None, **own):
-    """A `MultiVectorEncoder` that sentence-transformers saves, and it itself, in float64."""
+def save_library(
+    folder,
+    encoder,
+    dense=(),
+    skip=(),
+    prompts=None,
+    similarity=None,
+    pooling=None,
+    unit=True,
+    **own,
+):
+    """Saves a `MultiVectorEncoder` or, with a pooling, a `SentenceTransformer`."""
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     torch.manual_seed(4)
-    tokens, linear = "token_embeddings", torch.nn.Identity()
-    options = dict(bias=False, activation_function=linear, module_input_name=tokens)
+    vectors = {"module_input_name": "sentence_embedding" if pooling else "token_embeddings"}
+    options = dict(bias=False, activation_function=torch.nn.Identity(), **vectors)
     layers = [Dense(*size[:2], **options, use_residual=len(size) > 2) for size in dense]
-    mask = MultiVectorMask(skiplist_words=list(skip))
-    parts = [Transformer(encoder, **own), *layers, mask, Normalize(module_input_name=tokens)]
+    last = [Normalize(**vectors)] if unit else []
+    parts = [Pooling(16, pooling), *layers] if pooling else [*layers, MultiVectorMask([*skip])]
+    kind = library.SentenceTransformer if pooling else library.MultiVectorEncoder
     names = dict(prompts=prompts, similarity_fn_name=similarity, device="cpu")
-    library.MultiVectorEncoder(modules=parts, **names).float().save(str(folder))
-    return library.MultiVectorEncoder(str(folder), device="cpu").double()
+    model = kind(modules=[Transformer(encoder, **own), *parts, *last], **names)
+    model.float().save(str(folder))
 
 
 def library_scores(model):
@@ -77,10 +89,13 @@ def system_scores(system, tokenizer, together=True):
 
 MARKERS = {"query": "[Q] ", "document": "[D] "}
 FIXED = {"strategy": "fixed", "length": 8}
+PROJECTED = ((16, 16, "residual"), (16, 6))
+# What `save_library` makes of an encoder.
 LAYOUTS = {
     "bert, fixed": (
         make_bert,
-        dict(prompts=MARKERS, skip=string.punctuation, query_expansion=FIXED, document_length=12),
+        dict(dense=((16, 6),), prompts=MARKERS, skip=string.punctuation, document_length=12)
+        | {"query_expansion": FIXED},
     ),
     "bert, at least": (
         make_bert,
@@ -91,63 +106,16 @@ LAYOUTS = {
             dense=((16, 16, "residual"), (16, 9), (9, 5, "residual")),
         ),
     ),
-    "bert, plain": (make_bert, dict(prompts={"query": "w1 w2: ", "document": ""}, dense=())),
+    "bert, plain": (make_bert, dict(prompts={"query": "w1 w2: ", "document": ""})),
     "modern bert, fixed": (
         make_modern_bert,
-        dict(prompts=MARKERS, skip="!", query_expansion=FIXED | {"attend": True}),
+        dict(dense=((16, 6),), prompts=MARKERS, skip="!", query_expansion=FIXED | {"attend": True}),
     ),
     # Here the marker is without its blank, which then begins the text's first word.
     "modern bert, at least": (
         lambda folder: make_modern_bert(folder, ("[Q]", "[D]")),
         dict(prompts=MARKERS, query_expansion={"strategy": "min", "length": 20}),
     ),
-}
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_folder_of_sentence_transformers_has_its_scores(tmp_path, name):
-    make, options = LAYOUTS[name]
-    model = save_library(tmp_path / "saved", make(tmp_path / "encoder"), **options)
-    expected, counts = library_scores(model)
-    for together in (True, False):
-        found, ours = our_scores(tmp_path / "saved", together)
-        assert ours == counts
-        assert torch.allclose(found, expected.double(), atol=1e-6), found - expected
-    assert expected.std() > 0.03
-
-
-@pytest.mark.parametrize("layout", ["PyLate", "colbert-ai", "colbert-ai, pytorch_model.bin"])
-def test_the_layouts_of_pylate_and_colbert_ai_have_their_scores(tmp_path, layout):
-    folder = tmp_path / "saved"
-    kind, _, file = layout.partition(", ")
-    if kind == "PyLate":
-        make_pylate(folder)
-    else:
-        make_stanford(folder, file or "model.safetensors")
-    library = pytest.importorskip("sentence_transformers")
-    model = library.MultiVectorEncoder(str(folder), device="cpu").double()
-    expected = library_scores(model)[0].double()
-    assert expected.std() > 0.05
-    for together in (True, False):
-        assert torch.allclose(our_scores(folder, together)[0], expected, atol=1e-5)
-
-
-def save_single(folder, encoder, pooling, dense=(), unit=True, similarity="cosine", prompts=None):
-    """A folder of a `SentenceTransformer`, as the installed release saves it."""
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.base.modules import Dense, Normalize, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    torch.manual_seed(4)
-    linear = dict(bias=False, activation_function=torch.nn.Identity())
-    layers = [Dense(*size[:2], **linear, use_residual=len(size) > 2) for size in dense]
-    parts = [Transformer(encoder), Pooling(16, pooling), *layers, *([Normalize()] if unit else [])]
-    names = dict(prompts=prompts, similarity_fn_name=similarity, device="cpu")
-    library.SentenceTransformer(modules=parts, **names).float().save(str(folder))
-
-
-PROJECTED = ((16, 16, "residual"), (16, 6))
-SINGLE = {
     "mean": (make_bert, dict(pooling="mean", prompts={"query": "w1 w2: ", "document": ""})),
     "mean, projected": (make_modern_bert, dict(pooling="mean", dense=PROJECTED, prompts=MARKERS)),
     "mean, any length": (make_bert, dict(pooling="mean", unit=False, similarity="dot")),
@@ -158,22 +126,30 @@ SINGLE = {
         dict(pooling="cls", dense=PROJECTED, unit=False, similarity="dot"),
     ),
 }
+# Folders that others wrote, some of earlier releases.
+FOREIGN = {
+    "PyLate": make_pylate,
+    "colbert-ai": make_stanford,
+    "colbert-ai, pytorch_model.bin": partial(make_stanford, file="pytorch_model.bin"),
+    "an earlier release": make_single,
+}
 
 
-@pytest.mark.parametrize("name", [*SINGLE, "an earlier release"])
-def test_a_folder_of_single_vectors_has_its_scores(tmp_path, name):
-    library = pytest.importorskip("sentence_transformers")
-    if name in SINGLE:
-        make, options = SINGLE[name]
-        save_single(tmp_path / "saved", make(tmp_path / "encoder"), **options)
+@pytest.mark.parametrize("name", [*LAYOUTS, *FOREIGN])
+def test_a_published_folder_has_the_scores_of_sentence_transformers(tmp_path, name):
+    library, folder = pytest.importorskip("sentence_transformers"), tmp_path / "saved"
+    if name in FOREIGN:
+        FOREIGN[name](folder)
     else:
-        make_single(tmp_path / "saved")
-    model = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu").double()
-    expected = library_scores(model)[0].double()
+        make, options = LAYOUTS[name]
+        save_library(folder, make(tmp_path / "encoder"), **options)
+    single = (folder / "1_Pooling").is_dir()
+    open_folder = library.SentenceTransformer if single else library.MultiVectorEncoder
+    expected, counts = library_scores(open_folder(str(folder), device="cpu").double())
     for together in (True, False):
-        found, counts = our_scores(tmp_path / "saved", together)
-        assert {*counts[0], *counts[1]} == {1}
-        assert torch.allclose(found, expected, rtol=1e-6, atol=1e-6), found - expected
+        found, ours = our_scores(folder, together)
+        assert {*ours[0], *ours[1]} == {1} if single else ours == counts
+        assert torch.allclose(found, expected.double(), rtol=1e-6, atol=1e-6), found - expected
     assert expected.std() > 0.03
 
 
@@ -231,35 +207,6 @@ UNREADABLE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pylate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pylate") / "saved"
-    make_pylate(folder)
-    return folder
-
-
-@pytest.mark.parametrize(("change", "message"), FORBIDDEN)
-def test_the_library_opens_no_folder_that_names_code(
-    pylate, tmp_path, change, message, monkeypatch
-):
-    library = pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr(library, "MultiVectorEncoder", None)
-    folder = shutil.copytree(pylate, tmp_path / "foreign")
-    change(folder)
-    with pytest.raises(ValueError, match=message):
-        read_published(folder)
-
-
-@pytest.mark.parametrize(("change", "message"), UNREADABLE)
-def test_a_folder_that_cannot_be_expressed_is_named(pylate, tmp_path, change, message):
-    pytest.importorskip("sentence_transformers")
-    folder = shutil.copytree(pylate, tmp_path / "broken")
-    change(folder)
-    with pytest.raises(ValueError, match=message) as raised:
-        read_published(folder)
-    assert "\n" not in str(raised.value)
-
-
 POOLING = "1_Pooling/config.json"
 
 
@@ -276,15 +223,24 @@ NO_SINGLE = [
     (edit(OWN, model_type="SparseEncoder"), r"model_type=SparseEncoder: must be SentenceTransf"),
     (edit_part(type="sentence_transformers.models.Normalize", path="1_Normalize"), r"must be Mul"),
 ]
+REFUSED = [
+    *((make_pylate, True, *case) for case in FORBIDDEN),
+    *((make_pylate, False, *case) for case in UNREADABLE),
+    *((make_single, False, *case) for case in NO_SINGLE),
+]
 
 
-@pytest.mark.parametrize(("change", "message"), NO_SINGLE)
-def test_a_folder_of_single_vectors_that_cannot_be_expressed_is_named(tmp_path, change, message):
-    pytest.importorskip("sentence_transformers")
-    make_single(tmp_path / "broken")
-    change(tmp_path / "broken")
+@pytest.mark.parametrize(("make", "unopened", "change", "message"), REFUSED)
+def test_a_folder_that_names_code_or_cannot_be_expressed_is_refused(
+    tmp_path, make, unopened, change, message, monkeypatch
+):
+    library = pytest.importorskip("sentence_transformers")
+    if unopened:
+        monkeypatch.setattr(library, "MultiVectorEncoder", None)
+    make(folder := tmp_path / "foreign")
+    change(folder)
     with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
-        read_published(tmp_path / "broken")
+        read_published(folder)
     assert "\n" not in str(raised.value)
 
 

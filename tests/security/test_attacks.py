@@ -19,7 +19,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from safetensors.torch import save_file
 
 from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.compare import compare
@@ -34,7 +33,14 @@ from analysis.tables.rows import read_rows
 from analysis.viewer.cases import embed_json
 from conf.command import report_errors
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import read_checkpoint, read_json, read_provenance, read_tensors, read_yaml
+from gr_mvdr.files import (
+    open_tensors,
+    read_checkpoint,
+    read_json,
+    read_provenance,
+    read_yaml,
+    write_tensors,
+)
 from gr_mvdr.options import admitting, build, find_part
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.export import load_exported
@@ -436,7 +442,7 @@ READERS = {
 LINKED = {
     "index/index.json": lambda run: read_json(run / "index/index.json"),
     "checkpoints/last.ckpt": lambda run: read_checkpoint(run / "checkpoints/last.ckpt"),
-    "model.safetensors": lambda run: read_tensors(run / "model.safetensors"),
+    "model.safetensors": lambda run: open_tensors(run / "model.safetensors"),
     "tokenizer/tokenizer.json": lambda run: load_tokenizer(run / "tokenizer"),
     "a user's ranking.trec": lambda run: Ranking.read(run / "a user's ranking.trec"),
 }
@@ -464,7 +470,7 @@ def whole_run(tmp_path):
     write_store(run / "alignments", StoreDescription("s", "generative", "c"), make_explanation(2))
     (run / "checkpoints").mkdir()
     torch.save({"state_dict": {}}, run / "checkpoints/last.ckpt")
-    save_file({"x": torch.zeros(1)}, run / "model.safetensors")
+    write_tensors(run / "model.safetensors", {"x": torch.zeros(1)}, {})
     build_word_tokenizer(["a b"]).save_pretrained(run / "tokenizer")
     return run
 
