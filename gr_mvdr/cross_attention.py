@@ -199,15 +199,9 @@ def layer_vectors(trace: DecoderTrace, layer: int) -> tuple[TokenVectors, TokenV
 
     Args:
         layer: number of the decoder layer; negative numbers count from the last.
-
-    Raises:
-        ValueError: the decoder has no such layer.
     """
-    count = len(trace.states)
-    if not -count <= layer < count:
-        raise ValueError(f"layer={layer}: must be ≥ {-count} and < {count}, the decoder's layers")
     maps, batch = trace.layers.attentions[layer], trace.batch
-    reader = trace.readers[f"cross_attention_{layer % count + 1}"]
+    reader = trace.readers[f"cross_attention_{layer % len(trace.states) + 1}"]
     sides = (
         (reader @ maps.output.weight.to(reader), maps.query(trace.states[layer]) * maps.scale),
         (maps.value(trace.queries), maps.key(trace.queries)),

@@ -164,9 +164,9 @@ class GenerativeSystem(System):
         log_probs = self.token_log_probs(queries, batch.query_mask, *sides)
         return batch, log_probs / batch.document_mask.sum(1, keepdim=True).clamp(min=1)
 
-    def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
-        """Returns S and A of one decoder layer with teacher-forced targets (Eq. 12–14)."""
-        return cross_attention.align_layer(trace_targets(self, batch), self.score(batch), layer)
+    def align(self, batch: PairBatch) -> PairAlignment:
+        """Returns S and A of the last decoder layer with teacher-forced targets (Eq. 12–14)."""
+        return cross_attention.align_layer(trace_targets(self, batch), self.score(batch))
 
     def explain(self, batch: PairBatch) -> Explanation:
         """Returns S and A of every decoder layer, and the logits as sums over all paths (§8)."""

@@ -21,7 +21,7 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.search_trace import Continuation
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import CONFIG, remove_with, temporary_folder
-from gr_mvdr.options import Size, checked
+from gr_mvdr.options import Size, checked, make_printable
 from gr_mvdr.texts import (
     Document,
     Documents,
@@ -250,11 +250,17 @@ class Retriever:
                 layer.
             NotImplementedError: the system's relevance is not a sum over token pairs.
         """
-        named = {"layer": layer} if isinstance(self.system, GenerativeSystem) else {}
-        if not named and layer not in (-1, 0):
-            raise ValueError(f"layer={layer}: must be -1 or 0: there are no decoder layers")
-        pair = self.system.align(self._pairs([query], [document]), **named)
-        return AlignedPair.of(pair, self.tokenizer, f"{self.label}: {query}"[:100])
+        layers = self.layers(query, document)
+        if not -len(layers) <= layer < len(layers):
+            raise ValueError(f"layer={layer}: must be ≥ {-len(layers)} and < {len(layers)}")
+        return layers[layer]
+
+    @_locked
+    def layers(self, query: str, document: Document) -> list[AlignedPair]:
+        """Returns what `align` returns for every layer; a multi-vector system has one."""
+        title = make_printable(f"{self.label}: {query}")[:100]
+        explained = self.system.explain(self._pairs([query], [document]))
+        return [AlignedPair.of(layer, self.tokenizer, title) for layer in explained.layers]
 
     @_locked
     def shares(self, query: str, document: Document) -> tuple[Share, ...]:

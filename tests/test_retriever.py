@@ -164,7 +164,7 @@ def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, m
         (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),
         (lambda r: r.add(["a", {"id": "50", "text": "b"}]), "document=50: two documents"),
         (lambda r: r.add("\ud83d"), "document=50: the title or text holds half a surrogate pair"),
-        (lambda r: r.align("a", "b", layer=99), "layer=99: must be -1 or 0"),
+        (lambda r: r.align("a", "b", layer=99), "layer=99: must be ≥ -1 and < 1"),
         (lambda r: r.remove(r.documents["id"][:]), "must leave one of the 50 documents"),
     ],
 )

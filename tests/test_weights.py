@@ -3,9 +3,11 @@
 import json
 
 import pytest
+import sentence_transformers
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
+from transformers import AutoTokenizer, BartForConditionalGeneration
 
 from conf.composition import take_settings
 from gr_mvdr.evaluation.ranking import Ranking
@@ -79,8 +81,7 @@ def single(tmp_path_factory):
 
 
 def test_single_vectors_are_run_as_they_are_and_by_maxsim_over_the_states(run, data, single):
-    library = pytest.importorskip("sentence_transformers")
-    model = library.SentenceTransformer(str(single), device="cpu")
+    model = sentence_transformers.SentenceTransformer(str(single), device="cpu")
     texts = {row["_id"]: f"{row['title']} | {row['text']}" for row in rows(data)}
     the, states = model.tokenizer.convert_tokens_to_ids("the"), {}
     for name, text in texts.items():  # the states of all tokens but one, which is to be skipped
@@ -136,6 +137,26 @@ def test_weights_that_do_not_suit_the_model_are_named(
         with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
             run(weights, f"model={model}", "name=run", *NO_ANALYSIS)
         assert "\n" not in str(raised.value)
+
+
+@torch.no_grad()
+def test_genre_scores_identifiers_of_a_file_as_transformers_does(run, data, tmp_path):
+    names = {row["_id"]: f"The {row['title']}, a fruit" for row in rows(data)}
+    query, file = "which fruit is plum?", tmp_path / "identifiers.tsv"
+    checkpoint = save_family("bart", tmp_path / "bart", [query, *names.values()])
+    file.write_text("".join(f"{name}\t{text}\n" for name, text in names.items()))
+    asked = ["model=genre", f"data.identifiers={file}", "name=run", *NO_ANALYSIS]
+    few = ["data.max_test_queries=2", "data.max_rerank_queries=2"]
+    hits = Retriever.load(run(checkpoint, *asked, *few)).search(query, k=12)
+    assert len(hits) == 12
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    model = BartForConditionalGeneration.from_pretrained(checkpoint).eval()
+    for hit in hits:
+        labels = tokenizer(names[hit.id], return_tensors="pt")["input_ids"]  # <s> text </s>
+        source = tokenizer(query, return_tensors="pt")
+        log_probs = model(**source, labels=labels).logits.log_softmax(-1)
+        expected = log_probs.gather(2, labels.unsqueeze(2)).sum()
+        assert hit.score == pytest.approx(float(expected), abs=1e-3)
 
 
 def test_an_encoder_is_not_searched_with_an_untrained_decoder(run, data, tmp_path):

@@ -21,7 +21,7 @@ from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable, show
 from models.base import Share
 from models.multi_vector import MultiVector
-from models.results import AlignedPair, Hit
+from models.results import Hit
 from models.retriever import Retriever
 
 LISTED = 100  # the most queries in a list
@@ -256,7 +256,9 @@ class Session:
         """
         chosen, given = self._system(system), self._document(document)
         retriever, model = chosen.retriever, chosen.retriever.system
-        layers = self._layers(chosen, query, given)
+        if not model.alignable:
+            raise ValueError(f"{chosen.label} aligns no tokens")
+        layers = retriever.layers(query, given)
         special = set(retriever.tokenizer.all_special_ids)
         texts = {
             "query": (layers[-1].query_tokens, layers[-1].query_ids),
@@ -275,17 +277,6 @@ class Session:
                     told[side]["salience"] = text.salience.tolist()
         shares = retriever.shares(query, given)
         return told | {"score_name": model.score_is, "shares": _describe_shares(shares)}
-
-    def _layers(self, system: LoadedSystem, query: str, document: Any) -> list[AlignedPair]:
-        """Returns the alignment of a pair in every layer."""
-        retriever = system.retriever
-        if not retriever.system.alignable:
-            raise ValueError(f"{system.label} aligns no tokens")
-        explained = retriever.examine(
-            lambda model, pairs: model.explain(pairs), [query], [document]
-        )
-        title = make_printable(f"{system.label}: {query}")[:100]
-        return [AlignedPair.of(layer, retriever.tokenizer, title) for layer in explained.layers]
 
     def explain(self, system: int, query: str, document: str, known: str = "") -> dict[str, Any]:
         """Explains the rank of a document in a system; for a generative one, also its search.

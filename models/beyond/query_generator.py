@@ -78,9 +78,9 @@ class QueryGenerator(GenerativeSystem):
         sides = batch.document_ids, batch.document_mask, batch.query_ids, batch.query_mask
         return PairBatch(*sides, batch.document_index)
 
-    def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
+    def align(self, batch: PairBatch) -> PairAlignment:
         """Cross-attention from query tokens to document tokens; every column of A sums to one."""
-        return _turned(super().align(batch, layer), batch)
+        return _turned(super().align(batch), batch)
 
     def explain(self, batch: PairBatch) -> Explanation:
         """Returns S and A of every decoder layer, without the paths of logits."""

@@ -4,8 +4,6 @@ import torch
 from gr_mvdr.batch import PairBatch, pad
 from models.bm25 import BM25, WordBM25
 
-pytest.importorskip("bm25s")
-
 
 @pytest.fixture
 def indexed(documents):

@@ -105,7 +105,6 @@ def test_the_loss_is_a_softmax_over_the_positive_and_its_negatives(make, tools, 
 
 
 def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tmp_path):
-    pytest.importorskip("bm25s")
     tokens = documents["tokens"]
     queries = tools.Texts([tokens[1][:3] + tokens[5][:4] + tokens[3][:2], [59_999]], "q")
     model = make(depth=2)

@@ -6,8 +6,6 @@ import torch
 from gr_mvdr.batch import pad
 from gr_mvdr.tokenizers import EOS_ID
 
-pytest.importorskip("sklearn")
-
 
 @pytest.mark.parametrize(
     ("kind", "penalty"),

@@ -4,8 +4,6 @@ import pytest
 
 from gr_mvdr.texts import TextTable
 
-pytest.importorskip("sklearn")
-
 
 def test_identifiers_of_another_vocabulary_are_refused(tools, tmp_path):
     tools.make_docid("semantic", directory=tmp_path / "tree")

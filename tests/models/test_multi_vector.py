@@ -46,16 +46,6 @@ def test_relevance_equals_score_equals_eq_1(tools, system):
 
 
 @torch.no_grad()
-def test_colbert_is_the_sum_of_maxima(tools):
-    system, batch = tools.make_multi_vector(), tools.make_batch()
-    documents = system.encode_documents(batch.document_ids, batch.document_mask)
-    queries = system.encode_queries(batch.query_ids, batch.query_mask)
-    for number, score in enumerate(system.score(batch)):
-        matrix = documents.unpad(number).vectors @ queries.unpad(number).vectors.T
-        assert torch.isclose(score, matrix.amax(0).sum(), atol=1e-5)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize(("kind", "heads"), [("mva", 1), ("mva-heads", 2)])
 def test_mva_is_the_papers_attention(tools, kind, heads):
     """(1/q) Σ Q_V · softmax(Q_K D_Kᵀ / √h) D_V, with matrices taken from the model by hand.
@@ -145,11 +135,12 @@ def test_exact_search_scores_every_pair_as_score_does(tools, documents, queries,
 @pytest.mark.parametrize(
     "alignment", [None, MaxSim("document_to_query"), Softmax("document_to_query")], ids=str
 )
+@pytest.mark.parametrize("mode", ["exact", "rerank"])  # from an index, or encoded as they come
 @torch.no_grad()
-def test_rerank_scores_candidates_under_any_alignment(tools, documents, queries, alignment):
-    system = tools.make_multi_vector()
+def test_rerank_scores_candidates_under_any_alignment(tools, documents, queries, alignment, mode):
+    system = tools.make_multi_vector(search={"mode": mode})
     system.index(documents)
-    candidates = {"q0": ["d5", "d2", "d1"], "q1": ["d0"], "q2": ["d6", "d3"]}
+    candidates = {"q0": ["d5", "d2", "d1"], "q1": [], "q2": ["d6", "d3"]}
     ranking = system.rerank(queries, documents, candidates, alignment=alignment)
     system.scoring = type(system.scoring)(alignment or MaxSim())
     for query in queries:
@@ -157,6 +148,13 @@ def test_rerank_scores_candidates_under_any_alignment(tools, documents, queries,
         scores = system.score(pairs_of(query["tokens"], documents)).tolist()
         for name, score in ranking.scores(query["id"]).items():
             assert score == pytest.approx(scores[int(name[1])], abs=1e-4)
+
+
+def test_what_is_encoded_as_it_comes_cannot_be_searched_in_other_ways(tools, documents, queries):
+    model = tools.make_multi_vector("mva", search={"mode": "rerank"})
+    model.index(documents)
+    with pytest.raises(ValueError, match="mode=rerank: must have an index"):
+        model.retrieve(queries, mode="exact")
 
 
 def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(

@@ -9,8 +9,6 @@ from gr_mvdr.decoding.trie import Trie
 from models.beyond.planned_search import SearchPlan
 from models.generative import trace_search
 
-pytest.importorskip("sklearn")
-
 
 class Given(SearchPlan):
     """A plan of scores (documents, B) that are given; the last query's where there are fewer."""

@@ -5,7 +5,12 @@ import string
 from functools import partial
 
 import pytest
+import sentence_transformers
 import torch
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from gr_mvdr.batch import pad
 from gr_mvdr.template import read_template
@@ -37,18 +42,13 @@ def save_library(
     **own,
 ):
     """Saves a `MultiVectorEncoder` or, with a pooling, a `SentenceTransformer`."""
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.base.modules import Dense, Normalize, Transformer
-    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
     torch.manual_seed(4)
     vectors = {"module_input_name": "sentence_embedding" if pooling else "token_embeddings"}
     options = dict(bias=False, activation_function=torch.nn.Identity(), **vectors)
     layers = [Dense(*size[:2], **options, use_residual=len(size) > 2) for size in dense]
     last = [Normalize(**vectors)] if unit else []
     parts = [Pooling(16, pooling), *layers] if pooling else [*layers, MultiVectorMask([*skip])]
-    kind = library.SentenceTransformer if pooling else library.MultiVectorEncoder
+    kind = SentenceTransformer if pooling else MultiVectorEncoder
     names = dict(prompts=prompts, similarity_fn_name=similarity, device="cpu")
     model = kind(modules=[Transformer(encoder, **own), *parts, *last], **names)
     model.float().save(str(folder))
@@ -137,14 +137,14 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", [*LAYOUTS, *FOREIGN])
 def test_a_published_folder_has_the_scores_of_sentence_transformers(tmp_path, name):
-    library, folder = pytest.importorskip("sentence_transformers"), tmp_path / "saved"
+    folder = tmp_path / "saved"
     if name in FOREIGN:
         FOREIGN[name](folder)
     else:
         make, options = LAYOUTS[name]
         save_library(folder, make(tmp_path / "encoder"), **options)
     single = (folder / "1_Pooling").is_dir()
-    open_folder = library.SentenceTransformer if single else library.MultiVectorEncoder
+    open_folder = SentenceTransformer if single else MultiVectorEncoder
     expected, counts = library_scores(open_folder(str(folder), device="cpu").double())
     for together in (True, False):
         found, ours = our_scores(folder, together)
@@ -234,9 +234,8 @@ REFUSED = [
 def test_a_folder_that_names_code_or_cannot_be_expressed_is_refused(
     tmp_path, make, unopened, change, message, monkeypatch
 ):
-    library = pytest.importorskip("sentence_transformers")
     if unopened:
-        monkeypatch.setattr(library, "MultiVectorEncoder", None)
+        monkeypatch.setattr(sentence_transformers, "MultiVectorEncoder", None)
     make(folder := tmp_path / "foreign")
     change(folder)
     with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
@@ -251,24 +250,9 @@ OURS = {
 }
 
 
-@torch.no_grad()
-def check_there_and_back(system, tokenizer, folder):
-    """What is exported has its scores in the library, as a published folder, and as our own."""
-    library = pytest.importorskip("sentence_transformers")
-    folder.mkdir()
-    write_system(system.float(), tokenizer, folder)
-    theirs = library.MultiVectorEncoder(str(folder), device="cpu").double()
-    expected, counts = library_scores(theirs)
-    assert expected.std() > 0.01
-    found, ours = our_scores(folder)
-    assert ours == counts and torch.allclose(found, expected.double(), atol=1e-6)
-    again = load_exported(folder).double()
-    assert torch.allclose(system_scores(again, tokenizer)[0], found, atol=1e-6)
-    return counts
-
-
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("attend", [True, False])
+@torch.no_grad()
 def test_our_export_has_our_scores_there_and_back(tools, tmp_path, name, attend):
     make, markers, expansion, skip = OURS[name]
     tokenizer = load_tokenizer(make(tmp_path / "encoder"))
@@ -277,4 +261,12 @@ def test_our_export_has_our_scores_there_and_back(tools, tmp_path, name, attend)
     length = None if attend else 6
     options = dict(attend_expansion=attend, expansion_length=length, normaliser="query_tokens")
     system = tools.make_multi_vector(backbone=backbone, template=template.settings, **options)
-    check_there_and_back(system, tokenizer, tmp_path / "out")
+    (folder := tmp_path / "out").mkdir()
+    write_system(system.float(), tokenizer, folder)
+    theirs = MultiVectorEncoder(str(folder), device="cpu").double()
+    expected, counts = library_scores(theirs)
+    found, ours = our_scores(folder)
+    assert ours == counts and torch.allclose(found, expected.double(), atol=1e-6)
+    again = load_exported(folder).double()
+    assert torch.allclose(system_scores(again, tokenizer)[0], found, atol=1e-6)
+    assert expected.std() > 0.01

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from models.beyond.query_generator import QueryGenerator
 from models.bm25 import BM25
 from tests.models.test_constrained_search import MINDER
 
@@ -27,12 +28,18 @@ SEARCHED = [
 GENERATIVE = ["seal-minder", "semantic-pawa", "titles-np"]
 
 
-@pytest.fixture(params=[*SEARCHED, *GENERATIVE, "bm25", "splade", "mean", "first"], ids=str)
-def system(request, tools, documents):
+@pytest.fixture(
+    params=[*SEARCHED, *GENERATIVE, "doc2query", "bm25", "splade", "mean", "first"], ids=str
+)
+def system(request, tools, documents, tmp_path):
     if request.param == "seal-minder":
         return tools.sharpen(tools.make_seal(**MINDER))
     if request.param in GENERATIVE:
         return tools.make_docid(request.param, documents=documents, length_penalty=0.8)
+    if request.param == "doc2query":
+        words = tools.save_tokenizer(tmp_path / "tokenizer")
+        options = dict(n_queries=2, top_k=5, optimizer=tools.OPTIMIZER)
+        return QueryGenerator(tools.BACKBONE, words, 12, 8, **options).eval()
     if request.param == "bm25":
         return BM25()
     if request.param == "splade":
@@ -78,7 +85,7 @@ def test_an_opened_index_is_searched_like_the_one_that_was_made(
 ):
     system.index(documents, tmp_path / "index")
     expected = system.retrieve(queries, 4)
-    system.searcher = None
+    system.searcher = system.names = None
     system.open_index(documents, tmp_path / "index")
     assert system.retrieve(queries, 4) == expected
 

@@ -8,7 +8,6 @@ import torch
 
 from models.bm25 import BM25
 
-pytest.importorskip("bm25s")
 IDS = ["d2", "d10", "e", "b", "d1", "a", "f", "c"]
 BEST = ["f", "e", "d2", "d10", "d1", "c", "b", "a"]
 SEARCHES = {

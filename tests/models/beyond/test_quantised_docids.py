@@ -1,5 +1,6 @@
 """Codes of faiss' quantisers as docids: equal to faiss' own, numbered or shared, kept, counted."""
 
+import faiss
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -7,7 +8,6 @@ from datasets import Dataset
 from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
 from models.beyond.quantised_docids import QuantisedDocids
 
-faiss = pytest.importorskip("faiss")
 FIRST = 100
 # Four corners of a rectangle on the unit circle: the first and the last corner have two documents.
 CORNERS = np.array([[3, 1], [3, -1], [-3, 1], [-3, -1], [3, 1], [-3, -1]])
