@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
 from analysis.statistics import spread_numbers
-from analysis.tokens import readable
 from gr_mvdr.options import Count, part
 from gr_mvdr.texts import text_without_title
+from gr_mvdr.tokenizers import readable
 from models.base import Share
 from models.results import find_snippet
 

@@ -14,12 +14,13 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
 from analysis.statistics import spread
 from analysis.tables.metric_names import Metric
-from analysis.tokens import find_special, readable
+from analysis.tokens import find_special
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.tokenizers import readable
 
 FILE = "token_contexts"
 KEPT_RANKS = (1, 2, 5, 20, 100)  # ranks whose tokens are kept with their context

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import STOPWORDS
-from gr_mvdr.tokenizers import token_strings
 
 # Marks of a piece that begins a word: SentencePiece's, and a byte-level tokeniser's space.
 WORD_MARKS = ("▁", "Ġ")
@@ -20,16 +19,6 @@ WORD_MARKS = ("▁", "Ġ")
 def find_special(data: RetrievalDataModule) -> list[int]:
     """Returns the ids of special tokens: the tokeniser's, and the template's, such as [unused0]."""
     return sorted({*data.tokenizer.all_special_ids, *data.template.special})
-
-
-def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) -> str:
-    """Formats one token as the tokeniser writes it, with its word mark; several tokens as text."""
-    if isinstance(tokens, str):
-        return tokens
-    names = " ".join(token_strings(tokenizer, tokens))
-    if len(tokens) == 1 or max(tokens, default=0) >= len(tokenizer):
-        return names
-    return tokenizer.decode(list(tokens)).strip() or names
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,16 @@ def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> lis
     return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
+def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) -> str:
+    """Formats one token as the tokeniser writes it, with its word mark; several tokens as text."""
+    if isinstance(tokens, str):
+        return tokens
+    names = " ".join(token_strings(tokenizer, tokens))
+    if len(tokens) == 1 or max(tokens, default=0) >= len(tokenizer):
+        return names
+    return tokenizer.decode(list(tokens)).strip() or names
+
+
 def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
     """Splits special tokens that occur in texts after their first character.
 

@@ -15,7 +15,6 @@ from gr_mvdr.backbones import hash_weights
 from gr_mvdr.decoding import constraint
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.files import open_tensors, read_json, reading, write_json, write_tensors
-from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts
 from gr_mvdr.progress import quiet_libraries
@@ -54,18 +53,17 @@ def write_system(
     write_backbone(backbone, folder)
     modules = isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
     write_tokenizer(find_prompts(system, tokenizer)[0] if modules else tokenizer, folder)
-    state, rows = system.state_dict().items(), {}
-    # `_extra_state` is of the tokens of a head's rows, which are among `rows`.
-    own = {k: v for k, v in state if not k.startswith((f"{name}.", "head._extra_state"))}
-    if isinstance(system, GenerativeSystem) and system.head.row_tokens is not None:
-        rows = system.head.table_state() or {"row_tokens": system.head.row_tokens}
-    collection = rows.pop("collection", None)
-    own |= {ROWS + key: value for key, value in rows.items()}
+    own = {key: x for key, x in system.state_dict().items() if not key.startswith(f"{name}.")}
+    rows = own.pop("head._extra_state", {})  # PAWA's
+    if isinstance(system, GenerativeSystem):
+        rows = system.head.table_state() or rows
+    made_from = {"collection": rows.pop("collection", None)}
+    tensors = own | {ROWS + key: value for key, value in rows.items()}
     copies = {  # a projection that both sides share would be refused as two names of one memory
         key: (value.float() if value.is_floating_point() else value).clone().cpu()
-        for key, value in own.items()
+        for key, value in tensors.items()
     }
-    write_tensors(folder / PARTS, copies, {"collection": collection})
+    write_tensors(folder / PARTS, copies, made_from)
     settings: dict[str, Any] = {
         "system": f"{type(system).__module__}.{type(system).__qualname__}",
         "hyper_parameters": dict(system.hparams),
@@ -155,23 +153,6 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def make_head(system: GenerativeSystem, state: dict[str, Any], trained: int) -> None:
-    """Gives a system the head that was exported, before its parameters are loaded.
-
-    Args:
-        system: a system on the exported backbone, with its identifiers.
-        state: its `table_state`, or the tokens of its rows.
-        trained: the number of rows with parameters; those of later tokens come last.
-    """
-    known = [system.scheme.first_token, system.scheme.width] if isinstance(system, Docid) else []
-    vocabulary = Vocabulary(state["row_tokens"][:trained], *known)
-    system.head = build("head", system.hparams.head, system.backbone, vocabulary=vocabulary)
-    if isinstance(system.head, NonParametricHead):
-        system.head.renew_table(state)
-    else:
-        system.head.set_rows(torch.clone(state["row_tokens"]))
-
-
 def load_exported(folder: str | Path, trust: bool = False) -> System:
     """Loads an exported system, which gives the same scores as when it was exported.
 
@@ -199,14 +180,25 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
             if isinstance(system, Docid):
                 system.load_identifiers(folder / IDENTIFIERS)
             if rows:  # else row v is token v
-                trained = len(tensors.get("head.projection", rows["row_tokens"]))
-                make_head(system, rows | made_from, trained)
+                _make_head(system, rows | made_from)
         missing, unexpected = system.load_state_dict(tensors, strict=False)
         loaded = f"{find_backbone(system)[0]}.", "head._extra_state"
         missing = [name for name in missing if not name.startswith(loaded)]
         if missing or unexpected:
             raise ValueError(f"{PARTS} lacks {missing}, holds unknown {unexpected}")
     return system.eval()
+
+
+def _make_head(system: GenerativeSystem, state: dict[str, Any]) -> None:
+    """Gives a system on the exported backbone the exported head, its parameters still untrained."""
+    docids = isinstance(system, Docid)
+    known = [system.scheme.first_token, system.scheme.width] if docids else []
+    vocabulary = Vocabulary(state["row_tokens"], *known)
+    system.head = build("head", system.hparams.head, system.backbone, vocabulary=vocabulary)
+    if "table" in state:
+        system.head.renew_table(state)
+    elif docids:  # tokens of documents that came after training
+        system.head.extend(system.identifiers.tokens)
 
 
 def read_texts(folder: Path) -> dict[str, list[str]]:

@@ -33,7 +33,7 @@ from gr_mvdr.texts import (
 )
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
-from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
+from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, readable, token_strings
 from models.base import Share, System, Table, pad_pairs
 from models.export import SETTINGS, load_exported, read_texts
 from models.finished_run import FinishedRun
@@ -205,12 +205,8 @@ class Retriever:
         return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
 
     def text_of(self, tokens: tuple[int, ...] | str) -> str:
-        """Returns a share's tokens as text: one as the tokeniser's token, several decoded."""
-        if isinstance(tokens, str):
-            return tokens
-        if len(tokens) == 1 or max(tokens) >= len(self.tokenizer):
-            return " ".join(token_strings(self.tokenizer, tokens))
-        return self.tokenizer.decode(list(tokens)).strip()
+        """Returns tokens as text; see `gr_mvdr.tokenizers.readable`."""
+        return readable(self.tokenizer, tokens)
 
     @_locked
     def retrieve(self, queries: dict[str, str], k: int = 100) -> Ranking:

@@ -152,10 +152,7 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
         raise ValueError(f"{folder}: sentence-transformers cannot read it: {cause}") from None
     encoder, *parts = model
     pooling = next((part for part in parts if type(part).__name__ == "Pooling"), None)
-    problems = _find_problems(encoder, parts, _TEXTS if pooling else _TOKENS)
-    if pooling:
-        problems |= _find_pooling_problems(model, pooling)
-    for problem, holds in problems.items():
+    for problem, holds in _find_problems(model, encoder, parts, pooling).items():
         if holds:
             raise ValueError(f"{folder}: has {problem}, which this library cannot express")
     template, prefix_space = _read_template(folder, model, parts)
@@ -246,43 +243,40 @@ def _check(file: Path, key: str, value: Any, holds: bool, rule: str) -> None:
         raise ValueError(f"{file}: {key}={show(value)}: must be {rule}")
 
 
-def _find_problems(encoder: Any, parts: list[Any], vectors: str) -> dict[str, bool]:
+def _find_problems(model: Any, encoder: Any, parts: list[Any], pooling: Any) -> dict[str, bool]:
     """Returns feature → whether a model has it; this library supports none.
 
     Args:
-        vectors: the library's name of the vectors that are projected.
+        pooling: the part that makes one vector of a text; None = the model has a vector a token.
     """
     every = [(type(part).__name__, part) for part in parts]
+    vectors = _TEXTS if pooling else _TOKENS
+    similarity, prompted = str(model.similarity_fn_name), any(map(model.prompts.get, SIDES))
     order = [kind for kind, _ in every if kind != "MultiVectorMask"]
     dense = [part for kind, part in every if kind == "Dense"]
-    whole = ["Pooling"] * (vectors == _TEXTS) + ["Dense"] * len(dense) + ["Normalize"]
+    whole = [*(["Pooling"] if pooling else []), *["Dense"] * len(dense), "Normalize"]
     masks = [part for kind, part in every if kind == "MultiVectorMask"]
     # A single vector may have any length: the similarity then says whether that counts.
-    orders = (whole, whole[:-1]) if vectors == _TEXTS else (whole,)
+    orders = (whole, whole[:-1]) if pooling else (whole,)
     names = {(part.module_input_name, part.module_output_name) for part in dense}
-    return {
+    problems = {
         f"other modules than {', '.join(whole)}": order not in orders,
         "a projection with a bias": any(part.linear.bias is not None for part in dense),
         f"a projection of other than {vectors}": bool(names - {(vectors, vectors)}),
         "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
-        "a query expansion without MultiVectorMask": bool(encoder.query_expansion and not masks),
         "an allow-list of tokens": any(mask.keep_only_token_ids is not None for mask in masks),
         "a skip list of queries": any(
             mask.skiplist_words and mask.skiplist_tasks != ["document"] for mask in masks
         ),
     }
-
-
-def _find_pooling_problems(model: Any, pooling: Any) -> dict[str, bool]:
-    """Returns the same of what only a `SentenceTransformer` has."""
-    similarity, mode = str(model.similarity_fn_name), pooling.pooling_mode
-    prompted = any(model.prompts.get(side) for side in SIDES)
-    return {
-        f"the pooling {show(mode)}": mode not in POOLINGS,
-        "a prompt that is not pooled": prompted and not pooling.include_prompt,
-        f"the similarity {similarity}": similarity not in ("cosine", "dot"),
-        "vectors that are cut": model.truncate_dim is not None,
-    }
+    if pooling:
+        problems |= {
+            f"the pooling {show(pooling.pooling_mode)}": pooling.pooling_mode not in POOLINGS,
+            "a prompt that is not pooled": prompted and not pooling.include_prompt,
+            f"the similarity {similarity}": similarity not in ("cosine", "dot"),
+            "vectors that are cut": model.truncate_dim is not None,
+        }
+    return problems
 
 
 def _read_projection(parts: list[Any], size: int) -> Tensor:

@@ -53,6 +53,7 @@ class PublishedWeights:
     def __init__(self, key: str, folder: Path):
         self.key, self.folder = key, folder
         self.published, self.projection = {}, None
+        self.config = read_backbone_config(str(folder), None)
         if is_published(folder):
             with reading(key):
                 self.published, self.projection = read_published(folder)
@@ -82,41 +83,33 @@ class PublishedWeights:
         if (config.get("backbone") or {}).get("from_encoder"):
             named["backbone.from_encoder"] = None  # its decoder would be searched untrained
         if self.projection is None and dense:
-            named["model.dimension"] = self._config.hidden_size
+            named["model.dimension"] = self.config.hidden_size
         return named | published
 
-    def give(self, model: System, tokenizer: Any) -> str:
+    def give(self, model: System, tokenizer: Any) -> None:
         """Gives a dense system its projection; checks that another learns its backbone alone.
-
-        Returns:
-            "", since there is nothing to report.
 
         Raises:
             ValueError: the system learns parameters that the weights lack.
         """
         if isinstance(model, MultiVector):
-            states = torch.eye(self._config.hidden_size)
+            states = torch.eye(self.config.hidden_size)
             with reading(self.key):
                 take_projection(model, states if self.projection is None else self.projection)
-            return ""
+            return
         if model.paradigm != "generative":
             raise ValueError(
                 f"{self.key}: must be taken over by a multi-vector or a generative system, "
                 "this one trains from backbone.name"
             )
         learned = [n for n, _ in model.named_parameters() if not n.startswith("backbone.")]
-        if model.backbone.config.vocab_size > self._config.vocab_size:
+        if model.backbone.config.vocab_size > self.config.vocab_size:
             learned.append("tokens of its identifiers")
         if learned:
             raise ValueError(
                 f"{self.key}: must hold all that the system learns, {learned[0]} is trained from "
                 "backbone.name"
             )
-        return ""
-
-    @property
-    def _config(self) -> Any:
-        return read_backbone_config(str(self.folder), None)
 
 
 class RunWeights:
