@@ -300,15 +300,20 @@ def _seal(request, tmp_path_factory):
     return sharpen(seal)
 
 
-@pytest.fixture(params=["seal", "semantic-pawa", "titles-nci", "titles-np"])
-def system(request, tmp_path_factory):
-    """Generative systems: every head, all kinds of identifiers, both kinds of T5."""
-    if request.param == "seal":
+# Every head, all kinds of identifiers, both kinds of T5.
+GENERATIVE = ["seal", "semantic-pawa", "titles-nci", "titles-np"]
+
+
+def make_generative(kind, folder):
+    if kind == "seal":
         return sharpen(make_seal())
-    if request.param == "titles-nci":
-        backbone = untied_backbone(tmp_path_factory.mktemp("t5_v1_1"))
-        return make_docid("titles-nci", backbone=backbone)
-    return make_docid(request.param)
+    options = {"backbone": untied_backbone(folder)} if kind == "titles-nci" else {}
+    return make_docid(kind, **options)
+
+
+@pytest.fixture(params=GENERATIVE)
+def system(request, tmp_path):
+    return make_generative(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.relevance import relevance
 from tests.gr_mvdr.heads.test_softmax import cross_entropy
 
 
@@ -64,42 +63,6 @@ def test_several_targets_a_query_follow_one_another(seal, tools):
         few.query_ids[rows], few.query_mask[rows], targets.document_ids, targets.document_mask, rows
     )
     assert torch.isclose(seal.loss(batch), hugging_face(seal, repeated).loss, atol=1e-5)
-
-
-@torch.no_grad()
-def test_a_pair_alignment_is_eq_1_whose_rows_sum_to_one_and_the_systems_own_score(system, tools):
-    batch = tools.make_batch()
-    pairs = system.align(batch)
-    sums, real = pairs.alignment.sum(-1), system.targets(batch).document_mask
-    assert pairs.alignment.shape == (3, 2, real.shape[1], 6)
-    assert torch.allclose(sums, real[:, None].expand_as(sums).to(sums), atol=1e-5)
-    assert pairs.alignment[0].std() > 0.01, "uniform attention would prove little"
-    total = relevance(pairs.similarity, pairs.alignment).sum(1)
-    assert torch.allclose(pairs.relevance, total / pairs.normaliser)
-    assert torch.allclose(pairs.score, system.score(batch), atol=1e-5)
-    targets = system.targets(batch)
-    for name in ("query_ids", "query_mask", "document_ids", "document_mask"):
-        assert torch.equal(getattr(pairs, name), getattr(targets, name))
-
-
-@torch.no_grad()
-def test_padding_and_batch_mates_change_no_alignment_and_no_score(system, tools):
-    batch = tools.make_batch()
-    together = system.align(tools.widen(batch))
-    real = together.document_mask[:, None, :, None] & together.query_mask[:, None, None]
-    for name in ("similarity", "alignment"):
-        assert not (getattr(together, name) * ~real).any(), f"{name} at padding"
-    for number in range(3):
-        alone = system.align(tools.one(batch, number))
-        m, n = alone.similarity.shape[2:]
-        for name in ("similarity", "alignment"):
-            assert torch.allclose(
-                getattr(together, name)[number, :, :m, :n], getattr(alone, name)[0], atol=1e-4
-            )
-        for name in ("relevance", "score"):
-            assert torch.allclose(
-                getattr(together, name)[number], getattr(alone, name)[0], atol=1e-4
-            )
 
 
 # Every head over the decoder: batches, padding and caches change nothing -----------------------

@@ -7,7 +7,6 @@ import torch
 
 from gr_mvdr.alignment import MaxSim, Softmax
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.relevance import relevance
 from gr_mvdr.scoring import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
 from tests.models.conftest import MULTI_VECTOR
@@ -16,33 +15,6 @@ from tests.models.conftest import MULTI_VECTOR
 @pytest.fixture(params=MULTI_VECTOR)
 def system(request, tools):
     return tools.make_multi_vector(request.param)
-
-
-@torch.no_grad()
-def test_padding_and_batch_mates_change_nothing(tools, system):
-    batch = tools.make_batch()
-    together = system.align(tools.widen(batch))
-    for number in range(3):
-        alone = system.align(tools.one(batch, number))
-        m, n = alone.similarity.shape[2:]
-        for name in ("similarity", "alignment"):
-            found = getattr(together, name)[number, :, :m, :n]
-            assert torch.allclose(found, getattr(alone, name)[0], atol=1e-5)
-            assert not getattr(together, name)[number, :, m:].any(), "zero at padding"
-            assert not getattr(together, name)[number, :, :, n:].any()
-        assert torch.allclose(together.score[number], alone.score[0], atol=1e-5)
-        assert torch.allclose(together.normaliser[number], alone.normaliser[0], atol=1e-5)
-
-
-@torch.no_grad()
-def test_relevance_equals_score_equals_eq_1(tools, system):
-    batch = tools.make_batch()
-    pairs = system.align(batch)
-    assert torch.allclose(pairs.relevance, pairs.score, atol=1e-4)
-    assert torch.allclose(system.score(batch), pairs.score, atol=1e-5)
-    equation = relevance(pairs.similarity, pairs.alignment).sum(1) / pairs.normaliser
-    assert torch.allclose(pairs.relevance, equation.nan_to_num(), atol=1e-5)
-    assert pairs.score.unique().numel() == 3, "three pairs, three scores"
 
 
 @torch.no_grad()

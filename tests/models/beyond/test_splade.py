@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gr_mvdr.losses import expected_operations
-from gr_mvdr.relevance import relevance
 from models.beyond.splade import SPLADE
 
 
@@ -68,19 +67,11 @@ def test_alignment_is_exact_match_and_makes_the_score(tools):
     queries = by_the_paper(model, batch.query_ids, batch.query_mask)
     expected = (cut(documents, 20) * cut(queries, 9)).sum(1)
     assert (expected > 0).all() and (expected < (documents * queries).sum(1)).any()
-    for found in (pairs.score, pairs.relevance, model.score(batch)):
-        assert torch.allclose(found, expected, rtol=1e-9)
-    assert torch.allclose(relevance(pairs.similarity, pairs.alignment)[:, 0], expected)
+    assert torch.allclose(pairs.score, expected, rtol=1e-9)
     same = pairs.document_ids[:, :, None] == pairs.query_ids[:, None]
     same &= pairs.document_mask[:, :, None] & pairs.query_mask[:, None]
     assert torch.equal(pairs.alignment[:, 0] > 0, same) and same.any()
     assert not torch.isin(pairs.document_ids, torch.tensor(model.template.special)).any()
-    for number in range(3):  # alone, without padding
-        alone = model.align(tools.one(batch, number))
-        m, n = alone.similarity.shape[2:]
-        assert torch.allclose(pairs.similarity[number, :, :m, :n], alone.similarity[0])
-        assert not pairs.similarity[number, :, m:].any()
-        assert not pairs.similarity[number, ..., n:].any()
 
 
 @torch.no_grad()
