@@ -13,12 +13,11 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.options import check_options, inspect_signature
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
-from models.training import OptimizerOptions, make_optimizer, shard
+from models.training import make_optimizer, shard
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
@@ -80,19 +79,6 @@ class System(pl.LightningModule):
     plans_search: bool = False
     # The special tokens around the texts that it reads, those of its backbone.
     template = TextTemplate()
-
-    def __init__(self, optimizer: OptimizerOptions | None = None):
-        """
-        Args:
-            optimizer: the options of `make_optimizer`; None = nothing is trained.
-
-        Raises:
-            ValueError: an option is unknown or out of range.
-        """
-        super().__init__()
-        if optimizer is not None:
-            signature = inspect_signature(make_optimizer)
-            check_options("model.optimizer", signature, optimizer, given=["system"])
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Prepares training on a collection: identifiers, output tables, token statistics.

@@ -58,14 +58,14 @@ class CrossEncoder(System):
             query_length, document_length: tokens kept of a text, special tokens included.
             loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. Pairs that are not scored
                 have relevance −inf.
-            optimizer: see `System`.
+            optimizer: options of `make_optimizer`.
             negatives_per_query: the number of the batch's other documents that a query is scored
                 with if the data give no hard negatives; all pairs would need B² passes.
             pooling: whether the head scores the mean of the states or the first state.
             depth: the number of BM25 documents that `retrieve` reranks; it returns no others.
             gradient_cache: pairs encoded at once in training, see `encode_share`; None = all.
         """
-        super().__init__(optimizer)
+        super().__init__()
         self.save_hyperparameters()
         self.loss_function = build("loss", loss)
         self.encoder = load_backbone(**backbone)

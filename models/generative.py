@@ -71,11 +71,11 @@ class GenerativeSystem(System):
         """
         Args:
             backbone, decoder_layers: arguments of `load_backbone`.
-            optimizer: see `System`.
+            optimizer: options of `make_optimizer`.
             head: the output table, `_target_` and options; None = the backbone's own.
             ranking: a loss of `models.beyond.ranking_losses` to add; None = no such loss.
         """
-        super().__init__(optimizer)
+        super().__init__()
         self.backbone = load_backbone(**backbone, decoder_layers=decoder_layers, decodes=True)
         cross_attention.read_decoder(
             self.backbone.get_decoder()

@@ -88,13 +88,13 @@ class MultiVector(System):
                 `_target_`.
             training_alignment: the alignment in training; None = `alignment` (xtr has another).
             normaliser: Z of Eq. 1, see `gr_mvdr.relevance.normaliser`.
-            search, optimizer: see `SearchOptions` and `System`.
+            search, optimizer: options of `SearchOptions` and `make_optimizer`.
             attend_expansion: whether a query's tokens attend to its expansion tokens
                 (`TextTemplate.expansion`, ColBERT's query augmentation), which always align.
             expansion_length: the length to which queries are expanded; None = query_length.
             gradient_cache: texts encoded at once in training (`encode_share`); None = all.
         """
-        super().__init__(optimizer)
+        super().__init__()
         self.save_hyperparameters()
         self.search = SearchOptions(**search)
         self.indexes_in_shards = self.search.mode != "rerank" and not self.search.engine

@@ -21,8 +21,6 @@ from gr_mvdr.options import (
     Text,
     admitting,
     build,
-    check_options,
-    inspect_signature,
     part,
     show,
 )
@@ -100,8 +98,8 @@ class RerankPipeline(System):
 
         Raises:
             FileNotFoundError: a run's folder does not exist.
-            ValueError: there is no stage, an option is unknown, a run is unfinished, or the runs
-                are of different collections.
+            ValueError: there is no stage, a run is unfinished, or the runs are of different
+                collections.
         """
         super().__init__()
         self.save_hyperparameters()
@@ -110,7 +108,6 @@ class RerankPipeline(System):
         self.stages: list[Stage] = []
         for number, settings in enumerate(stages, start=1):
             key = f"model.stages.{number - 1}"
-            check_options(key, inspect_signature(Stage), settings, given=["key"])
             if (settings.get("depth") is None) != (number == len(stages)):
                 rule = "must be null for the last stage, a whole number ≥ 1 for the others"
                 raise ValueError(f"{key}.depth={show(settings.get('depth'))}: {rule}")

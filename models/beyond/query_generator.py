@@ -64,7 +64,7 @@ class QueryGenerator(GenerativeSystem):
             query_length: tokens of a generated query, those around it included.
             n_queries: pseudo-queries a document; 0 = none, which leaves BM25.
             top_k: each token is sampled from the k most probable; seed: of the sampling.
-            optimizer: see `System`; label_smoothing: of the training loss.
+            optimizer: options of `make_optimizer`; label_smoothing: of the training loss.
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()

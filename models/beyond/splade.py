@@ -60,7 +60,7 @@ class SPLADE(LexicalSystem):
             backbone: arguments of `load_backbone`.
             query_length, document_length: tokens kept of a text, special tokens included.
             loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`.
-            optimizer: see `System`.
+            optimizer: options of `make_optimizer`.
             keep: side → number of a text's heaviest terms that scoring and search use; training
                 uses all terms.
             regulariser: side → weight of `expected_operations` in the loss; it grows with the
@@ -71,7 +71,7 @@ class SPLADE(LexicalSystem):
         Raises:
             ValueError: the backbone's embeddings and states differ in width.
         """
-        super().__init__(optimizer)
+        super().__init__()
         self.save_hyperparameters()
         self.loss_function, self.encoder = build("loss", loss), load_backbone(**backbone)
         lengths = {"query_length": query_length, "document_length": document_length}
