@@ -120,9 +120,6 @@ class Docid(GenerativeSystem):
         else:
             scheme.fit(documents.select(known), first_token)
             self.identifiers = Identifiers(ids, [scheme.known.get(name, []) for name in ids])
-        if scheme.first_token != first_token:
-            rule = f"must be made for {first_token} text tokens, not {scheme.first_token}"
-            raise ValueError(f"{folder}: {rule}")
         if scheme.n_tokens:
             add_tokens(self.backbone, scheme.n_tokens)
             self.vocabulary_size = self.backbone.config.vocab_size

@@ -5,13 +5,6 @@ import pytest
 from gr_mvdr.texts import TextTable
 
 
-def test_identifiers_of_another_vocabulary_are_refused(tools, tmp_path):
-    tools.make_docid("semantic", directory=tmp_path / "tree")
-    larger = dict(name=None, dropout_rate=0.0, shape=tools.SHAPE | {"vocab_size": 61})
-    with pytest.raises(ValueError, match="must be made for 61 text tokens, not 60"):
-        tools.make_docid("semantic", backbone=larger, directory=tmp_path / "tree")
-
-
 def test_a_checkpoint_of_other_identifiers_is_refused(tools):
     first = tools.make_docid("semantic")
     other = tools.make_docid("semantic", identifiers=tools.SEMANTIC | {"leaf_size": 1})
