@@ -179,13 +179,7 @@ class AlignedPair(PairAlignment):
             what: "alignment" A, "similarity" S, or "product" S ⊙ A / Z, which sums to the
                 relevance.
             head: None = all heads: the mean of A or S, the sum of the product.
-
-        Raises:
-            ValueError: there is no such matrix or no such head.
         """
-        heads = self.alignment.shape[1]
-        if head is not None and not 0 <= head < heads:
-            raise ValueError(f"head={head}: must be from 0 to {heads - 1}, or None for all")
         if what == "product":
             each = divide(self.similarity * self.alignment, self.normaliser[:, None, None, None])[0]
             return (each.sum(0) if head is None else each[head]).cpu()
