@@ -64,10 +64,6 @@ class Hits(list[Hit]):
         super().__init__(hits)
         self.query = query
 
-    def __getitem__(self, place: Any) -> Any:
-        chosen = super().__getitem__(place)
-        return Hits(self.query, chosen) if isinstance(place, slice) else chosen
-
     def __repr__(self) -> str:
         heading = f"{count_of(len(self), 'document')} for {self.query!r}"
         if not self:

@@ -253,15 +253,13 @@ class RunWeights:
         for key, value in model.state_dict(keep_vars=True).items():
             if (other := named.get(key)) is None:
                 continue
-            if id(value) in words:
-                widths = (tuple(table.shape[1:]) for table in (value, other))
-                self._check_size(f"a row of {key}", *widths)
+            if id(value) in words and value.shape[1:] == other.shape[1:]:
                 rows = min(len(value), len(other), text_rows)
                 other = torch.cat([other[:rows].to(value), value.detach()[rows:]])
-            elif key.startswith(own):
-                self._check_size(key, tuple(value.shape), tuple(other.shape))
             if value.shape == other.shape:
                 chosen[key] = other
+            elif key.startswith(own):
+                self._check_size(key, tuple(value.shape), tuple(other.shape))
         if not any(key.startswith(own) for key in chosen):
             rule = "must be of a system with this backbone, has none of its tensors"
             raise ValueError(f"{self.key}: {rule}")
