@@ -3,14 +3,13 @@
 import csv
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.callbacks import ProgressBar, Timer
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
@@ -56,8 +55,8 @@ def make_optimizer(
 OptimizerOptions = Annotated[dict[str, Any], make_optimizer]  # the keys of `model.optimizer`
 
 
-class TrainingWatch(pl.Callback):
-    """Seeds and logs every step, stops a training that fails, saves the last step's checkpoint.
+class TrainingWatch(Timer):
+    """Times, seeds and logs a training, stops one that fails, saves the last step's checkpoint.
 
     A training diverges if the loss or a gradient is not finite; it learns nothing if every gradient
     of an epoch is exactly zero. An accelerator is checked only in logged steps and at the end of an
@@ -66,9 +65,8 @@ class TrainingWatch(pl.Callback):
     This callback writes the last step's checkpoint unless ModelCheckpoint has written it, which may
     be left out (`trainer.callbacks=[]`), write elsewhere, or be off (`fast_dev_run`).
 
-    Attributes:
-        started: when training began; None if the checkpoint is already that of the last step.
-        seconds: the total duration of training, over all resumptions.
+    Its time is that of all resumptions together; it has not started if the checkpoint is already
+    that of the last step.
 
     Raises, from its hooks:
         ValueError: names the key that is most likely at fault (rank 0; SystemExit elsewhere).
@@ -79,17 +77,14 @@ class TrainingWatch(pl.Callback):
         Args:
             checkpoint: the path of the run's checkpoint.
         """
+        super().__init__()
         self.checkpoint, self.saved_step = checkpoint, 0
-        self.started: float | None = None
-        self.seconds = 0.0
         self.norm: Tensor | None = None  # of the last step's gradients; None = no step yet
         self.sum_of_norms: Tensor | float = 0.0  # in this epoch
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, model: Any, checkpoint: dict) -> None:
-        self.seconds = checkpoint.get("train_seconds", 0.0)
-
     def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
-        self.started, self.saved_step = time.perf_counter() - self.seconds, trainer.global_step
+        super().on_train_start(trainer, model)
+        self.saved_step = trainer.global_step
         if self.saved_step and trainer.is_global_zero:
             where = f"step {self.saved_step:,}, the end of epoch {trainer.current_epoch}"
             print(f"resume: training goes on from the checkpoint of {where}")
@@ -135,7 +130,7 @@ class TrainingWatch(pl.Callback):
         self.norm, self.sum_of_norms = None, 0.0
 
     def on_train_end(self, trainer: pl.Trainer, model: Any) -> None:
-        self.seconds = time.perf_counter() - self.started
+        super().on_train_end(trainer, model)
         kept = self.checkpoint.is_file() and self.saved_step == trainer.global_step
         if not trainer.strategy.broadcast(kept):  # all ranks decide alike
             trainer.save_checkpoint(self.checkpoint)
@@ -146,7 +141,6 @@ class TrainingWatch(pl.Callback):
             if name in state and not state[name].isfinite().all():
                 self._stop_diverged(trainer, model, name, trainer.global_step)
         self.saved_step = trainer.global_step
-        checkpoint["train_seconds"] = time.perf_counter() - self.started
 
     def _stop_diverged(self, trainer: pl.Trainer, model: Any, what: str, step: int) -> None:
         rate, saved = model.hparams.optimizer["learning_rate"], self.saved_step
@@ -288,13 +282,13 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
         raise KeyboardInterrupt from None
     if not trainer.global_step:  # such as under trainer.max_time
         raise ValueError("trainer: training ended before its first step, nothing was trained")
-    if rank() == 0 and watch.started is None:
+    if rank() == 0 and watch.start_time() is None:
         step = f"checkpoint of step {trainer.global_step:,}"
         print(f"resume: training is finished ({step}), goes on with the index")
     # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
-    return watch.seconds
+    return watch.time_elapsed()
 
 
 def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:
