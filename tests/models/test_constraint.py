@@ -145,24 +145,6 @@ def test_a_step_runs_on_its_device_and_never_waits(exported, kind):
             assert torch.equal(masked.cpu(), expected)
 
 
-@pytest.mark.parametrize("kind", ["naive", "seal"])
-def test_only_what_continues_a_name_is_allowed(exported, kind):
-    system, folder = exported[0][kind]
-    constraint, trie = TrieLogitsProcessor(folder), system.names.constraint
-    state, prefixes = trie.root(1, "cpu"), torch.empty(1, 0, dtype=torch.int64)
-    for _ in range(system.names.length):
-        successors = trie.expand(state)
-        token = constraint.successors(prefixes)
-        row, column = (token < system.vocabulary_size).nonzero().unbind(1)
-        assert torch.equal(row, successors.row)
-        assert torch.equal(token[row, column], successors.token)
-        state = successors.state
-        prefixes = torch.cat([prefixes[successors.row], successors.token[:, None]], 1)
-    assert len(prefixes) > 9
-    foreign = torch.full((1, 2), system.vocabulary_size - 1)
-    assert (constraint.successors(foreign) == system.vocabulary_size).all()
-
-
 def test_bad_folders_and_models_are_named(exported, tmp_path):
     _, folder = exported[0]["titles"]
     with pytest.raises(FileNotFoundError, match=f"has no {SETTINGS}, must be exported with names"):
