@@ -118,8 +118,6 @@ def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
         assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="initial=.*: must be null with weights=…"):
         train([f"initial={first}", f"weights={first}", f"output={tmp_path}"])
-    with pytest.raises(ValueError, match="initial=.*nowhere: must be an existing file"):
-        train([f"initial={tmp_path}/nowhere", f"output={tmp_path}"])
 
 
 def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path, begin):

@@ -2,7 +2,6 @@
 
 import gc
 import math
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -193,15 +192,6 @@ def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, tmp_path):
         other.transform(documents)
     with pytest.raises(ValueError, match="must be a multi-vector run, it is one of DSI"):
         RunEmbeddings(str(finished_run("dsi_semantic", *TINY))).transform(documents)
-
-
-def test_a_folder_that_is_no_finished_run_is_named(finished_run, tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere: no such run folder"):
-        Retriever.load(tmp_path / "nowhere")
-    shutil.copytree(finished_run("t5_colbert", *TINY), tmp_path / "copy")
-    (tmp_path / "copy/metrics.json").unlink()
-    with pytest.raises(ValueError, match=r"must be a finished run, it has no metrics\.json"):
-        Retriever.load(tmp_path / "copy")
 
 
 @pytest.mark.slow
