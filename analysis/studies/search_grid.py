@@ -155,7 +155,7 @@ class BeamGrid(SearchGrid):
 
         def search(setting: Row) -> tuple[Ranking, Row]:
             if model.plan is not None:
-                model.plan.restart()
+                model.plan.costs = SearchCosts()
             start = time.perf_counter()
             ranking = model.retrieve(queries, depth, **setting)
             milliseconds = 1000 * (time.perf_counter() - start) / len(queries)

@@ -30,6 +30,7 @@ class SearchPlan:
         candidates: only this many best documents, and ties with the last, can be retrieved; None =
             all.
         n_bytes: the size of the run's index, after `index`.
+        costs: running totals of all searches; assign a new `SearchCosts()` to start at zero.
     """
 
     n_bytes = 0
@@ -43,12 +44,7 @@ class SearchPlan:
             FileNotFoundError: no such folder; ValueError: the run is unfinished.
         """
         self.stage = Stage("model.search.plan.scores", run)
-        self.weight, self.candidates = weight, candidates
-        self.restart()
-
-    def restart(self) -> None:
-        """Sets the costs to zero."""
-        self.costs = SearchCosts()
+        self.weight, self.candidates, self.costs = weight, candidates, SearchCosts()
 
     def prepare(self, documents: Table, known: Sequence[int]) -> None:
         """Loads the run's model; see `System.prepare`."""

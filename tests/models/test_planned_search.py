@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.token_index.costs import SearchCosts
 from models.beyond.planned_search import SearchPlan
 from models.generative import trace_search
 
@@ -15,7 +16,7 @@ class Given(SearchPlan):
 
     def __init__(self, scores, weight=1.0, candidates=None):
         self.weight, self.candidates, self.given = weight, candidates, torch.tensor(scores)
-        self.restart()
+        self.costs = SearchCosts()
 
     def scores(self, queries, rows, device):
         columns = [min(number, self.given.shape[1] - 1) for number in range(len(queries))]
