@@ -69,10 +69,6 @@ class Stage:
                     for key, value in form.items()
                 }
 
-    def index(self, documents: Table, directory: Path) -> None:
-        """Opens the run's own index if possible, else builds one in `directory`."""
-        self.run.open_index(self.model, documents, directory)
-
     def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """See `System.rerank`."""
         return self.model.rerank(queries, documents, candidates, **self.form)
@@ -134,7 +130,7 @@ class RerankPipeline(System):
         self.stages[0].run.check_index_owner(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for stage in self.stages:
-            stage.index(documents, directory / stage.name)
+            stage.run.open_index(stage.model, documents, directory / stage.name)
         self.documents, self.lengths = documents, _lengths(documents, self.template.read_document)
         # (stages, 3): queries, seconds and joint compute of `retrieve` so far; nan = unknown.
         self.costs = np.zeros((len(self.stages), 3))

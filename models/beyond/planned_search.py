@@ -58,7 +58,7 @@ class SearchPlan:
         """
         run = self.stage.run
         run.check_index_owner(directory)
-        self.stage.index(documents, temporary_folder("plan"))
+        run.open_index(self.stage.model, documents, temporary_folder("plan"))
         files = (run.path / "index").rglob("*")
         self.n_bytes = sum(path.stat().st_size for path in files if path.is_file())
         self.names = documents["id"][:]
