@@ -270,11 +270,11 @@ class GenerativeSystem(System):
             beam_size, plan_weight: None = the system's own.
             trace: observes and times every step.
         """
-        names, plan = names or self.names, None
+        names, bonus = names or self.names, None
         if self.plan is not None:
             columns = dict(id=list(map(str, range(len(queries)))), tokens=queries, text=texts)
             table = TextTable({name: list(c) for name, c in columns.items() if c is not None})
-            plan = self.plan.guide(table, names.constraint, plan_weight)
+            bonus = self.plan.bonus(table, names.constraint, self.device, plan_weight)
         ids, mask = pad(sources or [self.prepare_query(query) for query in queries])
         step = self.decoding_step(ids.to(self.device), mask.to(self.device))
         return beam_search(
@@ -286,7 +286,7 @@ class GenerativeSystem(System):
             end_token=self.template.stop,
             device=self.device,
             observer=trace.observe if trace else None,
-            plan=plan,
+            bonus=bonus,
         )
 
 

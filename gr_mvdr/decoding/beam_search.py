@@ -97,7 +97,7 @@ class Hypotheses:
 # Called at every step before pruning: `observer(depth, live, successors, scores, preferred)`.
 # depth: the length of the extended hypotheses (1, 2, …). live: the hypotheses that the step
 # extends. successors: all their successors. scores: (n,) log p of each extended hypothesis.
-# preferred: (n,) the values by which the step chooses: scores, plus the bonus of a plan.
+# preferred: (n,) the values by which the step chooses: scores, plus the bonus, if there is one.
 Observer = Callable[[int, Hypotheses, Successors, Tensor, Tensor], None]
 
 
@@ -129,7 +129,7 @@ def beam_search(
     end_token: int | None,
     device: torch.device | str = "cpu",
     observer: Observer | None = None,
-    plan: Callable[[Tensor], Tensor] | None = None,
+    bonus: Tensor | None = None,
 ) -> BeamSearchResult:
     """Finds probable sequences within the constraint, for B queries at once (SEAL's decoding).
 
@@ -141,10 +141,9 @@ def beam_search(
     Args:
         length: the maximum length of a sequence in tokens, end token included.
         end_token: a sequence that ends with it is finished; None = there is no such token.
-        plan: maps the first step's log-probabilities (B, V) to a bonus (states, B) for every
-            prefix, whose state must be a number. A step chooses by log p + bonus, and never chooses
-            −inf. Bonuses do not add up over steps and are not part of any log-probability (PAG,
-            Zeng et al. 2024).
+        bonus: (states, B) the bonus of every prefix, whose state must be a number. A step chooses
+            by log p + bonus, and never chooses −inf. Bonuses do not add up over steps and are not
+            part of any log-probability (PAG, Zeng et al. 2024).
 
     Raises:
         ValueError: a size is below 1, a log-probability is nan, or the constraint cannot check
@@ -159,7 +158,6 @@ def beam_search(
     ended: list[Hypotheses] = []
     candidates: list[Hypotheses] = []
     first: Any = None
-    bonus: Any = None
     for depth in range(1, length + 1):
         log_probs = step(last, parents)
         first = log_probs[:] if first is None else first
@@ -167,8 +165,7 @@ def beam_search(
         scores = live.log_probs[successors.row] + log_probs[successors.row, successors.token]
         del log_probs  # the largest tensor: freed before the model makes the next one
         preferred = scores
-        if plan is not None:
-            bonus = plan(first) if bonus is None else bonus
+        if bonus is not None:
             preferred = scores + bonus[successors.state, live.query[successors.row]]
         if observer is not None:
             observer(depth, live, successors, scores, preferred)

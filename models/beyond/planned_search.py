@@ -6,7 +6,7 @@ still agree. PAG's own model scores the documents at once; here a finished run d
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,20 +63,18 @@ class SearchPlan:
         self.n_bytes = sum(path.stat().st_size for path in files if path.is_file())
         self.names = documents["id"][:]
 
-    def guide(
-        self, queries: TextTable, trie: Trie, weight: float | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        """Returns the `plan` of a beam search in a trie; None if the weight is 0.
+    def bonus(
+        self, queries: TextTable, trie: Trie, device: torch.device, weight: float | None = None
+    ) -> Tensor | None:
+        """Computes the bonus (nodes, B) of a trie's prefixes on the device; None = no weight.
 
         Args:
             queries: a table with `id`, `tokens` and, if known, `text`.
             weight: replaces the plan's own.
         """
         weight = self.weight if weight is None else weight
-        return (lambda first: self._bonus(queries, trie, weight, first.device)) if weight else None
-
-    def _bonus(self, queries: TextTable, trie: Trie, weight: float, device: torch.device) -> Tensor:
-        """Computes the bonus (nodes, B)."""
+        if not weight:
+            return None
         with self.costs.timed():
             scores = self.scores(queries, trie.documents, device).to(device)
             if self.candidates is not None and self.candidates < len(scores):

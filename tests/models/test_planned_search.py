@@ -26,10 +26,10 @@ class Given(SearchPlan):
 def test_numbers_by_hand():
     """The path to the best document is kept although its first token is the least probable."""
     trie = Trie.build([[2, 5], [2, 6], [3, 5], [4, 6]])
-    bonus = Given([[0.5], [2.0], [-1.0], [3.0]], weight=0.5).guide([""], trie)(torch.zeros(1, 7))
+    bonus = Given([[0.5], [2.0], [-1.0], [3.0]], weight=0.5).bonus([""], trie, "cpu")
     nodes = trie.find(torch.tensor([[-1, -1], [2, -1], [3, -1], [4, -1], [2, 5], [2, 6]]))
     assert bonus[nodes, 0].tolist() == [1.5, 1.0, -0.5, 1.5, 0.25, 1.0]
-    best = Given([[0.5], [2.0], [-1.0], [3.0]], candidates=2).guide([""], trie)(torch.zeros(1, 7))
+    best = Given([[0.5], [2.0], [-1.0], [3.0]], candidates=2).bonus([""], trie, "cpu")
     assert best[nodes, 0].tolist() == [3.0, 2.0, -math.inf, 3.0, -math.inf, 2.0]
 
 
