@@ -77,9 +77,8 @@ class GenerativeSystem(System):
         """
         super().__init__()
         self.backbone = load_backbone(**backbone, decoder_layers=decoder_layers, decodes=True)
-        cross_attention.read_decoder(
-            self.backbone.get_decoder()
-        )  # raises for a decoder that no alignment can be read from
+        # Raises for a decoder that no alignment can be read from.
+        cross_attention.read_decoder(self.backbone.get_decoder())
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
