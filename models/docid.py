@@ -25,13 +25,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, temporary_folder, write_json, write_text
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme
-from gr_mvdr.options import (
-    NonNegative,
-    Rate,
-    Size,
-    build,
-    part,
-)
+from gr_mvdr.options import NonNegative, Rate, Size, build, part
 from models.base import Candidates, Table
 from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions

@@ -23,11 +23,7 @@ from models.docid import Docid
 from models.finished_run import drop_gone_options
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
-from models.sentence_transformers import (
-    find_obstacles,
-    find_prompts,
-    write_modules,
-)
+from models.sentence_transformers import find_obstacles, find_prompts, write_modules
 from models.t5_seal import T5SEAL
 
 SETTINGS, PARTS = "gr_mvdr.json", "gr_mvdr.safetensors"

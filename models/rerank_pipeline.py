@@ -15,15 +15,7 @@ from torch import Tensor, nn
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import reading, temporary_folder
-from gr_mvdr.options import (
-    TARGET,
-    Size,
-    Text,
-    admitting,
-    build,
-    part,
-    show,
-)
+from gr_mvdr.options import TARGET, Size, Text, admitting, build, part, show
 from models.base import Among, Candidates, Share, System, Table
 from models.bm25 import BM25, WordBM25
 from models.finished_run import FinishedRun

@@ -39,21 +39,8 @@ from models.export import SETTINGS, load_exported, read_texts
 from models.finished_run import FinishedRun
 from models.generative import GenerativeSystem, list_continuations, trace_search
 from models.multi_vector import MultiVector
-from models.results import (
-    AlignedPair,
-    EncodedText,
-    Explained,
-    Hit,
-    Hits,
-    count_of,
-    find_snippet,
-)
-from models.sentence_transformers import (
-    build_published,
-    find_folder,
-    is_model,
-    read_published,
-)
+from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, count_of, find_snippet
+from models.sentence_transformers import build_published, find_folder, is_model, read_published
 
 if TYPE_CHECKING:
     import pandas

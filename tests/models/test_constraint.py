@@ -13,14 +13,7 @@ from gr_mvdr.batch import pad
 from gr_mvdr.decoding.constraint import ARRAYS, SETTINGS, TrieLogitsProcessor
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export import write_system
-from tests.models.conftest import (
-    Texts,
-    draw_tokens,
-    make_docid,
-    make_seal,
-    save_tokenizer,
-    sharpen,
-)
+from tests.models.conftest import Texts, draw_tokens, make_docid, make_seal, save_tokenizer, sharpen
 from tests.stand_in import DEVICE, stand_in
 from tests.synchronisations import synchronisations
 

@@ -72,10 +72,7 @@ def test_a_new_document_without_an_atomic_docid_is_left_out(tools, queries, tmp_
     assert system.vocabulary_size == 60 + 6
     system.index(documents, tmp_path)
     everything = {query: documents["id"] for query in queries["id"]}
-    for ranking in (
-        system.retrieve(queries, 100),
-        system.rerank(queries, documents, everything),
-    ):
+    for ranking in (system.retrieve(queries, 100), system.rerank(queries, documents, everything)):
         assert {len(ranking.documents(query)) for query in queries["id"]} == {6}
         assert not {"d6", "d7"} & set(ranking.documents("q1"))
     none = system.rerank(queries, documents, {query: ["d7"] for query in queries["id"]})
