@@ -91,7 +91,7 @@ def test_single_vectors_are_run_as_they_are_and_by_maxsim_over_the_states(run, d
         ]
     one = run(single, "model=sentence_t5", "name=one", "analysis=none", "analysis.pairs=4")
     every = run(single, "model=t5_colbert", "name=every", "tokenizer.skip=[the]", *NO_ANALYSIS)
-    assert one.config["document_length"] == 11 and every.config["model"]["dimension"] == 32
+    assert one.config["document_length"] == 11 and every.config["model"]["dimension"] == 16
     vectors = dict(zip(texts, model.encode([*texts.values()], convert_to_tensor=True), strict=True))
     alone = Retriever.load(single)
     alone.index(rows(data))
@@ -128,7 +128,7 @@ def test_weights_that_do_not_suit_the_model_are_named(
         (pylate, "dpr", rf"weights=.*: .*{first} AllTokens$"),
         (single, "dpr", rf"weights=.*: .*{first} gr_mvdr.pooling.MeanTokens, the published"),
         (single, "mva", r"weights=.*: must be taken over by a model that learns an encoder"),
-        (single, "cross_encoder", r"weights=.*: has model.dimension=32, the chosen model has not"),
+        (single, "cross_encoder", r"weights=.*: has model.dimension=16, the chosen model has not"),
         (encoder_decoder, "sentence_t5", rf"weights=.*: .*{mean} AllTokens$"),
         (encoder_decoder, "cross_encoder", r"weights=.*: must be taken over by a multi-vector or"),
         (encoder_decoder, "dsi_atomic", r"weights=.*: must hold all that .* learns, tokens of its"),

@@ -47,7 +47,7 @@ def save_library(
     options = dict(bias=False, activation_function=torch.nn.Identity(), **vectors)
     layers = [Dense(*size[:2], **options, use_residual=len(size) > 2) for size in dense]
     last = [Normalize(**vectors)] if unit else []
-    parts = [Pooling(32, pooling), *layers] if pooling else [*layers, MultiVectorMask([*skip])]
+    parts = [Pooling(16, pooling), *layers] if pooling else [*layers, MultiVectorMask([*skip])]
     kind = SentenceTransformer if pooling else MultiVectorEncoder
     names = dict(prompts=prompts, similarity_fn_name=similarity, device="cpu")
     model = kind(modules=[Transformer(encoder, **own), *parts, *last], **names)
@@ -89,12 +89,12 @@ def system_scores(system, tokenizer, together=True):
 
 MARKERS = {"query": "[Q] ", "document": "[D] "}
 FIXED = {"strategy": "fixed", "length": 8}
-PROJECTED = ((32, 32, "residual"), (32, 6))
+PROJECTED = ((16, 16, "residual"), (16, 6))
 # What `save_library` makes of an encoder.
 LAYOUTS = {
     "bert, fixed": (
         make_bert,
-        dict(dense=((32, 6),), prompts=MARKERS, skip=string.punctuation, document_length=12)
+        dict(dense=((16, 6),), prompts=MARKERS, skip=string.punctuation, document_length=12)
         | {"query_expansion": FIXED},
     ),
     "bert, at least": (
@@ -103,13 +103,13 @@ LAYOUTS = {
             query_expansion={"strategy": "min", "length": 5, "attend": True, "token": "w7"},
             query_length=9,
             similarity="meanmaxsim",
-            dense=((32, 32, "residual"), (32, 9), (9, 5, "residual")),
+            dense=((16, 16, "residual"), (16, 9), (9, 5, "residual")),
         ),
     ),
     "bert, plain": (make_bert, dict(prompts={"query": "w1 w2: ", "document": ""})),
     "modern bert, fixed": (
         make_modern_bert,
-        dict(dense=((32, 6),), prompts=MARKERS, skip="!", query_expansion=FIXED | {"attend": True}),
+        dict(dense=((16, 6),), prompts=MARKERS, skip="!", query_expansion=FIXED | {"attend": True}),
     ),
     # Here the marker is without its blank, which then begins the text's first word.
     "modern bert, at least": (
