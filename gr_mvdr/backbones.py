@@ -47,6 +47,7 @@ _WEIGHT_OPTIONS = {
     "trust_remote_code": False,
     "weights_only": True,
 }
+_ENCODED = 64  # texts that `encode_texts` encodes at once
 _POSITIONS = ("position_embeddings", "embed_positions")
 # Weights of a decoder's layers: a new decoder does not inherit them.
 _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
@@ -138,7 +139,7 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
     """Reads the configuration of a pretrained model; never runs code from its folder.
 
     Raises:
-        ValueError: it is missing, or of no encoder or encoder-decoder of texts.
+        ValueError: it is missing, of a decoder alone, or quantised.
     """
     if Path(name).is_dir():
         check_files(Path(name))
@@ -149,9 +150,6 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
         cause = describe_error(error)
         raise ValueError(f"backbone.name={name}: cannot be read: {cause}") from None
     kind = config.model_type
-    if not hasattr(config, "hidden_size"):  # CLIP, ResNet
-        rule = "must be an encoder or an encoder-decoder of texts"
-        raise ValueError(f"backbone.name={name}: is of the family {kind}, {rule}")
     # BERT has a causal form, too; a decoder-only family has no masked language model.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:
@@ -249,20 +247,18 @@ def encode_texts(
     backbone: PreTrainedModel,
     texts: Sequence[Sequence[int]],
     length: int,
-    description: str = "encoding",
-    batch_size: int = 64,
+    description: str,
 ) -> Iterator[Tensor]:
     """Yields the vectors of each text, (tokens, d) fp32 on the CPU, computed without dropout.
 
     Args:
         texts: token ids.
         length: number of tokens kept of a text, special tokens included.
-        batch_size: number of texts encoded at once.
     """
     was_training = backbone.training
     backbone.eval()
-    for first in track(range(0, len(texts), batch_size), description):
-        chosen = texts[first : first + batch_size]
+    for first in track(range(0, len(texts), _ENCODED), description):
+        chosen = texts[first : first + _ENCODED]
         rows = [backbone.template.read_document(tokens, length) for tokens in chosen]
         ids, mask = (x.to(backbone.device) for x in pad(rows))
         vectors = encode(backbone, ids, mask).float().cpu()
@@ -339,8 +335,6 @@ def _new_t5(
     """
     if unknown := sorted(shape.keys() - T5Config().to_dict().keys()):
         raise ValueError(f"backbone.shape.{unknown[0]}: must be a key of transformers' T5Config")
-    token = torch.zeros(1, 1, dtype=torch.long)
-    both = {"decoder_input_ids": token} if decodes else {}
     try:
         config = T5Config(
             dropout_rate=dropout_rate or 0.0,
@@ -350,13 +344,10 @@ def _new_t5(
             tie_word_embeddings=True,
             **shape,
         )
-        model = (T5ForConditionalGeneration if decodes else T5EncoderModel)(config).eval()
-        with torch.no_grad():  # some shapes fail only in the forward pass
-            model(input_ids=token, **both)
+        return (T5ForConditionalGeneration if decodes else T5EncoderModel)(config)
     except Exception as error:  # its type depends on the value
         rule = f"must be values that a T5 can have ({describe_error(error)})"
         raise ValueError(f"backbone.shape={shape}: {rule}") from None
-    return model
 
 
 def hash_weights(model: nn.Module) -> str:

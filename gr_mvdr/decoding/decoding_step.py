@@ -33,12 +33,8 @@ class DecodingStep:
         self.inputs: Any = None
         self.scores: Any = None
 
-    def __call__(self, tokens: Tensor, parents: Tensor) -> "LogProbs":
-        return LogProbs(self.head, self.row_scores(tokens, parents))
-
     @torch.no_grad()
-    def row_scores(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        """(R, rows) log-probabilities of the head's rows after these tokens."""
+    def __call__(self, tokens: Tensor, parents: Tensor) -> "LogProbs":
         self._extend(tokens, parents)
         hidden = self.head.backbone.get_decoder()(
             inputs_embeds=self.inputs[:, -1:],
@@ -53,7 +49,7 @@ class DecodingStep:
         logits = at_least_float32(self.head.logits(hidden, context, position))
         # In place: the largest tensor of the search would otherwise exist twice.
         self.scores = torch.log_softmax(logits, -1, out=logits)
-        return self.scores
+        return LogProbs(self.head, self.scores)
 
     def _extend(self, tokens: Tensor, parents: Tensor) -> None:
         """Appends each token's vector to its parent's decoder inputs, giving (R, t, d)."""

@@ -1,6 +1,6 @@
 """One vector for each document, and docids made from these vectors.
 
-The vectors come from TF-IDF and SVD, from a pretrained encoder, or from a file.
+The vectors come from TF-IDF and SVD, or from a file.
 """
 
 from functools import cached_property
@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
-from gr_mvdr.backbones import encode_texts, load_backbone
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files import read_text, reading
 from gr_mvdr.identifiers.scheme import Scheme, Table
 from gr_mvdr.options import Seed, Size, Text, build, part
-from gr_mvdr.template import TextTemplate
-from gr_mvdr.tokenizers import load_tokenizer
 
+_WORDS = 100_000  # of TF-IDF's vocabulary, the most frequent ones
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
 FILE = "gr_mvdr.identifiers.document_embeddings.FileEmbeddings"
 
@@ -51,14 +48,13 @@ class TfidfSvd(DocumentEmbeddings):
     arrays, values = ("idf", "components"), ("vocabulary",)
     vocabulary: list[str] | None = None
 
-    def __init__(self, dimension: Size = 64, max_features: Size = 100_000, seed: Seed = 0):
+    def __init__(self, dimension: Size = 64, seed: Seed = 0):
         """
         Args:
             dimension: d; reduced to the number of documents or words if one of them is smaller.
-            max_features: the number of words in the vocabulary, the most frequent ones.
             seed: random seed of the SVD's projection.
         """
-        self.dimension, self.max_features, self.seed = dimension, max_features, seed
+        self.dimension, self.seed = dimension, seed
 
     def fit(self, documents: Table) -> None:
         """Counts words and computes the first d right singular vectors.
@@ -86,39 +82,11 @@ class TfidfSvd(DocumentEmbeddings):
 
         return TfidfVectorizer(
             analyzer=split_words,
-            max_features=self.max_features,
+            max_features=_WORDS,
             vocabulary=self.vocabulary,
             sublinear_tf=True,
             dtype=np.float32,
         )
-
-
-@part("embeddings")
-class HuggingFaceEncoder(DocumentEmbeddings):
-    """The mean of the token vectors of a pretrained encoder with its own tokeniser.
-
-    The model is of the T5 family (only its encoder is used) or encoder-only, such as BERT.
-    """
-
-    def __init__(self, name: str, length: Size = 256, batch_size: Size = 32):
-        """
-        Args:
-            name: a name on the Hugging Face hub, or a folder.
-            length: the number of tokens read of a document.
-            batch_size: the number of documents encoded at once.
-        """
-        self.name, self.length, self.batch_size = name, length, batch_size
-
-    def transform(self, documents: Table) -> np.ndarray:
-        tokenizer = load_tokenizer(self.name)
-        # The tokeniser adds the tokens around a text.
-        bare = TextTemplate(suffix=()).settings
-        model = load_backbone(self.name, attention="eager", template=bare).float()
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
-        options = {"truncation": True, "max_length": self.length}
-        tokens = tokenizer(documents["text"][:], **options)["input_ids"]
-        vectors = encode_texts(model, tokens, self.length, batch_size=self.batch_size)
-        return normalise_rows(np.stack([text.mean(0).numpy() for text in vectors]))
 
 
 @part("embeddings")

@@ -96,7 +96,7 @@ def test_cached_decoding_under_any_head_equals_decoding_without_a_cache(system, 
     """Hypotheses that split, die, swap and change in number; the decoder reads tokens."""
     system, batch = system.double(), tools.make_batch()
     head, step = system.head, system.decoding_step(batch.query_ids, batch.query_mask)
-    scores = step.row_scores(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    scores = step(torch.zeros(3, dtype=torch.int64), torch.arange(3)).of_rows
     queries, inputs = torch.arange(3), head.start_vector.expand(3, 1, -1)
     for parents in ([0, 0, 1, 2, 2], [4, 1, 0], [2, 0, 0, 1]):
         # Any tokens that are allowed here, another one for every row.
@@ -105,7 +105,7 @@ def test_cached_decoding_under_any_head_equals_decoding_without_a_cache(system, 
         parents = torch.tensor(parents)
         read = head.expected_inputs(scores, parents, tokens)
         queries, inputs = queries[parents], torch.cat([inputs[parents], read[:, None]], 1)
-        scores = step.row_scores(tokens, parents)
+        scores = step(tokens, parents).of_rows
         hidden = system.backbone.decoder(
             inputs_embeds=inputs,
             encoder_hidden_states=system.encode(batch.query_ids, batch.query_mask)[queries],

@@ -1,28 +1,16 @@
-"""Metrics by hand, and as trec_eval computes them."""
+"""Metrics as trec_eval computes them."""
 
 import random
 
 import ir_measures
-import numpy as np
 import pytest
 from ir_measures import AP, RR, P, R, Success, nDCG
 
-from gr_mvdr.evaluation.metrics import METRICS, name_metric
+from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, evaluate_queries
 
 # torchmetrics takes differences of fp32 sums over all ranks. A document more or less is worth more.
 FP32 = 1e-4
-
-
-def test_metrics_worked_out_by_hand():
-    ranking = Ranking({"q": {"a": 3.0, "b": 2.0, "c": 1.0}})
-    values = evaluate(ranking, {"q": {"b": 1, "z": 1}, "unanswered": {"a": 1}})
-    ideal = 1 + 1 / np.log2(3)
-    expected = {"recall@1": 0, "recall@10": 1 / 4, "recall@100": 1 / 4, "mrr@10": 1 / 4}
-    assert values == pytest.approx({**expected, "ndcg@10": 1 / np.log2(3) / ideal / 2}, rel=FP32)
-    assert list(values) == list(METRICS)
-    with pytest.raises(ValueError, match="no query"):
-        evaluate(ranking, {})
 
 
 def random_run_and_qrels(
@@ -71,5 +59,7 @@ def test_the_names_of_ir_measures_and_ranx_mean_ours():
     ranx = [name.replace("success", "hit_rate") for name in ours]
     for names in (ours, ranx, map(str, measures), map(str.upper, ours)):
         assert list(map(name_metric, names)) == ours
-    values = evaluate(Ranking({"q": {"a": 1.0}}), {"q": {"a": 1}}, ["RR@10"])
-    assert values == {"mrr@10": 1}
+    qrels = {"q": {"a": 1}, "unanswered": {"b": 1}}
+    assert evaluate(Ranking({"q": {"a": 1.0}}), qrels, ["RR@10"]) == {"mrr@10": 0.5}
+    with pytest.raises(ValueError, match="no query"):
+        evaluate(Ranking({}), {})
