@@ -54,11 +54,26 @@ _SPECIAL = {
 _OPTIONS = {"t5": {"extra_ids": 0}, "mt5": {"extra_ids": 0}, "mbart": {"src_lang": "en_XX"}}
 
 
-def save_family(family: str, folder: Path, texts: Sequence[str]) -> str:
-    """Writes a tiny random model of a family, and a tokeniser of the texts; returns the folder."""
+def save_family(
+    family: str,
+    folder: Path,
+    texts: Sequence[str],
+    markers: Sequence[str] = (),
+    max_length: int | None = None,
+    **sizes: float,
+) -> str:
+    """Writes a tiny random model of a family, and a tokeniser of the texts; returns the folder.
+
+    Args:
+        markers: special tokens that are added. max_length: of the tokeniser's texts.
+        sizes: further values of the model's configuration.
+    """
     torch.manual_seed(0)
     kind, shape, tokenizer_kind, trained_as = FAMILIES[family]
     tokenizer = _make_tokenizer(getattr(transformers, tokenizer_kind), trained_as, family, texts)
+    added = [tokenizers.AddedToken(text, special=True, normalized=False) for text in markers]
+    tokenizer.add_tokens(added, special_tokens=True)
+    tokenizer.model_max_length = max_length or tokenizer.model_max_length
     ids = {
         f"{name}_token_id": getattr(tokenizer, f"{name}_token_id")
         for name in ("pad", "eos", "bos", "cls", "sep")
@@ -68,8 +83,8 @@ def save_family(family: str, folder: Path, texts: Sequence[str]) -> str:
         ids["decoder_start_token_id"] = tokenizer.pad_token_id
     elif family == "bart":
         ids["decoder_start_token_id"] = tokenizer.eos_token_id
-    shape = {**shape, **ids, "vocab_size": len(tokenizer)}
-    model_class(model_class.config_class(**shape)).save_pretrained(folder)
+    shape = {**shape, **ids, **sizes, "vocab_size": len(tokenizer)}
+    model_class(model_class.config_class(**shape)).float().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

@@ -3,70 +3,29 @@
 import json
 import string
 
-import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (
-    BertConfig,
-    BertModel,
-    ModernBertConfig,
-    ModernBertModel,
-    PreTrainedTokenizerFast,
-)
+
+from tests.families import save_family
 
 # Of texts made of w0 … w39, and of `tests.runs.beir`.
 WORDS = [f"w{n}" for n in range(40)]
 WORDS += "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
 WORDS += "the is a fruit number what who eats 1 2 3 4 5 6 7 8 9 10".split()
-SPECIAL = dict(pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]", cls_token="[CLS]")
-SIZES = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+# With small weights the states of a new model are nearly all alike.
+SIZES = dict(hidden_size=16, intermediate_size=24, initializer_range=0.8)
+SIZES |= dict(max_position_embeddings=32)
 
 
 def make_bert(folder, markers=("[Q]", "[D]")):
     """A random BERT and a WordPiece tokeniser of the words w0 … w39."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "[unused1]"]
-    words += [*string.punctuation, *WORDS]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    pieces.normalizer = tokenizers.normalizers.BertNormalizer()
-    pieces.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    return save_encoder(folder, pieces, markers, BertModel, BertConfig)
+    return save_family("bert", folder, [*WORDS, string.punctuation], markers, 24, **SIZES)
 
 
 def make_modern_bert(folder, markers=("[Q] ", "[D] ")):
     """A random ModernBERT with a byte-level tokeniser, to which a blank belongs to a word."""
-    pieces = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="[UNK]"))
-    pieces.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(
-        special_tokens=special, initial_alphabet=alphabet, vocab_size=300, show_progress=False
-    )
-    pieces.train_from_iterator([" w1 w2 w3 w4 w9", "w5 w9"], trainer)
-    return save_encoder(folder, pieces, markers, ModernBertModel, ModernBertConfig)
-
-
-def save_encoder(folder, pieces, markers, model, config):
-    ends = [(name, pieces.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    pieces.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pieces, sep_token="[SEP]", model_max_length=24, **SPECIAL
-    )
-    added = [tokenizers.AddedToken(text, special=True, normalized=False) for text in markers]
-    tokenizer.add_tokens(added, special_tokens=True)
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(3)
-    ids = dict(pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3)
-    ids |= dict(max_position_embeddings=32, vocab_size=len(tokenizer))
-    network = model(config(**SIZES, **ids)).float()
-    with torch.no_grad():  # a fresh model's states are nearly all alike
-        for weight in network.parameters():
-            if weight.ndim == 2:
-                weight.normal_(std=0.8)
-    network.save_pretrained(folder)
-    return str(folder)
+    texts = [" w1 w2 w3 w4 w9", "w5 w9"]
+    return save_family("modernbert", folder, texts, markers, 24, **SIZES)
 
 
 def write_json(file, content):
