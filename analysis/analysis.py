@@ -21,23 +21,27 @@
 Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
+from datasets import Dataset
 from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
 
 from analysis.alignment_store import AlignmentStore
 from analysis.figures import GalleryEntry
+from analysis.statistics import spread
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from analysis.tokens import TokenKinds
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
 from models.base import System
 
@@ -80,6 +84,24 @@ class Subject:
     store: AlignmentStore | None = None
     texts: Texts | None = None
 
+    @property
+    def split(self) -> str:
+        """The split whose queries and pairs are examined: the first test split."""
+        return self.data.test_splits[0]
+
+    def queries(self, most: int) -> Dataset:
+        """Returns at most `most` test queries, evenly spread over the split."""
+        return spread(self.data.test_queries(self.split), most)
+
+    def pairs(self, most: int, size: int, doing: str) -> Iterator[PairBatch]:
+        """Yields batches of at most `most` pairs of a test query and a relevant document.
+
+        The batches are on the model's device; `doing` describes the work in a progress bar.
+        """
+        _, batches = self.data.test_pairs(self.split, most, size, covers=self.model.covers)
+        for batch in track(batches, doing):
+            yield batch.to(self.model.device)
+
 
 @dataclass
 class Findings:
@@ -98,13 +120,16 @@ class Findings:
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+@dataclass
 class Analysis:
-    """One question, built as `X(subject, **options)` with the options that the config lists.
+    """One question, built as `X(subject, **options)`: a dataclass, its fields are the options.
 
     An analysis of stored alignments collects its numbers in `update`; all such analyses share one
-    pass over the store. An analysis that runs the model does so in `finish`.
+    pass over the store. An analysis that runs the model does so in `finish`. The model is in
+    evaluation mode, and no gradients are recorded (`analysis.run.ask`).
 
     Attributes:
+        subject: the run that it examines.
         name: the first part of its metrics' names, and its chapter on pages. Several analyses may
             share a name: the first one in the list sets the title.
         title: the chapter's heading.
@@ -112,6 +137,8 @@ class Analysis:
         metrics: what it measures.
         words: other words in its metrics' names → their meanings.
     """
+
+    subject: Subject
 
     name: ClassVar[str]
     title: ClassVar[str] = ""
@@ -123,6 +150,9 @@ class Analysis:
     def applies(cls, subject: Subject) -> bool:
         """Whether the analysis can examine this run; by default, whether alignments are stored."""
         return subject.store is not None
+
+    def __post_init__(self) -> None:
+        """Prepares what `update` and `finish` need besides the fields."""
 
     def update(self, batch: Explanation, first: int) -> None:
         """Adds a padded batch of the pairs `store.pairs[first : first + len(batch)]`."""
@@ -139,8 +169,8 @@ class PairAnalysis(Analysis):
     `summarise` receives them all as one table.
     """
 
-    def __init__(self, subject: Subject):
-        self.description, self.texts = subject.store.description, subject.texts
+    def __post_init__(self) -> None:
+        self.description, self.texts = self.subject.store.description, self.subject.texts
         self.parts: list[DataFrame] = []
 
     def update(self, batch: Explanation, first: int) -> None:

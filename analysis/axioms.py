@@ -63,7 +63,7 @@ class Pair:
         shared: words of both query and document → document frequency, rarest first.
         further: words of the document alone → document frequency, rarest first.
         foreign: words of a sentence of another document that the query does not contain.
-        world: the almanac's world; None for other collections.
+        entry: the almanac's entry that the document describes; None for other collections.
         texts: perturbation → the text that replaces the query or the document's text.
         others: ids of documents that are not relevant.
     """
@@ -76,18 +76,13 @@ class Pair:
     shared: Mapping[str, int]
     further: Mapping[str, int]
     foreign: Sequence[str]
-    world: World | None
+    entry: Entry | None
     texts: Mapping[str, str] = field(default_factory=dict)
     others: Sequence[str] = ()
 
     @property
     def text(self) -> str:
         return self.document["text"]
-
-    @property
-    def entry(self) -> Entry | None:
-        """The almanac's entry, generated afresh; None for other collections."""
-        return self.world and self.world.entry(int(self.document["id"][1:]))
 
 
 def make_pairs(collection: Collection, split: str, queries: Dataset) -> list[Pair]:
@@ -125,7 +120,7 @@ def make_pairs(collection: Collection, split: str, queries: Dataset) -> list[Pai
             shared={word: frequency[word] for word in every if word in asked},
             further={word: frequency[word] for word in every if word not in asked},
             foreign=[word for word in sentence if asked.isdisjoint(split_words(word))],
-            world=world,
+            entry=world.entry(int(name[1:])) if world else None,
         )
     return list(pairs.values())
 

@@ -6,6 +6,7 @@ search.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
@@ -26,6 +27,7 @@ Part = tuple[tuple[int, ...] | str, int]
 
 
 @part("analysis")
+@dataclass
 class BestDocuments(Analysis):
     """Which documents does a search rank first, and what gives them their score?
 
@@ -33,26 +35,24 @@ class BestDocuments(Analysis):
         queries: the maximum number of queries, evenly spread over those with stored alignments.
     """
 
+    queries: Count
+
     name = FILE
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
         return subject.store is not None and subject.model is not None
 
-    def __init__(self, subject: Subject, queries: Count):
-        self.model, self.data = subject.model, subject.data
-        names = list(dict.fromkeys(query for query, _ in subject.store.pairs))
-        self.queries = {names[number] for number in spread_numbers(len(names), queries)}
-
     def finish(self) -> Findings:
         """Returns no metric, only `best_documents.json`: query id → {text, documents}, with `id`,
         `title`, `snippet`, `rank`, `score`, `gold` and `shares` of each document.
         """
-        data, split = self.data, self.data.test_splits[0]
+        model, data, split = self.subject.model, self.subject.data, self.subject.split
+        names = list(dict.fromkeys(query for query, _ in self.subject.store.pairs))
+        chosen = {names[number] for number in spread_numbers(len(names), self.queries)}
         table = data.test_queries(split)
-        table = table.select([n for n, q in enumerate(table["id"][:]) if q in self.queries])
-        self.model.eval()
-        searched = self.model.retrieve(table, DEPTH + data.drop_identical, with_shares=True)
+        table = table.select([n for n, q in enumerate(table["id"][:]) if q in chosen])
+        searched = model.retrieve(table, DEPTH + data.drop_identical, with_shares=True)
         ranking, grades = drop_own_hits(searched, data, DEPTH), data.judgements(split, table)
         row = {name: number for number, name in enumerate(data.documents["id"][:])}
         kept = {}

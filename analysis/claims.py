@@ -53,6 +53,7 @@ STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"
 MVDR = "T5-ColBERT"
 TABLES, KEPT = (STUDY, STUDY_QUERIES), (f"{ALIGNED}/{MANIFEST}",)  # files of a study, of alignments
 WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # selects the row over all tokens
+ESTIMATES = ("effect", "low", "high", "p", "units")
 VALUES = 2**23  # similarity values in a batch of stored pairs
 
 
@@ -140,11 +141,8 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
     differences = table[0].to_numpy() - (table[1].to_numpy() if claim.second else 0)
     low, high = map(float, interval(torch.from_numpy(differences)[:, None]))
     p = randomisation_test(differences, np.full_like(differences, claim.bound))
-    return _as_row(float(differences.mean()), low, high, p, len(differences))
-
-
-def _as_row(effect: float, low: float, high: float, p: float, units: int) -> Row:
-    return {"effect": effect, "low": low, "high": high, "p": p, "units": units}
+    found = float(differences.mean()), low, high, p, len(differences)
+    return dict(zip(ESTIMATES, found, strict=True))
 
 
 def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
@@ -167,7 +165,8 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     z = math.atanh(min(max(rho, -1 + 1e-9), 1 - 1e-9))
     error = math.sqrt((1 + rho**2 / 2) / (units - 3))
     low, high = (math.tanh(z + sign * NORMAL * error) for sign in (-1, 1))
-    return _as_row(rho, low, high, math.erfc(abs(z) / error / math.sqrt(2)), units)
+    found = rho, low, high, math.erfc(abs(z) / error / math.sqrt(2)), units
+    return dict(zip(ESTIMATES, found, strict=True))
 
 
 def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Series:
@@ -242,8 +241,7 @@ def read_claims(file: Path) -> tuple[Claim, ...]:
 CLAIMS = read_claims(Path(__file__).with_suffix(".toml"))
 # Columns of `claims.csv`.
 ABOUT = ["place", "claim", "source", "compared", "systems", "seeds"]
-ESTIMATED = ["effect", "low", "high", "p", "units", "corrected"]
-COLUMNS = [*ABOUT, *ESTIMATED, "verdict", "missing"]
+COLUMNS = [*ABOUT, *ESTIMATES, "corrected", "verdict", "missing"]
 # Verdict → its colour and marker in the figure.
 LOOKS = {
     "confirmed": (COLOURS[0], MARKERS[0]),

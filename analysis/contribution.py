@@ -6,7 +6,7 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from analysis.analysis import Findings, PairAnalysis, Subject, named
+from analysis.analysis import Findings, PairAnalysis, named
 from analysis.statistics import long_frame, mean_table
 from analysis.tables.metric_names import Metric
 from analysis.tokens import BIN_NAMES, idf_bin
@@ -79,12 +79,12 @@ class Contribution(PairAnalysis):
         Metric("content_share", "The share of content tokens in the absolute contributions."),
     )
 
-    def __init__(self, subject: Subject):
-        super().__init__(subject)
-        kinds = subject.texts.kinds
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = self.texts.kinds
         kind = torch.stack([getattr(kinds, name) for name in KINDS]).int().argmax(0)
         # Special tokens get an extra last bin, which the table does not show.
-        bins = idf_bin(subject.texts.idf).masked_fill(kinds.special, len(BIN_NAMES))
+        bins = idf_bin(self.texts.idf).masked_fill(kinds.special, len(BIN_NAMES))
         self.groups = {"kind": kind, "idf": bins}  # (V,) each
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:

@@ -6,6 +6,7 @@ soft rate is the weight of all partners that are the same token.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.alignment_store import StoreDescription
-from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, Texts, named
+from analysis.analysis import Analysis, Findings, PairAnalysis, Texts, named
 from analysis.figures import (
     BOXES,
     PANEL_HEIGHT,
@@ -28,7 +29,7 @@ from analysis.figures import (
     styled,
 )
 from analysis.framework import candidate_batches
-from analysis.statistics import long_frame, mean_table, spearman, spread
+from analysis.statistics import long_frame, mean_table, spread
 from analysis.tables.metric_names import Metric
 from analysis.tokens import BIN_NAMES, idf_bin
 from analysis.viewer.directed_alignment import (
@@ -158,18 +159,16 @@ def summarise_matches(
         table = pd.concat([whole, binned]).assign(definition=definition, tokens=tokens)
         tables += table.to_dict("records")
         wanted = measures if suffix else [name for name in whole if name.startswith((*measures,))]
-        for row, name in product(whole.to_dict("records"), wanted):
-            flat[f"{row['direction']}/{name}{suffix}"] = row[name]
+        for row in (table if tokens == "all" else whole).to_dict("records"):
+            place = f"/idf_{row['idf_bin'].replace('-', '_')}".removesuffix("/idf_all")
+            flat |= {f"{row['direction']}/{name}{suffix}{place}": row[name] for name in wanted}
         if tokens == "all":
-            boxes.append(types.assign(counted=DEFINITIONS[definition]))
-            for row, measure in product(binned.to_dict("records"), measures):
-                place = "idf_" + row["idf_bin"].replace("-", "_")
-                flat[f"{row['direction']}/{measure}{suffix}/{place}"] = row[measure]
+            boxes.append(
+                types.assign(counted=DEFINITIONS[definition], idf=texts.idf.numpy()[types["token"]])
+            )
     for direction, rates in boxes[0].groupby("direction"):
-        idf = texts.idf[torch.tensor(rates["token"].to_numpy())]
-        for measure in measures:
-            trend = spearman(torch.tensor(rates[measure].to_numpy()), idf)
-            flat[f"{direction}/{measure}_idf_correlation"] = trend
+        trends = rates[[*measures, "idf"]].corr("spearman")["idf"]
+        flat |= {f"{direction}/{name}_idf_correlation": trends[name] for name in measures}
     types, figures = pd.concat(boxes), []
     name = "_".join(filter(None, ("exact_match", over)))
     caption = f"{RATES} {SPARSE if OF_A in measures else GENERATIVE}"
@@ -206,8 +205,8 @@ class ExactMatch(PairAnalysis):
         "IDF range | IDF #-# | IDF #": "Over token types of this IDF; larger is rarer.",
     }
 
-    def __init__(self, subject: Subject):
-        super().__init__(subject)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.heads: list[DataFrame] = []  # rates of each head, for generative systems only
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
@@ -247,6 +246,7 @@ def _head_sums(pairs: PairAlignment, direction: str, special: Tensor) -> dict[st
 
 
 @part("analysis")
+@dataclass
 class CandidateMatch(Analysis):
     """`ExactMatch` over all candidates of queries, relevant or not, as in the paper (§7.2).
 
@@ -254,25 +254,23 @@ class CandidateMatch(Analysis):
         queries: the number of rerank queries, evenly spread over the first test split.
     """
 
+    queries: Count
+
     name = "exact_match"
 
-    def __init__(self, subject: Subject, queries: Count):
-        self.model, self.data, self.split = subject.model, subject.data, subject.data.test_splits[0]
-        self.description, self.texts = subject.store.description, subject.texts
-        self.queries = spread(self.data.rerank_queries(self.split), queries)
-
-    @torch.inference_mode()
     def finish(self) -> Findings:
-        parts, special, model = [], self.texts.kinds.special, self.model.eval()
-        for group, batch in candidate_batches(model, self.data, self.split, self.queries):
-            found = model.align(batch.to(model.device))
+        subject, parts = self.subject, []
+        description, texts = subject.store.description, subject.texts
+        queries = spread(subject.data.rerank_queries(subject.split), self.queries)
+        for group, batch in candidate_batches(subject, queries):
+            found = subject.model.align(batch)
             found = PairAlignment(**{name: one.cpu() for name, one in vars(found).items()})
             units = torch.tensor([query for query, _ in group])
-            parts += find_matches(found, self.description, special, units)
+            parts += find_matches(found, description, texts.kinds.special, units)
         frame = pd.concat(parts) if parts else DataFrame()
         if frame.empty:
             return Findings()
-        return summarise_matches(frame, self.description, self.texts, "candidates")
+        return summarise_matches(frame, description, texts, "candidates")
 
 
 RATES = (

@@ -6,7 +6,7 @@ follow the ACM's two-column page.
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -103,6 +103,69 @@ def legend_below(figure: Figure, columns: int, headings: Sequence[str] = ()) -> 
         if legend := axes.get_legend():
             legend.remove()
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+
+
+LETTERS = {1: 48, 2: 110}  # letters in a row of the legend, below one panel or several
+
+
+@styled
+def draw_lines(
+    points: DataFrame,
+    title: str,
+    x: str,
+    y: str,
+    errorbar: Any = "sd",
+    shared: bool = True,
+    band: bool = False,
+) -> Figure:
+    """Draws a long table of points: a panel for each `panel`, a line for each `line`.
+
+    Args:
+        points: columns `x`, `y`, `line` and `panel`; points of a line with equal x are averaged.
+        title: the title above all panels.
+        x, y: labels of the axes.
+        errorbar: what whiskers at a mean show, as seaborn takes it: "sd", ("se", 1.96).
+        shared: all panels have the same scales.
+        band: draw a band without markers instead of whiskers, for many points.
+    """
+    import seaborn
+    from matplotlib import pyplot
+
+    names, panels = list(points["line"].unique()), points["panel"].nunique()
+    across = 2 if panels == 4 else min(panels, 3)
+    width = PAGE_WIDTH / across if panels > 1 else COLUMN_WIDTH
+    styles = range(len(names))
+    grid = seaborn.relplot(
+        points.reset_index(drop=True),  # seaborn needs distinct labels
+        **{"x": "x", "y": "y", "hue": "line", "style": "line", "col": "panel"},
+        kind="line",
+        errorbar=errorbar,
+        err_style="band" if band else "bars",
+        err_kws={} if band else {"capsize": 2},
+        palette=[COLOURS[n % len(COLOURS)] for n in styles],
+        markers=False if band else [MARKERS[n % len(MARKERS)] for n in styles],
+        dashes=["" if n < len(COLOURS) else (4, 2) for n in styles],
+        legend="full" if names != [""] else False,
+        col_wrap=across,
+        height=PANEL_HEIGHT,
+        aspect=width / PANEL_HEIGHT,
+        facet_kws={"sharex": shared, "sharey": shared},
+    )
+    pyplot.close(grid.figure)  # it is saved, not shown
+    grid.set_titles("{col_name}")
+    grid.set_axis_labels(x, y)
+    if grid.legend is not None:
+        columns = LETTERS[min(panels, 2)] // (max(map(len, names)) + 6)  # 6: for the line itself
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "title": None}
+        seaborn.move_legend(grid, **place, ncols=max(1, min(len(names), columns)))
+    grid.figure.suptitle(title, y=1.02, parse_math=False)
+    return grid.figure
+
+
+def scale_by_doubling(axes: Axes, ticks: Iterable[float]) -> None:
+    """Draws x on a scale to the base 2, with a tick at each value."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks := sorted({*ticks}), [f"{tick:g}" for tick in ticks])
 
 
 BOXES = "Boxes span the quartiles, the line is the median, the diamond the mean."

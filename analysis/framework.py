@@ -12,93 +12,86 @@ replaces log p(d | q) (Eq. 8) by the sum of logits (Eq. 11), and then by the las
 cross-attention (Eq. 14).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pandas
 import torch
 from matplotlib.figure import Figure
-from pandas import DataFrame
+from pandas import DataFrame, MultiIndex, Series
 from torch import Tensor
 
-from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, named
 from analysis.evaluation import judge
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
-from analysis.statistics import RANK_CORRELATION, mean_table, spread
+from analysis.statistics import RANK_CORRELATION, interval, spread
 from analysis.tables.metric_names import Metric
-from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.cross_attention import CONSTANTS
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import Explanation
-from models.base import System, Table
+from gr_mvdr.relevance import DecoderPaths, Explanation
+from models.base import Table
 
 # Kinds of path that exist in every layer; the table adds a row with their sum over layers.
 LAYERED = ("self_attention", "cross_attention", "feed_forward")
 KINDS = ("embedding", *LAYERED, *CONSTANTS)
+TOTAL = "logit"
+# Columns of the table of paths → titles of its figure's panels.
 PANELS = {
     "covariance_share": "covariance with the\n{}, over tokens",
-    "pair_mean_share": "covariance with the\n{}, over pairs",
     "absolute_share": "absolute size,\nover tokens",
+    "pair_mean_share": "covariance with the\n{}, over pairs",
 }
 _BATCH = 16  # pairs
 # A variance below this share of the mean square is rounding error.
 _CONSTANT = 1e-12
 
 
-class PathShares:
-    """Measures how much each path contributes to the logits, over tokens and over pairs.
+def tabulate_paths(paths: DecoderPaths, mask: Tensor, first: int) -> DataFrame:
+    """Returns a row for each token where mask (B, M) is True: its paths' parts and their total.
+
+    Columns: `pair`, numbered from `first`; the paths; `TOTAL`. fp64.
+    """
+    both = torch.cat([paths.contributions, paths.logits[:, None]], 1).double().transpose(1, 2)
+    frame = DataFrame(both[mask].cpu().numpy(), columns=[*paths.names, TOTAL])
+    return frame.assign(pair=first + mask.nonzero()[:, 0].cpu().numpy()).set_index("pair")
+
+
+def summarise_paths(frame: DataFrame) -> DataFrame:
+    """Computes how much each path contributes to the total, over tokens and over pairs.
 
     A pair's value is the mean over its tokens, which does not depend on the target's length. The
     pairs' values show what distinguishes pairs.
+
+    Args:
+        frame: from `tabulate_paths`, with at least one row.
+
+    Returns:
+        A row for each path, and for each kind in `LAYERED` the sum over its layers.
     """
-
-    def __init__(self) -> None:
-        self.tokens: list[Tensor] = []  # per batch: (n, P + 1) fp64 paths and logit of each token
-        self.pairs: list[Tensor] = []
-
-    def update(self, paths: Tensor, logits: Tensor, mask: Tensor) -> None:
-        """Adds paths (B, P, M) and logits (B, M) where mask (B, M) is True."""
-        both, mask = torch.cat([paths, logits[:, None]], 1).double().cpu(), mask.cpu()
-        self.tokens.append(both.transpose(1, 2)[mask])
-        means = (both * mask[:, None]).sum(2) / mask.sum(1, keepdim=True)
-        self.pairs.append(means[mask.any(1)])
-
-    def table(self, names: Sequence[str]) -> DataFrame | None:
-        """Returns a row for each path, and for each kind in `LAYERED` the sum over its layers;
-        None if there is no token.
-        """
-        tokens, pairs = torch.cat(self.tokens), torch.cat(self.pairs)
-        if not len(tokens):
-            return None
-        shares = covariance_shares(tokens), absolute_shares(tokens), covariance_shares(pairs)
-        columns = "covariance_share", "absolute_share", "pair_mean_share"
-        table = DataFrame(torch.stack(shares, 1).numpy(), names, columns)
-        kinds = table.groupby(list(map(path_kind, names))).sum(min_count=1)
-        for kind in LAYERED:
-            table.loc[f"{kind}_all"] = kinds.loc[kind]
-        return table.rename_axis("path")
+    sizes = frame.drop(columns=TOTAL).abs()
+    # With the clip, a row of zeros has shares of zero.
+    absolute = sizes.div(sizes.sum(axis=1).clip(lower=1e-300), axis=0).mean()
+    shares = covariance_shares(frame), absolute, covariance_shares(frame.groupby("pair").mean())
+    table = DataFrame(dict(zip(PANELS, shares, strict=True)))
+    kinds = table.groupby(path_kind).sum(min_count=1)
+    for kind in LAYERED:
+        table.loc[f"{kind}_all"] = kinds.loc[kind]
+    return table.rename_axis("path")
 
 
-def covariance_shares(both: Tensor) -> Tensor:
-    """(P,) cov(part, total) / var(total) of (n, P + 1) parts and their total; they sum to 1.
+def covariance_shares(frame: DataFrame) -> Series:
+    """Computes path → cov(path, total) / var(total); the shares sum to 1.
 
-    A share is negative if the part works against the others; all are NaN if totals do not vary.
+    A share is negative if the path works against the others; all are NaN if totals do not vary.
     """
-    centred = both - both.mean(0)
-    covariance = centred.T @ centred[:, -1]
-    varies = covariance[-1] > _CONSTANT * both[:, -1].square().sum()
-    return (covariance / covariance[-1])[:-1] if varies else covariance[:-1] * torch.nan
-
-
-def absolute_shares(both: Tensor) -> Tensor:
-    """(P,) mean of |part| / Σ |parts| of (n, P + 1) parts and their total; they sum to 1."""
-    sizes = both[:, :-1].abs()
-    # With the clamp, a row of zeros has shares of zero.
-    return sizes.div(sizes.sum(1, keepdim=True).clamp(min=1e-300)).mean(0)
+    centred = frame - frame.mean()
+    covariance = centred.mul(centred[TOTAL], axis=0).sum()
+    varies = covariance[TOTAL] > _CONSTANT * frame[TOTAL].pow(2).sum()
+    return covariance.drop(TOTAL) / (covariance[TOTAL] if varies else torch.nan)
 
 
 def path_kind(name: str) -> str:
@@ -107,7 +100,7 @@ def path_kind(name: str) -> str:
 
 
 @part("analysis")
-class Framework(Analysis):
+class Framework(PairAnalysis):
     """What does each path of the decoder add to the target tokens' logits? (§8)"""
 
     name, title = "framework", "Does the framework hold?"
@@ -142,31 +135,22 @@ class Framework(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return subject.store is not None and bool(subject.store.path_names)
 
-    def __init__(self, subject: Subject):
-        self.names = subject.store.path_names
-        self.last = f"cross_attention_{subject.store.layers}"
-        self.error, self.paths = 0.0, PathShares()
+    def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
+        yield tabulate_paths(batch.decoder, batch.layers[-1].document_mask, first)
 
-    def update(self, batch: Explanation, first: int) -> None:
-        paths, real = batch.decoder, batch.layers[-1].document_mask
-        logits = paths.logits.double() * real
-        error = (paths.contributions.double() * real[:, None]).sum(1) - logits
-        self.error = max(self.error, float((error.abs() / logits.abs().clamp(min=1)).max()))
-        self.paths.update(paths.contributions, paths.logits, real)
-
-    def finish(self) -> Findings:
-        table = self.paths.table(self.names)
-        flat = {"sum_error": self.error}
-        for name, path in (("last_layer", self.last), ("cross_attention", "cross_attention_all")):
+    def summarise(self, frame: DataFrame) -> Findings:
+        error = frame.drop(columns=TOTAL).sum(axis=1) - frame[TOTAL]
+        flat = {"sum_error": (error / frame[TOTAL].abs().clip(lower=1)).abs().max()}
+        table = summarise_paths(frame)
+        for name, path in _main_paths(table).items():
             flat[f"{name}_share"] = table["covariance_share"][path]
             flat[f"{name}_absolute_share"] = table["absolute_share"][path]
-        bars = share_bars(table.loc[list(self.names)], "logit")
         entry = GalleryEntry("framework", "Where the logits come from", PATHS)
-        tables = {"framework": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, [(bars, entry)])
+        return report(table, flat, entry, "logit")
 
 
 @part("analysis")
+@dataclass
 class QueryPaths(Analysis):
     """Through which paths does a query change the logits? (gr_as_mvdr §8)
 
@@ -179,6 +163,8 @@ class QueryPaths(Analysis):
         pairs: the number of test pairs of the first test split. A pair's other query comes from the
             pair half a batch later.
     """
+
+    pairs: Count
 
     name = "framework"
     metrics = (
@@ -193,42 +179,50 @@ class QueryPaths(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return subject.model.generates == "document"
 
-    def __init__(self, subject: Subject, pairs: Count):
-        self.model, self.data, self.pairs = subject.model, subject.data, pairs
-
-    @torch.inference_mode()
     def finish(self) -> Findings:
-        model, data, shares, names = self.model.eval(), self.data, PathShares(), ()
-        _, batches = data.test_pairs(data.test_splits[0], self.pairs, _BATCH, covers=model.covers)
-        for batch in track(batches, "changing queries"):
+        model, frames = self.subject.model, []
+        for batch in self.subject.pairs(self.pairs, _BATCH, "changing queries"):
             half = len(batch) // 2
             other = {key: getattr(batch, key).roll(half, 0) for key in ("query_ids", "query_mask")}
             # Neighbouring pairs may share a query.
             changed = (batch.query_ids != other["query_ids"]).any(1, keepdim=True)
-            explained = model.explain(batch.to(model.device))
-            before = explained.decoder
-            after = model.explain(replace(batch, **other).to(model.device)).decoder
-            mask = explained.layers[-1].document_mask & changed.to(model.device)
-            parts, names = before.contributions - after.contributions, before.names
-            shares.update(parts, before.logits - after.logits, mask)
-        if not batches or (table := shares.table(names)) is None:
+            explained = model.explain(batch)
+            before, after = explained.decoder, model.explain(replace(batch, **other)).decoder
+            sides = ((one.contributions, one.logits) for one in (before, after))
+            parts, logits = (one - another for one, another in zip(*sides, strict=True))
+            change = replace(before, contributions=parts, logits=logits)
+            mask = explained.layers[-1].document_mask & changed
+            frames.append(tabulate_paths(change, mask, _BATCH * len(frames)))
+        frame = pandas.concat(frames) if frames else DataFrame()
+        if frame.empty:
             return Findings()
-        last = [name for name in names if path_kind(name) == "cross_attention"][-1]
-        flat = {
-            "query_last_layer_share": table["covariance_share"][last],
-            "query_cross_attention_share": table["covariance_share"]["cross_attention_all"],
-        }
-        bars = share_bars(table.loc[list(names)], "change of logit")
+        table = summarise_paths(frame)
+        shares = table["covariance_share"]
+        flat = {f"query_{name}_share": shares[path] for name, path in _main_paths(table).items()}
         entry = GalleryEntry("framework_query", "How a query changes the logits", CHANGES)
-        tables = {"framework_query": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, [(bars, entry)])
+        return report(table, flat, entry, "change of logit")
+
+
+def _main_paths(table: DataFrame) -> dict[str, str]:
+    """The rows of the last and of all cross-attentions, which metrics are about."""
+    *_, last = (name for name in table.index if path_kind(name) == "cross_attention")
+    return {"last_layer": last, "cross_attention": "cross_attention_all"}
+
+
+def report(
+    table: DataFrame, flat: Mapping[str, float], entry: GalleryEntry, total: str
+) -> Findings:
+    """Returns metrics, the table of paths under the figure's name, and the figure."""
+    bars = share_bars(table.drop(index=[f"{kind}_all" for kind in LAYERED]), total)
+    rows = table.reset_index().to_dict("records")
+    return Findings(named("framework", flat), {entry.name: rows}, [(bars, entry)])
 
 
 PATHS = (
     "Each logit of a target token is the sum of these paths. Left: a path's share of the logits' "
     "variance over tokens, cov(path, logit) / var(logit); negative where it works against the "
-    "others. Middle: the same for the means over each pair's tokens. Right: the mean of |path| / "
-    "Σ |paths|. The bars of a panel sum to 1."
+    "others. Middle: the mean of |path| / Σ |paths|. Right: as left, but for the means over each "
+    "pair's tokens. The bars of a panel sum to 1."
 )
 CHANGES = (
     "The same for the change of these logits after another query. Only cross-attention reads the "
@@ -272,15 +266,16 @@ def relevances(explanation: Explanation) -> dict[str, Tensor]:
 
 
 def candidate_batches(
-    model: System, data: RetrievalDataModule, split: str, queries: Table
+    subject: Subject, queries: Table
 ) -> Iterator[tuple[list[tuple[int, int]], PairBatch]]:
     """Yields all candidates that the model covers (gr_as_mvdr §6.3), in batches of similar length.
 
     Yields:
-        (query row, document row) of each pair, and the batch of these pairs.
+        (query row, document row) of each pair, and the batch of these pairs on the model's device.
     """
+    data, model = subject.data, subject.model
     row = {name: number for number, name in enumerate(data.documents["id"][:])}
-    candidates = data.list_candidates(split, queries)
+    candidates = data.list_candidates(subject.split, queries)
     named_rows = [(n, row[d]) for n, q in enumerate(queries["id"][:]) for d in candidates[q]]
     pairs = [(query, document) for query, document in named_rows if model.covers(document)]
     read, texts = data.template, data.documents["tokens"]
@@ -290,10 +285,12 @@ def candidate_batches(
     for places in track(batch_by_length(lengths, _BATCH), "explaining candidates"):
         group = [pairs[place] for place in places]
         sides = pad([sources[q] for q, _ in group]), pad([documents[d] for _, d in group])
-        yield group, PairBatch(*sides[0], *sides[1], torch.tensor([d for _, d in group]))
+        batch = PairBatch(*sides[0], *sides[1], torch.tensor([d for _, d in group]))
+        yield group, batch.to(model.device)
 
 
 @part("analysis")
+@dataclass
 class FrameworkRanking(Analysis):
     """How well do Eq. 14, Eq. 11 and log p(d | q) rerank, and how far do they agree?
 
@@ -304,6 +301,8 @@ class FrameworkRanking(Analysis):
     Args:
         queries: the number of rerank queries, evenly spread over the first test split.
     """
+
+    queries: Count
 
     name = "framework"
     metrics = (RANK_CORRELATION,)
@@ -318,45 +317,32 @@ class FrameworkRanking(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return subject.model.generates == "document"
 
-    def __init__(self, subject: Subject, queries: Count):
-        self.model, self.data = subject.model, subject.data
-        self.split = self.data.test_splits[0]
-        self.queries = spread(self.data.rerank_queries(self.split), queries)
-
     def finish(self) -> Findings:
-        scores = self._scores()
-        if scores is None:
-            return Findings()
-        by_query = scores.groupby("query")
-        columns = list(scores.columns[2:])
-        correlations = by_query[columns].corr("spearman").groupby(level=1).mean()
-        judged, flat = [], {}
-        for key in columns:
-            ranking = {q: dict(zip(g["document"], g[key], strict=True)) for q, g in by_query}
-            values = judge(Ranking(ranking), self.data, self.split, self.queries, ["mrr@10"])
-            mrr = [one["mrr@10"] for one in values.values()]
-            judged.append(DataFrame({"pair": range(len(mrr)), "score": key, "mrr@10": mrr}))
-            truth = "log_prob/sum" if key.endswith("/sum") else "log_prob/mean"
-            if key != truth:
-                flat[f"{key}/rank_correlation"] = correlations.loc[key, truth]
-        table = pandas.concat(judged).assign(queries=1.0)
-        for row in mean_table(table, ["score"], ["mrr@10"], "queries").to_dict("records"):
-            flat |= {f"{row['score']}/{name}": row[name] for name in row if "@" in name}
-        return Findings(named(self.name, flat))
-
-    @torch.inference_mode()
-    def _scores(self) -> DataFrame | None:
-        """Returns a row for each candidate: query, document, and the scores "NAME/FORM"."""
-        model, data, parts = self.model.eval(), self.data, []
-        queries, documents = self.queries["id"][:], data.documents["id"][:]
-        for pairs, batch in candidate_batches(model, data, self.split, self.queries):
-            explanation = model.explain(batch.to(model.device))
+        model, data, split = self.subject.model, self.subject.data, self.subject.split
+        queries = spread(data.rerank_queries(split), self.queries)
+        ids, documents, parts = queries["id"][:], data.documents["id"][:], []
+        for pairs, batch in candidate_batches(self.subject, queries):
+            explanation = model.explain(batch)
             last, sums = explanation.layers[-1], relevances(explanation)
             lengths = last.document_mask.sum(1).clamp(min=1)
             scores = {f"{name}/sum": value for name, value in sums.items()}
             scores |= {f"{name}/mean": value / lengths for name, value in sums.items()}
             scores["score/own"] = last.score
-            names = {"query": [queries[q] for q, _ in pairs]}
-            names["document"] = [documents[d] for _, d in pairs]
-            parts.append(DataFrame(names | {key: s.cpu() for key, s in scores.items()}))
-        return pandas.concat(parts, ignore_index=True) if parts else None
+            names = [(ids[q], documents[d]) for q, d in pairs]
+            index = MultiIndex.from_tuples(names, names=["query", "document"])
+            parts.append(DataFrame({key: s.cpu() for key, s in scores.items()}, index))
+        if not parts:
+            return Findings()
+        by_query, flat = pandas.concat(parts).groupby("query"), {}
+        correlations = by_query.corr("spearman").groupby(level=1).mean()
+        for key, truths in correlations.items():
+            ranking = {query: rows[key].droplevel(0).to_dict() for query, rows in by_query}
+            judged = judge(Ranking(ranking), data, split, queries, ["mrr@10"])
+            values = torch.tensor([[one["mrr@10"]] for one in judged.values()]).double()
+            low, high = interval(values)
+            flat |= {f"{key}/mrr@10": values.mean(), f"{key}/mrr@10_low": low}
+            flat[f"{key}/mrr@10_high"] = high
+            truth = "log_prob/sum" if key.endswith("/sum") else "log_prob/mean"
+            if key != truth:
+                flat[f"{key}/rank_correlation"] = truths[truth]
+        return Findings(named(self.name, flat))

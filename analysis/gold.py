@@ -13,6 +13,7 @@ pooled vectors).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,16 +25,8 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, named
-from analysis.figures import (
-    COLOURS,
-    MARKERS,
-    PANEL_HEIGHT,
-    GalleryEntry,
-    legend_below,
-    page_figure,
-    styled,
-)
-from analysis.statistics import long_frame, spread, spread_numbers
+from analysis.figures import GalleryEntry, draw_lines
+from analysis.statistics import long_frame, spread_numbers
 from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
     DIRECTIONS,
@@ -127,7 +120,11 @@ GOLDS = {
     "the answer": ("recall", "precision"),
     "the answer and what is given": ("possible_recall", "possible_precision"),
 }
-LABELS = {"own": "its own alignment", "softmax": "softmax of similarity"}
+LABELS = {
+    "own": "its own alignment",
+    "softmax": "softmax of similarity",
+    "random": "random order",
+}
 
 
 def strength(alignment: Tensor, query_mask: Tensor) -> Tensor:
@@ -230,9 +227,12 @@ class GoldAlignment(PairAnalysis):
         Metric("random_possible_precision", "The possible precision of tokens in random order."),
     )
 
-    def __init__(self, subject: Subject):
-        super().__init__(subject)
-        self.pairs, self.generative = subject.store.pairs, self.description.paradigm == "generative"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pairs, self.generative = (
+            self.subject.store.pairs,
+            self.description.paradigm == "generative",
+        )
 
     def measure(self, batch: Explanation, first: int) -> Iterable[DataFrame]:
         last, special = batch.layers[-1], self.texts.kinds.special
@@ -312,38 +312,32 @@ def fitted_error(frame: DataFrame) -> float:
 CAPTION = (
     "Document tokens in the order of their strongest alignment with a query token, heads averaged; "
     "the points of a curve are the first 1, 2, 3, 5, 10 and 20 tokens. Gold are the tokens that "
-    "answer the question (above), and also those that state what it gives (below). The dashed "
-    "line is a random order: a curve above it only in the lower panels belongs to a system that "
+    "answer the question (above), and also those that state what it gives (below). A curve that is "
+    "above the random order only in the lower panels belongs to a system that "
     "aligns what the question says and finds the answer next to it."
 )
 
 
-@styled
 def gold_figure(table: DataFrame, title: str) -> Figure:
-    """Plots a column per direction, a row per kind of gold, a curve per layer or alignment."""
-    figure, top = page_figure(title, 2 * PANEL_HEIGHT), table[table["selection"] == "top"]
+    """Plots a panel per direction and kind of gold, a curve per layer or alignment."""
+    top = table[table["selection"] == "top"]
     layers = sorted(set(top["layer"]) - {0})  # the first layer, the last, and some between them
     shown = [layers[number] for number in spread_numbers(len(layers), MAXIMUM_LAYERS)]
-    curves = top[top["layer"].isin(shown)]
-    kinds = curves[["alignment", "layer"]].drop_duplicates().itertuples(index=False, name=None)
-    looks = dict(zip(kinds, zip(COLOURS, MARKERS, strict=True), strict=False))
-    for line, (gold, (x, y)) in zip(
-        figure.subplots(2, 2, sharey="row"), GOLDS.items(), strict=True
-    ):
-        for axes, direction in zip(line, DIRECTIONS, strict=True):
-            panel = curves[curves["direction"] == direction]
-            for (alignment, layer), curve in panel.groupby(["alignment", "layer"], sort=False):
-                colour, marker = looks[alignment, layer]
-                label = f"layer {layer}" if len(shown) > 1 else LABELS[alignment]
-                axes.plot(curve[x], curve[y], color=colour, marker=marker, label=label)
-            chance = top[top["alignment"] == "random"][y].iloc[0]
-            axes.axhline(chance, color="#666666", linestyle="--", label="random order")
-            axes.set_title(f"{direction.replace('_', ' ')}: {gold}")
-            axes.set_xlabel("recall")
-            axes.grid()
-        line[0].set(ylabel="precision", ylim=(0, None))
-    legend_below(figure, 6)
-    return figure
+    lines = top["alignment"].map(LABELS)
+    if len(shown) > 1:
+        lines = lines.where(top["layer"] == 0, "layer " + top["layer"].astype(str))
+    curves = top.assign(line=lines)
+    chance = curves[curves["layer"] == 0]
+    curves = pandas.concat(
+        [curves[curves["layer"].isin(shown)], *(chance.assign(direction=d) for d in DIRECTIONS)]
+    )
+    points = [
+        curves.assign(panel=f"{gold}, " + curves["direction"].str.replace("_", " ")).rename(
+            columns={x: "x", y: "y"}
+        )
+        for gold, (x, y) in GOLDS.items()
+    ]
+    return draw_lines(pandas.concat(points), title, "recall", "precision")
 
 
 _SEARCHED = 16  # queries at once
@@ -365,6 +359,7 @@ def occurrences(document: Tensor, identifier: Sequence[int]) -> Tensor:
 
 
 @part("analysis")
+@dataclass
 class DecodedIdentifiers(Analysis):
     """Searches with test queries and locates the generated identifiers in relevant documents.
 
@@ -375,6 +370,8 @@ class DecodedIdentifiers(Analysis):
     Args:
         queries: the maximum number of test queries, evenly spread over the first test split.
     """
+
+    queries: Count
 
     name = "gold"
     metrics = (
@@ -400,58 +397,50 @@ class DecodedIdentifiers(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return getattr(subject.model, "names", None) is not None
 
-    def __init__(self, subject: Subject, queries: Count):
-        self.model, self.data = subject.model, subject.data
-        self.split = self.data.test_splits[0]
-        self.queries = spread(self.data.test_queries(self.split), queries)
-
     def finish(self) -> Findings:
         """Returns metrics "decoded/…": over all identifiers, "found" is the share of pairs whose
         document contains one, and precision and recall are means over these pairs; "best_…" is the
         same for the most probable identifier; "random_precision" is the answer's share of a
         document's tokens. Returns nothing without gold, and for docids that are not text.
         """
-        grades = self.data.judgements(self.split, self.queries)
-        queries = self.queries["id"][:]
-        pairs = [(query, d) for query in queries for d, grade in grades[query].items() if grade > 0]
-        gold = find_gold_tokens(self.data, self.split, pairs)
+        data, split, queries = (
+            self.subject.data,
+            self.subject.split,
+            self.subject.queries(self.queries),
+        )
+        grades = data.judgements(split, queries)
+        pairs = [(q, d) for q in queries["id"][:] for d, grade in grades[q].items() if grade > 0]
+        gold = find_gold_tokens(data, split, pairs)
         if not gold:
             return Findings()
-        documents, decoded, frames = self._documents(gold), self._decoded(), []
-        for number, ((query, name), sides) in enumerate(gold.items()):
+        read, frames, decoded = data.template.read_document, [], self._decode(queries)
+        documents = {
+            row["id"]: torch.tensor(read(row["tokens"], data.document_length))
+            for row in _select(data, {document for _, document in gold})
+        }
+        for (query, name), sides in gold.items():
             covered = [occurrences(documents[name], one) for one in decoded[query]]
             covered = torch.stack(covered or [torch.zeros_like(sides[0])])
             both = torch.stack([covered.any(0), covered[0]]).float()  # all, and the best
-            values = {key: value[None] for key, value in measure(both, *sides).items()}
-            frames.append(long_frame(number, values, "form"))
-        frame, flat = pandas.concat(frames), {}
-        for start, (_, rows) in zip(("", "best_"), frame.groupby("form"), strict=True):
-            found = rows["precision"].notna()
-            means = rows[found][["precision", "possible_precision", "recall"]].mean()
-            if found.any():
-                flat |= {f"{start}{key}": value for key, value in means.items()}
-                flat[f"{start}found"] = found.mean()
+            frames.append(DataFrame(measure(both, *sides), ["", "best_"], dtype=float))
+        flat, found = {}, pandas.concat(frames).dropna(subset="precision")
+        for start, rows in found.groupby(level=0):
+            means = rows[["precision", "possible_precision", "recall"]].mean()
+            flat |= {f"{start}{key}": value for key, value in means.items()}
+            flat[f"{start}found"] = len(rows) / len(gold)
         if not flat:
             return Findings()
-        # The tokens around a text are not candidates.
-        around = len(self.data.template.read_document((), 0))
+        around = len(read((), 0))  # the tokens around a text are not candidates
         chances = [float(sides[0].sum()) / (sides.shape[1] - around) for sides in gold.values()]
         flat["random_precision"] = sum(chances) / len(chances)
         return Findings(named(f"{self.name}/decoded", flat))
 
-    def _documents(self, pairs: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
-        """Returns (m,) int64 tokens of each document as in a batch, with the template's tokens."""
-        read, length = self.data.template.read_document, self.data.document_length
-        rows = _select(self.data, {document for _, document in pairs})
-        return {row["id"]: torch.tensor(read(row["tokens"], length)) for row in rows}
-
-    @torch.inference_mode()
-    def _decoded(self) -> dict[str, list[list[int]]]:
+    def _decode(self, queries: Dataset) -> dict[str, list[list[int]]]:
         """Returns each query's identifiers, without template tokens, the most probable first."""
-        model, decoded = self.model.eval(), {}
+        model, decoded = self.subject.model, {}
         around = {*model.template.target, model.template.stop}
-        for start in track(range(0, len(self.queries), _SEARCHED), "decoding identifiers"):
-            rows = self.queries[start : start + _SEARCHED]
+        for start in track(range(0, len(queries), _SEARCHED), "decoding identifiers"):
+            rows = queries[start : start + _SEARCHED]
             final = model.search(rows["tokens"], texts=rows["text"]).final
             for number, query in enumerate(rows["id"]):
                 outputs = [tokens for tokens, _ in final.of(number)]

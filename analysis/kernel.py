@@ -24,7 +24,7 @@ depends on the query, retrieval replaces it by its mean over a sample of queries
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from typing import ClassVar
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import average_metrics, judge
-from analysis.figures import COLOURS, GalleryEntry, legend_below, page_panels, styled
+from analysis.figures import GalleryEntry, draw_lines, scale_by_doubling
 from analysis.statistics import RANK_CORRELATION, spearman, spread
 from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import Softmax
@@ -270,6 +270,7 @@ def keys_of(texts: TokenVectors) -> Tensor:
 
 
 @part("analysis")
+@dataclass
 class Kernel(Analysis):
     """How well does a kernel replace the alignment, in relevance and in retrieval? (Lemma 5.2)
 
@@ -283,6 +284,11 @@ class Kernel(Analysis):
         most_documents: a larger corpus is not searched, since it would be encoded again; pairs are
             still measured.
     """
+
+    pairs: Count
+    features: Sequence[Size] = (16, 64, 256)
+    retrieval_queries: Count = 0
+    most_documents: Count = 20_000
 
     name, title = "kernel", "Kernelised relevance"
     reading = "How well a kernel in place of the softmax approximates the relevance (Lemma 5.2)."
@@ -312,36 +318,29 @@ class Kernel(Analysis):
         model = subject.model
         return model.paradigm == "multi_vector" or model.generates == "document"
 
-    def __init__(
-        self,
-        subject: Subject,
-        pairs: Count,
-        features: Sequence[Size] = (16, 64, 256),
-        retrieval_queries: Count = 0,
-        most_documents: Count = 20_000,
-    ):
-        self.model, self.data = subject.model, subject.data
-        self.pairs, self.features = pairs, features
-        retrieves = self.model.paradigm == "multi_vector"
-        searchable = retrieves and len(self.data.documents) <= most_documents
-        self.queries = retrieval_queries if searchable else 0
-
     def finish(self) -> Findings:
         values = self._estimates()
         if not values:
             return Findings()
         truth, norm = values.pop("truth"), float(values.pop("norm").mean())
-        rows: dict[str, dict[str, float]] = defaultdict(dict)
-        for name, (estimate, bound) in values.items():
-            rows[name] = {
+        rows = {
+            name: {
                 "error": float((estimate - truth).norm() / truth.norm()),
                 "rank_correlation": spearman(estimate, truth),
                 "bound_share": float((estimate.norm().log() - (2 * bound).logsumexp(0) / 2).exp()),
                 "bound_correlation": spearman(bound, truth),
             }
-        if self.queries:
-            for name, mrr in self._retrieve().items():
-                rows[name]["mrr@10"] = mrr
+            for name, (estimate, bound) in values.items()
+        }
+        model, data = self.subject.model, self.subject.data
+        searchable = len(data.documents) <= self.most_documents
+        if self.retrieval_queries and searchable and model.paradigm == "multi_vector":
+            queries = self.subject.queries(self.retrieval_queries)
+            sample, depth = spread(data.planning_queries(), _SAMPLE), DEPTH + data.drop_identical
+            tables = data.documents, queries, sample, self.features
+            for name, ranking in kernel_rankings(model, *tables, depth).items():
+                judged = judge(ranking, data, self.subject.split, queries, ["mrr@10"])
+                rows.setdefault(name, {})["mrr@10"] = average_metrics(judged)["mrr@10"]
         flat = {"squared_key_norm": norm}
         for name, row in rows.items():
             place = f"features_{name}" if name.isdigit() else name
@@ -350,39 +349,20 @@ class Kernel(Analysis):
         figures = [(kernel_curves(rows), GalleryEntry("kernel", self.title, caption))]
         return Findings(named(self.name, flat), figures=figures)
 
-    @torch.inference_mode()
     def _estimates(self) -> dict[str, Tensor]:
         """Returns feature map → (2, B) fp64, each pair's estimate and the logarithm of its bound;
         "truth" and "norm" → (B,) relevance and squared key norm. {} without pairs.
         """
-        model, data, maps, parts = self.model.eval(), self.data, {}, defaultdict(list)
-        _, batches = data.test_pairs(data.test_splits[0], self.pairs, _PAIRS, covers=model.covers)
-        for batch in track(batches, "kernelising pairs"):
-            factors = model.factors(batch.to(model.device))
+        maps, parts = {}, defaultdict(list)
+        for batch in self.subject.pairs(self.pairs, _PAIRS, "kernelising pairs"):
+            factors = self.subject.model.factors(batch)
             maps = maps or feature_maps(factors.query_keys.shape[-1], self.features)
-            for name, log_features in maps.items():
-                both = (
-                    kernel_relevance(factors, log_features),
-                    log_trace_bound(factors, log_features),
-                )
-                parts[name].append(torch.stack(both).double().cpu())
-            parts["truth"].append(softmax_relevance(factors).double().cpu())
-            parts["norm"].append(squared_key_norm(factors).cpu())
-        return {name: torch.cat(values, -1) for name, values in parts.items()}
-
-    def _retrieve(self) -> dict[str, float]:
-        """Returns feature map, or "exact" → MRR@10 of a search over the whole corpus."""
-        data, split = self.data, self.data.test_splits[0]
-        queries = spread(data.test_queries(split), self.queries)
-        sample = spread(data.planning_queries(), _SAMPLE)
-        depth = DEPTH + data.drop_identical
-        tables = data.documents, queries, sample, self.features
-        rankings = kernel_rankings(self.model, *tables, depth)
-        found = {}
-        for name, ranking in rankings.items():
-            judged = judge(ranking, data, split, queries, ["mrr@10"])
-            found[name] = average_metrics(judged)["mrr@10"]
-        return found
+            for name, features in maps.items():
+                both = kernel_relevance(factors, features), log_trace_bound(factors, features)
+                parts[name].append(torch.stack(both))
+            parts["truth"].append(softmax_relevance(factors))
+            parts["norm"].append(squared_key_norm(factors))
+        return {name: torch.cat(values, -1).double().cpu() for name, values in parts.items()}
 
 
 CAPTION = (
@@ -393,25 +373,18 @@ CAPTION = (
 )
 
 
-@styled
 def kernel_curves(rows: dict[str, dict[str, float]]) -> Figure:
     """Plots error, rank correlation and MRR@10 against the number of random features."""
-    table = DataFrame(rows).T
-    measures = [name for name in PANELS if name in table]
-    curve = table[[name.isdigit() for name in table.index]].rename(index=int).sort_index()
-    figure, panels = page_panels("", len(measures))
-    for axes, measure in zip(panels, measures, strict=True):
-        look = dict(marker="o", color=COLOURS[0], label="random features")
-        curve[measure].dropna().plot(ax=axes, logx=True, title=PANELS[measure], **look)
-        for (name, label), colour, style in zip(
-            LINES.items(), COLOURS[1:], ("--", "-.", ":"), strict=False
-        ):
-            if name in table.index and table[measure][name] == table[measure][name]:
-                axes.axhline(table[measure][name], color=colour, linestyle=style, label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("random features")
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(0, low), high + 0.05 * (high - min(0, low)))  # does not cut marks off
-        axes.grid()
-    legend_below(figure, 4)
+    counts = [int(name) for name in rows if name.isdigit()] or [1]
+    points = [
+        {"panel": title, "line": LINES.get(name, "random features"), "x": x, "y": row[measure]}
+        for measure, title in PANELS.items()
+        for name, row in rows.items()
+        if measure in row
+        for x in ([int(name)] if name.isdigit() else counts)  # other maps are horizontal lines
+    ]
+    figure = draw_lines(DataFrame(points), "", "random features", "", shared=False)
+    for axes in figure.axes:
+        scale_by_doubling(axes, counts)
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     return figure

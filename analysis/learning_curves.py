@@ -13,7 +13,7 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.exact_match import exact_match
-from analysis.figures import COLOURS, MARKERS, GalleryEntry, legend_below, page_panels, styled
+from analysis.figures import GalleryEntry, draw_lines
 from analysis.low_rank import low_rank
 from analysis.viewer.directed_alignment import aligning_side, directed_alignment, own_direction
 from gr_mvdr.batch import PairBatch
@@ -116,11 +116,8 @@ class Training(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return subject.run is not None and (subject.run / CURVES).is_file()
 
-    def __init__(self, subject: Subject):
-        self.run = subject.run
-
     def finish(self) -> Findings:
-        curve = read_curve(self.run)
+        curve = read_curve(self.subject.run)
         if curve.empty:
             return Findings()
         entry = GalleryEntry("training", "Training, step by step", STEPS)
@@ -135,7 +132,7 @@ class Curve(Training):
     reading = "The alignment of the same pairs after every epoch of training."
 
     def finish(self) -> Findings:
-        rows = read_steps(self.run).filter(["step", *ALIGNED])
+        rows = read_steps(self.subject.run).filter(["step", *ALIGNED])
         if "alignment/soft" not in rows:
             return Findings()
         entry = GalleryEntry(self.name, "The alignment while it is learned", EPOCHS)
@@ -149,30 +146,25 @@ STEPS = (
 )
 
 
-@styled
 def training_figure(curve: DataFrame) -> Figure:
     """Plots loss, gradient norm and learning rate of `read_curve`, a panel each."""
     curve = curve.replace([float("inf"), float("-inf")], float("nan"))
-    names = [name for name in TRAINED if curve[name].notna().any()]
-    figure, panels = page_panels("", len(names))
-    for axes, name, colour in zip(panels, names, COLOURS, strict=False):
-        logged = curve[["step", name]].dropna()
-        width = -(-len(logged) // BINS)  # neighbouring steps that share a point
-        bins = logged.groupby(np.arange(len(logged)) // width)
-        means, lows, highs = bins.mean(), bins.min(), bins.max()
-        axes.fill_between(means["step"], lows[name], highs[name], color=colour, alpha=0.25)
-        axes.plot(means["step"], means[name], color=colour, marker="" if len(means) > 1 else "o")
-        low, high = means[name].min(), means[name].max()
-        if name != "learning_rate" and 0 < LOGARITHMIC * low < high:  # learning rate stays linear
+    points = []
+    for name, title in TRAINED.items():
+        logged = curve[["step", name]].dropna().set_axis(["x", "y"], axis=1)
+        width = -(-len(logged) // BINS) or 1  # neighbouring steps that share a point
+        logged["x"] = logged.groupby(np.arange(len(logged)) // width)["x"].transform("mean")
+        points.append(logged.assign(panel=title, line="training"))
+    validated = curve[["step", "validation_loss"]].dropna().set_axis(["x", "y"], axis=1)
+    points.append(validated.assign(panel=TRAINED["loss"], line="validation"))
+    points = pandas.concat(points)
+    figure = draw_lines(points, "", "training step", "", ("pi", 100), shared=False, band=True)
+    for axes, (title, drawn) in zip(figure.axes, points.groupby("panel", sort=False), strict=True):
+        low, high = drawn["y"].min(), drawn["y"].max()
+        if title != TRAINED["learning_rate"] and 0 < LOGARITHMIC * low < high:
             axes.set_yscale("log")
         elif low >= 0:
             axes.set_ylim(0, None)
-        axes.set(title=TRAINED[name], xlabel="training step")
-        validated = curve[["step", "validation_loss"]].dropna()
-        if name == "loss" and len(validated):
-            style = {"color": COLOURS[5], "marker": "o", "label": "validation loss"}
-            axes.plot(validated["step"], validated["validation_loss"], **style)
-            legend_below(figure, 1)
     return figure
 
 
@@ -184,12 +176,12 @@ EPOCHS = (
 )
 
 
-@styled
 def alignment_figure(rows: DataFrame) -> Figure:
     """Plots the measurements after every epoch, a panel per measure."""
-    names = [name for name in ALIGNED if name in rows]
-    figure, panels = page_panels("", len(names))
-    for axes, name, colour, marker in zip(panels, names, COLOURS, MARKERS, strict=False):
-        axes.plot(rows["step"], rows[name], color=colour, marker=marker)
-        axes.set(title=ALIGNED[name], xlabel="training step", ylim=(0, None))
+    points = rows.rename(columns={"step": "x", **ALIGNED}).melt(
+        "x", var_name="panel", value_name="y"
+    )
+    figure = draw_lines(points.assign(line=""), "", "training step", "", shared=False)
+    for axes in figure.axes:
+        axes.set_ylim(0, None)
     return figure

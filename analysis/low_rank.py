@@ -44,13 +44,12 @@ from torch.nn.functional import pad
 from analysis.analysis import Findings, PairAnalysis, named
 from analysis.figures import (
     BOXES,
-    COLOURS,
     PANEL_HEIGHT,
     GalleryEntry,
     draw_boxes,
+    draw_lines,
     legend_below,
     page_figure,
-    page_panels,
     styled,
 )
 from analysis.statistics import long_frame
@@ -260,9 +259,20 @@ class LowRank(PairAnalysis):
         spectrum = spectrum.rename_axis(columns="number").stack().rename("share").reset_index()
         spectrum = spectrum[spectrum["share"] > 0]
         title, table = self.description.title, table.reset_index()
-        generative = self.description.paradigm == "generative"
+        labels = {OWN: "alignment", PAIRWISE: "without salience"}
+        if PAIRWISE in set(frame["alignment"]):
+            labels[OWN] = "with salience"
+        frame, points = (
+            part.assign(label=part["alignment"].map(labels))
+            if self.description.paradigm != "generative"
+            else part.assign(label="layer " + part["layer"].astype(str))
+            for part in (frame, spectrum)
+        )
+        points = points.rename(columns={"number": "x", "share": "y", "label": "line"})
         entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
-        figures = [(rank_figure(frame, spectrum, generative, title), entry)]
+        figures = [(rank_figure(frame, title), entry)]
+        lines = draw_lines(points.assign(panel=""), title, "singular value", "share of their sum")
+        figures.append((lines, GalleryEntry("low_rank_spectrum", "Mean spectrum", SPECTRUM)))
         if "bound" in table:
             entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
             figures.insert(0, (norm_figure(table, title), entry))
@@ -310,41 +320,26 @@ def norm_figure(table: DataFrame, title: str) -> Figure:
 
 
 RANKS = (
-    "Left: ‖A − R‖ / ‖A‖ (Frobenius) over pairs and heads, with the best R of equal rows (blue; 0 "
-    "where all document tokens look at the query alike) and the best R of rank one (orange). "
-    f"{BOXES} Right: the mean singular values, each matrix's divided by their sum: the faster a "
-    "line falls, the lower the rank."
+    "‖A − R‖ / ‖A‖ (Frobenius) over pairs and heads, with the best R of equal rows (blue; 0 where "
+    "all document tokens look at the query alike) and the best R of rank one (orange). " + BOXES
+)
+SPECTRUM = (
+    "The mean singular values, each matrix's divided by their sum: the faster a line falls, the "
+    "lower the rank."
 )
 
 
 @styled
-def rank_figure(frame: DataFrame, spectrum: DataFrame, by_layer: bool, title: str) -> Figure:
-    """Plots the distribution of the relative error (Figure 4b) and the mean spectrum.
+def rank_figure(frame: DataFrame, title: str) -> Figure:
+    """Plots the distribution of the relative error (Figure 4b).
 
     Args:
-        frame: a row for each matrix: `alignment`, `layer` and the columns of `ERRORS`.
-        spectrum: `alignment`, `layer`, `number` and `share`.
-        by_layer: show each decoder layer separately; otherwise each kind of alignment.
+        frame: a row for each matrix: its `label` and the columns of `ERRORS`.
     """
-    import seaborn
-
-    salience = PAIRWISE in set(frame["alignment"])
-    labels = {OWN: "with salience" if salience else "alignment", PAIRWISE: "without salience"}
-    axis = "decoder layer" if by_layer else ""
-    frame, spectrum = (
-        part.assign(label=part["layer"] if by_layer else part["alignment"].map(labels))
-        for part in (frame, spectrum)
-    )
-    figure, (left, right) = page_panels(title, 2, PANEL_HEIGHT + 0.6)
+    figure = page_figure(title, PANEL_HEIGHT + 0.6)
+    axes = figure.subplots()
     errors = frame.rename(columns=ERRORS).melt("label", [*ERRORS.values()], "R")
-    draw_boxes(left, errors, x="label", y="value", hue="R")
-    left.set(title="relative error", xlabel=axis, ylabel="‖A − R‖ / ‖A‖", ylim=(0, 1.05))
-    palette = "crest" if by_layer else COLOURS[: spectrum["label"].nunique()]
-    seaborn.lineplot(spectrum, x="number", y="share", hue="label", palette=palette, ax=right)
-    right.set(title="mean spectrum", xlabel="number of the singular value", ylim=(0, None))
-    right.set_ylabel("share of their sum")
-    right.legend(title=axis or None, frameon=False)
-    handles, names = left.get_legend_handles_labels()
-    left.get_legend().remove()
-    figure.legend(handles, names, loc="outside lower left", ncols=2, frameon=False)
+    draw_boxes(axes, errors, x="label", y="value", hue="R")
+    axes.set(xlabel="", ylabel="‖A − R‖ / ‖A‖", ylim=(0, 1.05))
+    legend_below(figure, 2)
     return figure

@@ -179,8 +179,8 @@ class PatchedPair:
     def _score(self, rows: list[int]) -> Tensor:
         """(n,) scores, where `rows` names the clean (0) or the perturbed pair (1) n times."""
         if isinstance(self.model, GenerativeSystem):
-            fields = {name: value for name, value in vars(self.pairs).items() if value is not None}
-            chosen = PairBatch(**{name: value[rows] for name, value in fields.items()})
+            sides = {name: value[rows] for name, value in self.pairs.sides.items()}
+            chosen = PairBatch(**sides, document_index=self.pairs.document_index[rows])
             return self.model.target_shares(chosen)[1].sum(1)
         queries = self.pairs.query_ids[rows], self.pairs.query_mask[rows]
         document = self._document[[0] * len(rows)]
@@ -302,6 +302,7 @@ def patch_texts(
 
 
 @part("analysis")
+@dataclass
 class Patching(Analysis):
     """Exchanges a word of test queries and patches the pair of query and relevant document.
 
@@ -312,6 +313,10 @@ class Patching(Analysis):
         named: use only pairs whose query contains the document's title.
         seed: of the random replacement words.
     """
+
+    queries: Count
+    named: bool = False
+    seed: Seed = 0
 
     name, title = "patching", "Activation patching"
     reading = (
@@ -328,11 +333,11 @@ class Patching(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return patchable(subject.model)
 
-    def __init__(self, subject: Subject, queries: Count, named: bool = False, seed: Seed = 0):
-        data, self.queries, self.named = subject.data, queries, named
+    def __post_init__(self) -> None:
+        data = self.subject.data
         reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
-        self.retriever = Retriever(subject.model, reader, data.documents, data=data)
-        self.data, self.exchange = data, Exchange(reader, data.documents, seed)
+        self.retriever = Retriever(self.subject.model, reader, data.documents, data=data)
+        self.exchange = Exchange(reader, data.documents, self.seed)
 
     def finish(self) -> Findings:
         """Returns the largest shares of a layer's part and of a head, two tables and a figure."""
@@ -345,7 +350,7 @@ class Patching(Analysis):
         if len(found) < 2:
             return Findings()
         shares = patching_table(pandas.concat(found))
-        title = f"{self.data.collection.name}: {len(found):,} pairs with an exchanged word"
+        title = f"{self.subject.data.collection.name}: {len(found):,} pairs with an exchanged word"
         entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
         figures = [(patching_figure(shares, title), entry)]
         tables = {"patching": shares.to_dict("records"), "patching_pairs": rows}
@@ -353,7 +358,7 @@ class Patching(Analysis):
 
     def _texts(self) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Yields facts about a pair, and its query's text before and after the exchange."""
-        data, split, left = self.data, self.data.test_splits[0], self.queries
+        data, split, left = self.subject.data, self.subject.split, self.queries
         queries = data.test_queries(split)
         texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))
         limit = len(queries) if self.named else 2 * left

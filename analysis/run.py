@@ -88,6 +88,7 @@ def analyse_run(
     return write_findings(ask(subject, settings["questions"] or {}), subject.run)
 
 
+@torch.inference_mode()
 def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> list[Findings]:
     """Runs all analyses; analyses of stored alignments share one pass over the store.
 
@@ -95,6 +96,8 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
         questions: name → `_target_`, an `analysis.analysis.Analysis`, and its options; None
             disables the analysis.
     """
+    if subject.model is not None:
+        subject.model.eval()
     asked: list[Analysis] = []
     with admitting(questions):
         for settings in questions.values():

@@ -8,17 +8,16 @@ step.
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
-from analysis.statistics import spread_numbers
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
@@ -68,12 +67,15 @@ def search_errors(
 
 
 @part("analysis")
+@dataclass
 class SearchDiagnostics(Analysis):
     """Diagnoses the search of a generative system.
 
     Args:
         queries: the maximum number of test queries, evenly spread over the first test split.
     """
+
+    queries: Count
 
     name, title = "search", "Search"
     reading = (
@@ -132,9 +134,6 @@ class SearchDiagnostics(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return getattr(subject.model, "names", None) is not None
 
-    def __init__(self, subject: Subject, queries: Count):
-        self.model, self.data, self.queries = subject.model, subject.data, queries
-
     def finish(self) -> Findings:
         """Returns metrics, the table `search_diagnostics` and a figure."""
         diagnoses = list(self._diagnoses())
@@ -153,21 +152,20 @@ class SearchDiagnostics(Analysis):
                 f"{difference:.3g} > {TOLERANCE}: analysis/search/*_error is not to be relied on",
                 stacklevel=2,
             )
-        title = f"{self.data.collection.name}: search of {len(rows)} test queries"
+        title = f"{self.subject.data.collection.name}: search of {len(rows)} test queries"
         heading = "Where the search loses the gold document"
         entry = GalleryEntry("search_diagnostics", heading, CAPTION)
         figures = [(search_figure(metrics, title), entry)]
         return Findings(named(self.name, metrics), {"search_diagnostics": rows}, figures)
 
-    @torch.inference_mode()
     def _diagnoses(self) -> Iterator[tuple[Row, SearchPath]]:
         """Yields each query's row of the table, and its gold documents' path through the search."""
-        model, data, split = self.model.eval(), self.data, self.data.test_splits[0]
-        names, table, ids = model.names, data.test_queries(split), data.documents["id"][:]
-        rows, qrels = {name: n for n, name in enumerate(ids)}, data.judgements(split, table)
+        model, data, split = self.subject.model, self.subject.data, self.subject.split
+        names, ids = model.names, data.documents["id"][:]
+        rows, table = {name: n for n, name in enumerate(ids)}, self.subject.queries(self.queries)
+        qrels, exact = data.judgements(split, table), None
         relevant = {q: [d for d, grade in qrels[q].items() if grade > 0] for q in qrels}
-        sample = [table[number] for number in spread_numbers(len(table), self.queries)]
-        sample, exact = [query for query in sample if relevant[query["id"]]], None
+        sample = [query for query in table if relevant[query["id"]]]
         if sample and not model.targets_are_ngrams:  # T5-SEAL has no exact search
             every = {query["id"]: data.keep_hits(query["id"], ids) for query in sample}
             exact = model.rerank(sample, data.documents, every)

@@ -7,13 +7,14 @@ side: (..., N) for "query_to_document" and (..., M) for "document_to_query". T s
 
 from collections.abc import Iterator, Sequence
 
+import pandas
 import torch
 from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Findings, PairAnalysis, named
-from analysis.figures import COLOURS, PANEL_HEIGHT, GalleryEntry, legend_below, page_panels, styled
+from analysis.figures import GalleryEntry, draw_lines
 from analysis.statistics import long_frame, mean_table
 from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
@@ -171,38 +172,22 @@ class Shape(PairAnalysis):
 
 
 CAPTION = (
-    "Left: a high line is a sparse alignment (last layer). Right: relative entropy, one mark a "
-    'head. "Directed" is the alignment as all systems are compared: the softmax of the similarity '
-    "over the other side, or the mean of the attention's heads; \"own\" is the system's A itself."
+    "Left: a high line is a sparse alignment (last layer). Right: relative entropy. Points are "
+    "means over heads, whiskers their standard deviation. “Directed” is the alignment as all "
+    "systems are compared: the softmax of the similarity over the other side, or the mean of the "
+    "attention's heads; “own” is the system's A itself."
 )
 
 
-@styled
 def shape_figure(table: DataFrame, title: str) -> Figure:
     """Plots the weight of the top k in the last layer, and relative entropy by layer."""
-    import seaborn
-
-    figure, (left, right) = page_panels(title, 2, PANEL_HEIGHT + 0.6)
-    names = table["alignment"] + ", " + table["direction"].str.replace("_", " ")
-    table = table.assign(series=names).rename(columns={f"top_{k}": k for k in DEPTHS})
-    last = table[table["layer"] == table["layer"].max()].melt("series", DEPTHS, "k")
-    look = {"hue": "series", "palette": COLOURS[: names.nunique()]}
-    seaborn.lineplot(
-        last,
-        x="k",
-        y="value",
-        style="series",
-        dashes=False,
-        markers=True,
-        errorbar=None,
-        ax=left,
-        **look,
-    )
-    left.set(ylim=(0, 1.03), xlabel="strongest partners", ylabel="share of the weight")
-    seaborn.stripplot(
-        table, x="layer", y="relative_entropy", dodge=True, legend=False, ax=right, **look
-    )
-    right.set(ylim=(-0.03, 1.03), ylabel="entropy / largest entropy")
-    left.set_xticks(DEPTHS)
-    legend_below(figure, 2)
+    lines = table["alignment"] + ", " + table["direction"].str.replace("_", " ")
+    table = table.assign(line=lines).rename(columns={f"top_{k}": k for k in DEPTHS})
+    top = table[table["layer"] == table["layer"].max()].melt("line", DEPTHS, "x", "y")
+    spread = table.rename(columns={"layer": "x", "relative_entropy": "y"})
+    panels = {"weight of the strongest partners": top, "entropy / largest entropy": spread}
+    points = [part[["line", "x", "y"]].assign(panel=name) for name, part in panels.items()]
+    figure = draw_lines(pandas.concat(points), title, "", "", shared=False)
+    for axes, label in zip(figure.axes, ("strongest partners", "layer"), strict=True):
+        axes.set(ylim=(-0.03, 1.03), xlabel=label)
     return figure

@@ -13,7 +13,6 @@ from analysis.tables.metric_names import Metric
 RESAMPLES = 1000
 LEVEL = 0.95
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
-CELLS = 2**22  # weights drawn at a time: 32 MB as float64
 PERMUTATIONS = 10_000
 _SIGNS = 2**23  # signs drawn at a time: 64 MB as float64
 
@@ -80,14 +79,9 @@ def interval(sums: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor
         return torch.full((2, ratios), torch.nan, dtype=torch.float64).unbind()
     both = torch.cat([sums, torch.ones_like(sums) if counts is None else counts], 1).double()
     generator = torch.Generator().manual_seed(0)
-    parts, at_once = [], max(1, CELLS // units)
-    for start in range(0, RESAMPLES, at_once):
-        draws = min(at_once, RESAMPLES - start)
-        chosen = torch.randint(units, (draws, units), generator=generator)
-        weights = torch.zeros(draws, units, dtype=torch.float64)
-        weights.scatter_add_(1, chosen, torch.ones((), dtype=torch.float64).expand(draws, units))
-        parts.append(weights @ both)
-    drawn = torch.cat(parts)
+    chosen = torch.randint(units, (RESAMPLES, units), generator=generator)
+    weights = torch.zeros(chosen.shape, dtype=torch.float64)
+    drawn = weights.scatter_add_(1, chosen, torch.ones_like(weights)) @ both
     tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
     return (drawn[:, :ratios] / drawn[:, ratios:]).nanquantile(tails, dim=0).unbind()
 

@@ -1,6 +1,7 @@
 """Which document tokens does a query token retrieve? (XTR §5.1, Figures 2, 4, Tables 6, E.)"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,7 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
-from analysis.statistics import spread
+from analysis.figures import GalleryEntry, draw_lines
 from analysis.tables.metric_names import Metric
 from analysis.tokens import find_special
 from gr_mvdr.options import Count, Size, part
@@ -31,22 +31,6 @@ _SEARCHED = 8  # queries per batch: all their tokens are compared with every tok
 KINDS = {"gold": "from a relevant document", "lexical": "the query token itself"}
 
 
-class Retrieved(NamedTuple):
-    """The document tokens that T query tokens retrieved at K ranks.
-
-    Attributes:
-        rows: (T, K) int64 token rows of the index, best first, −1 if nothing was retrieved.
-        similarities: (T, K) fp32.
-        gold: (T, K) bool, the token is from a relevant document.
-        lexical: (T, K) bool, the token equals the query token.
-    """
-
-    rows: Tensor
-    similarities: Tensor
-    gold: Tensor
-    lexical: Tensor
-
-
 class Query(NamedTuple):
     """A query's words, and the numbers of its relevant and its ignored documents."""
 
@@ -56,25 +40,37 @@ class Query(NamedTuple):
     ignored: Tensor
 
 
-def retrieve(tokens: NearestTokens, queries: Sequence[Query], neighbours: int) -> list[Retrieved]:
-    """Retrieves the nearest document tokens of all words of some queries in one search."""
+def retrieve(
+    tokens: NearestTokens, queries: Sequence[Query], neighbours: int
+) -> Iterator[DataFrame]:
+    """Retrieves the nearest document tokens of all words of some queries in one search.
+
+    Yields:
+        For each query, a row for each token that a word retrieves: `query`, the word's number and
+        id (`word`, `token`), the `rank` from 1, the token's `row` in the index, its `similarity`,
+        and whether it is from a relevant document (`gold`) and equals the query token (`lexical`).
+    """
     vectors = [q.words.vectors if q.words.keys is None else q.words.keys for q in queries]
     ignored = max(int(tokens.store.counts[query.ignored].sum()) for query in queries)
     searched = min(neighbours + ignored, len(tokens.rows))
-    similarities, rows = tokens.search(torch.cat(vectors), searched, probes=None)
-    sizes, retrieved = [*map(len, vectors)], []
-    for query, near, own in zip(queries, similarities.split(sizes), rows.split(sizes), strict=True):
-        gone = torch.isin(tokens.store.owners(own), query.ignored)
+    similarities, found = tokens.search(torch.cat(vectors), searched, probes=None)
+    sizes = [*map(len, vectors)]
+    for query, near, rows in zip(
+        queries, similarities.split(sizes), found.split(sizes), strict=True
+    ):
+        gone = torch.isin(tokens.store.owners(rows), query.ignored)
         order = gone.int().argsort(dim=1, stable=True)[:, :neighbours]  # ignored documents last
-        own, near = own.masked_fill(gone, -1).gather(1, order), near.gather(1, order)
-        ids = tokens.store.ids(own.flatten().clamp(min=0)).view_as(own)
-        gold = torch.isin(tokens.store.owners(own), query.relevant) & (own >= 0)
-        lexical = (ids == query.words.ids[:, None]) & (own >= 0)
-        retrieved.append(Retrieved(own, near, gold, lexical))
-    return retrieved
+        near, rows, gone = (one.gather(1, order) for one in (near, rows, gone))
+        word, place = (~gone).nonzero(as_tuple=True)
+        rows, ids = rows[word, place], query.words.ids[word]
+        columns = {"word": word, "token": ids, "rank": place + 1, "row": rows}
+        columns |= {"similarity": near[word, place], "lexical": tokens.store.ids(rows) == ids}
+        columns["gold"] = torch.isin(tokens.store.owners(rows), query.relevant)
+        yield DataFrame({"query": query.id} | {k: v.numpy() for k, v in columns.items()})
 
 
 @part("analysis")
+@dataclass
 class TokenRetrieval(Analysis):
     """Gold and lexical token retrieval by rank, over the words of test queries.
 
@@ -86,6 +82,10 @@ class TokenRetrieval(Analysis):
         neighbours: tokens retrieved for each word, at most all tokens of the index.
         contexts: for how many of the first queries the retrieved tokens are kept in context.
     """
+
+    queries: Count
+    neighbours: Size = 100
+    contexts: Count = 5
 
     name, title = "token_retrieval", "Token retrieval"
     reading = "What each word of a query retrieves from all tokens of all documents, by rank."
@@ -100,48 +100,37 @@ class TokenRetrieval(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return isinstance(subject.model.searcher, TokenIndex)
 
-    def __init__(
-        self, subject: Subject, queries: Count, neighbours: Size = 100, contexts: Count = 5
-    ):
-        self.model, self.data = subject.model, subject.data
-        self.queries, self.neighbours, self.contexts = queries, neighbours, contexts
-
-    @torch.inference_mode()
     def finish(self) -> Findings:
         """Returns metrics "gold@k" and "lexical@k", the probabilities at rank k itself."""
-        tokens = NearestTokens(self.model.searcher.store)  # all tokens, none pruned
-        neighbours, queries = min(self.neighbours, len(tokens.rows)), self._queries()
-        parts, contexts = [], {}
+        tokens = NearestTokens(self.subject.model.searcher.store)  # all tokens, none pruned
+        neighbours, queries, parts = min(self.neighbours, len(tokens.rows)), self._queries(), []
         for start in track(range(0, len(queries), _SEARCHED), "retrieving tokens"):
-            group = queries[start : start + _SEARCHED]
-            for query, retrieved in zip(group, retrieve(tokens, group, neighbours), strict=True):
-                parts.append(retrieved)
-                if len(contexts) < self.contexts:
-                    contexts[query.id] = self._contexts(query.words.ids.tolist(), retrieved)
+            parts += retrieve(tokens, queries[start : start + _SEARCHED], neighbours)
         if not parts:
             return Findings()
-        table = pandas.concat(map(tabulate, parts))
+        kept = {part["query"].iloc[0]: self._describe(part) for part in parts[: self.contexts]}
+        table = pandas.concat(parts)
         curves, densities = table.groupby("rank")[[*KINDS]].mean(), densities_of(table)
         ranks = curves.index.intersection(RANKS)
         flat = {f"{kind}@{rank}": curves[kind][rank] for kind in KINDS for rank in ranks}
-        words = sum(len(part.rows) for part in parts)
-        title = f"{self.data.collection.name}: tokens retrieved by {words:,} query words"
+        words = table.groupby(["query", "word"]).ngroups
+        name = self.subject.data.collection.name
+        title = f"{name}: tokens retrieved by {words:,} query words"
         tables = {
             "token_retrieval": curves.reset_index().to_dict("records"),
             "token_similarity": densities.reset_index().to_dict("records"),
         }
         entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
         figures = [(retrieval_figure(curves, densities, title), entry)]
-        return Findings(named(self.name, flat), tables, figures, {FILE: contexts})
+        return Findings(named(self.name, flat), tables, figures, {FILE: kept})
 
     def _queries(self) -> list[Query]:
         """Returns the queries with at least one word and one relevant document in the index."""
-        data, index = self.data, self.model.searcher
-        table = spread(data.test_queries(data.test_splits[0]), self.queries)
-        grades = data.judgements(data.test_splits[0], table)
+        data, model, queries = self.subject.data, self.subject.model, []
+        table, index = self.subject.queries(self.queries), model.searcher
+        grades = data.judgements(self.subject.split, table)
         special, known = torch.tensor(find_special(data)), set(index.store.document_ids)
-        queries = []
-        for name, encoded in self.model.encoded_queries(table) if len(table) else ():
+        for name, encoded in model.encoded_queries(table) if len(table) else ():
             relevant = [d for d, grade in grades[name].items() if grade > 0 and d in known]
             words = encoded[~torch.isin(encoded.ids, special)]
             ignored = [name] if data.drop_identical and name in known else []
@@ -149,38 +138,30 @@ class TokenRetrieval(Analysis):
                 queries.append(Query(name, words, index.numbers(relevant), index.numbers(ignored)))
         return queries
 
-    def _contexts(self, ids: Sequence[int], retrieved: Retrieved) -> dict[str, Any]:
+    def _describe(self, retrieved: DataFrame) -> dict[str, Any]:
         """Returns a query's text and, for each token, shares and what it retrieved, in context.
 
         "gold" and "lexical" are the shares of the retrieved tokens that are from a relevant
         document, and that equal the query token.
         """
-        tokenizer, special = self.data.tokenizer, {*find_special(self.data)}
+        tokenizer, special = self.subject.data.tokenizer, {*find_special(self.subject.data)}
+        store = self.subject.model.searcher.store
 
         def text(tokens: Sequence[int]) -> str:
             return readable(tokenizer, [token for token in tokens if token not in special])
 
-        def context(rank: int, row: int, similarity: float, relevant: bool) -> dict[str, Any]:
-            document, before, own, after = self.model.searcher.store.context(row, AROUND)
-            found = {"rank": rank, "similarity": similarity, "document": document}
-            found |= {"relevant": relevant, "before": text(before)}
-            return found | {"token": readable(tokenizer, own), "after": text(after)}
-
-        tokens = []
-        for token, *parts in zip(ids, *retrieved, strict=True):
-            rows, similarities, gold, lexical = (part[parts[0] >= 0].tolist() for part in parts)
-            shares = {"gold": np.mean(gold or [0]), "lexical": np.mean(lexical or [0])}
-            ranked = enumerate(zip(rows, similarities, gold, strict=True), start=1)
-            found = [context(rank, *one) for rank, one in ranked if rank in KEPT_RANKS]
-            tokens.append({"token": readable(tokenizer, [token])} | shares | {"retrieved": found})
+        tokens, ids = [], []
+        for (_, token), rows in retrieved.groupby(["word", "token"]):
+            ids.append(int(token))
+            found = []
+            for one in rows[rows["rank"].isin(KEPT_RANKS)].itertuples():
+                document, before, own, after = store.context(one.row, AROUND)
+                kept = {"rank": one.rank, "similarity": one.similarity, "document": document}
+                kept |= {"relevant": one.gold, "before": text(before), "after": text(after)}
+                found.append(kept | {"token": readable(tokenizer, own)})
+            shares = {kind: float(rows[kind].mean()) for kind in KINDS}
+            tokens.append({"token": readable(tokenizer, ids[-1:])} | shares | {"retrieved": found})
         return {"text": readable(tokenizer, ids), "tokens": tokens}
-
-
-def tabulate(retrieved: Retrieved) -> DataFrame:
-    """Tabulates a row for each retrieved token: its rank, from 1, and the values of `Retrieved`."""
-    real = retrieved.rows >= 0
-    columns = retrieved._asdict() | {"rank": torch.arange(1, real.shape[1] + 1).expand_as(real)}
-    return DataFrame({name: column[real].numpy() for name, column in columns.items()})
 
 
 def densities_of(table: DataFrame) -> DataFrame:
@@ -188,11 +169,11 @@ def densities_of(table: DataFrame) -> DataFrame:
 
     The density is NaN for a kind of token that was never retrieved.
     """
-    edges = np.histogram_bin_edges(table["similarities"], BINS)
+    edges = np.histogram_bin_edges(table["similarity"], BINS)
     found = DataFrame({"similarity": (edges[1:] + edges[:-1]) / 2}).set_index("similarity")
     for kind, chosen in (("gold", table["gold"]), ("other", ~table["gold"])):
         if chosen.any():
-            found[kind] = np.histogram(table["similarities"][chosen], edges, density=True)[0]
+            found[kind] = np.histogram(table["similarity"][chosen], edges, density=True)[0]
     return found.reindex(columns=["gold", "other"])
 
 
@@ -204,19 +185,17 @@ CAPTION = (
 )
 
 
-@styled
 def retrieval_figure(curves: DataFrame, densities: DataFrame, title: str) -> Figure:
     """Plots probabilities by rank (XTR Figure 4), and densities of similarities (XTR Figure 2)."""
-    figure = page_figure(title)
-    left, right = figure.subplots(1, 2)
-    style = ["-", "--"]
-    curves.rename(columns=KINDS).plot(ax=left, logx=True, ylim=(0, 1), color=COLOURS, style=style)
-    left.set(xlabel="rank of the retrieved token", ylabel="probability")
-    densities = densities.fillna(0).set_axis([KINDS["gold"], "from another document"], axis=1)
-    colours = [COLOURS[0], COLOURS[2]]
-    densities.plot(ax=right, drawstyle="steps-mid", color=colours, style=style)
-    right.set(xlabel="similarity to the query token", ylabel="density", ylim=(0, None))
-    for axes in (left, right):
-        axes.grid()
-    legend_below(figure, 3)
+    named = densities.fillna(0).rename(columns=KINDS | {"other": "from another document"})
+    panels = {"probability": curves.rename(columns=KINDS), "density": named}
+    points = [
+        part.rename_axis("x").reset_index().melt("x", var_name="line", value_name="y")
+        for part in panels.values()
+    ]
+    points = pandas.concat(points, keys=panels, names=["panel"]).reset_index("panel")
+    figure = draw_lines(points, title, "", "", shared=False, band=True)
+    left, right = figure.axes
+    left.set(xscale="log", ylim=(0, 1), xlabel="rank of the retrieved token")
+    right.set(ylim=(0, None), xlabel="similarity to the query token")
     return figure

@@ -13,21 +13,10 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
-import seaborn
-from matplotlib import pyplot
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.figures import (
-    COLOURS,
-    COLUMN_WIDTH,
-    MARKERS,
-    PAGE_WIDTH,
-    PANEL_HEIGHT,
-    Gallery,
-    GalleryEntry,
-    styled,
-)
+from analysis.figures import Gallery, GalleryEntry, draw_lines
 from analysis.runs.run_folder import STUDY, Run, look_up
 from analysis.tables import metric_names
 from analysis.tables.comparison import Comparison
@@ -48,7 +37,6 @@ from models.base import System
 
 COLLECTION = ("setting", "collection")  # columns that name a row's collection
 OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
-LETTERS = {1: 48, 2: 110}  # letters in a row of the legend, below one panel or several
 MOST_TICKS = 8  # the most x values that all get a tick
 MOST_NAMED = 3  # the most collections that a title names
 CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
@@ -250,7 +238,6 @@ def draw_all(
     return figures
 
 
-@styled
 def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
     """Draws a study's table; points are means over seeds, whiskers their standard deviation.
 
@@ -258,36 +245,11 @@ def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
         ValueError: a column is missing, nothing is left to draw, or two settings share a point.
     """
     points = _select_points(curves, make_frame(rows))
-    names, panels = list(points["line"].unique()), points["panel"].nunique()
-    across = min(panels, 3)
-    width = PAGE_WIDTH / across if panels > 1 else COLUMN_WIDTH
-    styles = range(len(names))
-    grid = seaborn.relplot(
-        points,
-        **{"x": "x", "y": "y", "hue": "line", "style": "line", "col": "panel"},
-        kind="line",
-        errorbar="sd",
-        err_style="bars",
-        err_kws={"capsize": 2},
-        palette=[COLOURS[n % len(COLOURS)] for n in styles],
-        markers=[MARKERS[n % len(MARKERS)] for n in styles],
-        dashes=["" if n < len(COLOURS) else (4, 2) for n in styles],
-        legend="full" if names != [""] else False,
-        col_wrap=across,
-        height=PANEL_HEIGHT,
-        aspect=width / PANEL_HEIGHT,
-    )
-    pyplot.close(grid.figure)  # it is saved, not shown
-    grid.set_titles("{col_name}")
-    grid.set_axis_labels(_plain(curves.label(curves.x)), _plain(curves.label(curves.y)))
-    for axes in grid.axes.flat:
+    labels = _plain(curves.label(curves.x)), _plain(curves.label(curves.y))
+    figure = draw_lines(points, title, *labels)
+    for axes in figure.axes:
         _set_ticks(axes, curves, points["x"])
-    if grid.legend is not None:
-        columns = LETTERS[min(panels, 2)] // (max(map(len, names)) + 6)  # 6: for the line itself
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "title": None}
-        seaborn.move_legend(grid, **place, ncols=max(1, min(len(names), columns)))
-    grid.figure.suptitle(_plain(title), y=1.02)
-    return grid.figure
+    return figure
 
 
 def _plain(text: str) -> str:

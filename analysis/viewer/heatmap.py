@@ -1,11 +1,12 @@
 """Single pairs as heatmaps: what an alignment looks like (gr_as_mvdr §7.5, Figure 5)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from analysis.analysis import Analysis, Findings, Subject
+from analysis.analysis import Analysis, Findings
 from analysis.figures import COLOURS, COLUMN_WIDTH, PAGE_WIDTH, GalleryEntry, styled
 from analysis.statistics import spread_numbers
 from analysis.viewer.directed_alignment import directed_alignment, own_direction
@@ -22,6 +23,7 @@ MAXIMUM_ROWS = 40  # document tokens in a heatmap: more cannot be read on a page
 
 
 @part("analysis")
+@dataclass
 class Heatmaps(Analysis):
     """What do alignments of single pairs look like?
 
@@ -30,26 +32,25 @@ class Heatmaps(Analysis):
             the same ones.
     """
 
+    cases: Count
+
     name = "alignment_case"
 
-    def __init__(self, subject: Subject, cases: Count):
-        self.store, self.texts = subject.store, subject.texts
-        self.numbers = spread_numbers(len(self.store), cases)
-
     def finish(self) -> Findings:
-        return Findings(figures=[self._draw(*case) for case in enumerate(self.numbers, start=1)])
+        numbers = spread_numbers(len(self.subject.store), self.cases)
+        return Findings(figures=[self._draw(*case) for case in enumerate(numbers, start=1)])
 
     def _draw(self, case: int, number: int) -> tuple[Figure, GalleryEntry]:
-        pair, description = self.store[number], self.store.description
-        query, document = self.store.pairs[number]
+        store, strings = self.subject.store, self.subject.texts.strings
+        pair, description, (query, document) = store[number], store.description, store.pairs[number]
         direction = own_direction(description.paradigm)
         rows = readable_rows((pair.similarity * pair.alignment)[0].sum((0, 2)))
         document_ids, query_ids = pair.document_ids[0][rows], pair.query_ids[0]
         figure = alignment_heatmap(
             directed_alignment(pair, description.paradigm, direction)[0, rows],
             document_ids[:, None] == query_ids,
-            self.texts.strings(document_ids.tolist()),
-            self.texts.strings(query_ids.tolist()),
+            strings(document_ids.tolist()),
+            strings(query_ids.tolist()),
             f"{description.system}: query {query}, document {document}",
             f"alignment, {direction.replace('_', ' ')}",
         )

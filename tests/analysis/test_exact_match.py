@@ -95,18 +95,6 @@ def test_token_types_and_bins_equal_the_reference(golden):
             assert rows.metrics.get(key) == (pytest.approx(mean(values)) if values else None)
 
 
-def test_by_hand_two_documents_tokens_and_three_query_tokens():
-    # rows sum to 1; the query's tokens are b a b, the document's a b
-    alignment = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]])
-    document_ids, query_ids = torch.tensor([1, 2]), torch.tensor([2, 1, 2])
-    ones = torch.ones(3, dtype=torch.bool)
-    hard, soft = exact_match(
-        alignment, document_ids, query_ids, ones[:2], ones, "document_to_query"
-    )
-    assert hard.tolist() == [True, False]
-    assert soft.tolist() == pytest.approx([0.5, 0.4])
-
-
 def test_padding_never_matches_even_where_it_is_the_strongest():
     alignment = torch.tensor([[0.25, 0.5], [0.75, 0.5]])
     ids, mask = torch.tensor([5, 5]), torch.tensor([True, False])

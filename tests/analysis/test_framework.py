@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from pandas import DataFrame
 
 from analysis.analysis import Subject
 from analysis.framework import (
@@ -10,10 +11,9 @@ from analysis.framework import (
     Framework,
     FrameworkRanking,
     QueryPaths,
-    absolute_shares,
     candidate_batches,
-    covariance_shares,
     relevances,
+    summarise_paths,
 )
 from analysis.statistics import spearman
 from gr_mvdr.batch import PairBatch, pad
@@ -30,16 +30,19 @@ PLACES = {"last_layer": "cross_attention_2", "cross_attention": "cross_attention
 
 def test_shares_worked_out_by_hand():
     """Totals 3, 5, 7 of parts (1, 2), (2, 3), (3, 4): each part has half of the covariance."""
-    both = torch.tensor([[1.0, 2, 0, 3], [2, 3, 0, 5], [3, 4, 0, 7]])
-    assert covariance_shares(both).tolist() == pytest.approx([0.5, 0.5, 0])
-    assert covariance_shares(both[:1]).isnan().all()
+    names = ["self_attention_1", "cross_attention_1", "feed_forward_1"]
+    values = [[1.0, 2, 0, 3], [2, 3, 0, 5], [3, 4, 0, 7]]
+    frame = DataFrame(values, columns=[*names, "logit"]).rename_axis("pair")
+    table = summarise_paths(frame).loc[names]
+    assert table["covariance_share"].tolist() == pytest.approx([0.5, 0.5, 0])
     sizes = [(1 / 3 + 2 / 5 + 3 / 7) / 3, (2 / 3 + 3 / 5 + 4 / 7) / 3, 0]
-    assert absolute_shares(both).tolist() == pytest.approx(sizes)
+    assert table["absolute_share"].tolist() == pytest.approx(sizes)
+    assert summarise_paths(frame[:1])["covariance_share"].isna().all()
 
 
 def measured(explanation, **changed):
     names = explanation.decoder.names
-    store = SimpleNamespace(path_names=names, layers=2)
+    store = SimpleNamespace(path_names=names, description=None)
     framework = Framework(Subject(store=store))
     for name, value in changed.items():
         setattr(explanation.decoder, name, value)
@@ -141,7 +144,7 @@ def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
     scores = {f"{name}/{form}": {} for name in NAMES for form in ("sum", "mean")} | {
         "score/own": {}
     }
-    for pairs, batch in candidate_batches(system, tiny_data, "test", queries):
+    for pairs, batch in candidate_batches(Subject(system, tiny_data), queries):
         for row, (query, document) in enumerate(pairs):
             sides = (getattr(batch, side)[row : row + 1] for side in ("query_ids", "document_ids"))
             texts = [pad([ids[ids > 0].tolist()]) for ids in sides]
@@ -168,7 +171,7 @@ def test_documents_without_an_identifier_are_left_out(tiny_data, tmp_path):
     system = make_docid()
     system.prepare(tiny_data.documents, [row for row in range(30) if row % 3], tmp_path / "names")
     queries = tiny_data.rerank_queries("test")
-    batches = candidate_batches(system, tiny_data, "test", queries)
+    batches = candidate_batches(Subject(system, tiny_data), queries)
     rows = [document for pairs, _ in batches for _, document in pairs]
     candidates = tiny_data.list_candidates("test", queries)
     expected = [int(name[1:]) for names in candidates.values() for name in names]

@@ -189,16 +189,6 @@ def test_the_exact_search_is_that_of_the_softmax(options, tiny_data, monkeypatch
     assert metrics["analysis/kernel/exact/mrr@10"] == pytest.approx(quality["mrr@10"])
 
 
-def test_with_enough_features_and_the_query_as_sample_the_search_is_exact(tiny_data):
-    query = tiny_data.test_queries("test").select([0])
-    found = kernel_rankings(make_multi_vector().eval(), tiny_data.documents, query, query, [8192])
-    expected, estimate = (found[name].scores("q10") for name in ("exact", "8192"))
-    common = expected.keys() & estimate.keys()
-    assert len(expected) == 10 and len(common) >= 9
-    close = pytest.approx([expected[d] for d in common], abs=0.05 * max(expected.values()))
-    assert [estimate[d] for d in common] == close
-
-
 def test_only_a_multi_vector_system_searches_and_no_large_corpus(tiny_data):
     for split in ("train", None):  # without training queries documents are the sample
         tiny_data.train_split = split

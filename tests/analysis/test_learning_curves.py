@@ -72,7 +72,7 @@ def test_the_curve_of_a_run(tmp_path):
     rows = "0,0,inf,0.1,0.5,\n0,1,2,0.1,0.9,\n0,1,2,0.1,0.4,\n0,1,,,,0.6\n"
     path.write_text(header + rows)
     ((figure, _),) = Training(Subject(run=tmp_path)).finish().figures
-    loss, validation = figure.axes[0].lines
+    loss, validation = (line for line in figure.axes[0].lines if len(line.get_xdata()))
     assert loss.get_xydata().tolist() == [[1, 0.5], [2, 0.4]]
     assert validation.get_xydata().tolist() == [[2, 0.6]]
     path.write_text(header + "0,1,half,0.1,1,\n")

@@ -1,5 +1,6 @@
 import json
 import math
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 
@@ -10,7 +11,6 @@ from analysis.analysis import Findings
 from analysis.low_rank import (
     LowRank,
     composite_norm,
-    equal_rows_residual,
     lemma_terms,
     low_rank,
 )
@@ -43,20 +43,6 @@ def test_equals_the_reference_in_a_padded_batch(extra):
     for key, values in found.items():
         expected = [pair["low_rank_of_document_to_query_softmax"][key] for pair in pairs]
         assert values.tolist() == pytest.approx(expected, abs=1e-6), key
-
-
-def test_a_matrix_of_equal_rows_has_no_residual():
-    alignment = torch.rand(3, 1, 6).softmax(-1).expand(3, 9, 6)
-    found = low_rank(alignment, *masks_of(alignment))
-    assert found["equal_rows"].max() < 1e-12 and found["best_rank_one"].max() < 1e-12
-    torch.testing.assert_close(found["effective_rank"], torch.ones(3).double())
-    residual = equal_rows_residual(alignment, *masks_of(alignment))
-    torch.testing.assert_close(residual, torch.zeros(3, 9, 6).double())
-
-
-def test_the_norm_by_hand():
-    matrix = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
-    assert float(composite_norm(matrix)) == pytest.approx((4 * 3.5) ** 0.5)
 
 
 def random_attention(scale, batch=20, rows=11, columns=7, seed=0):
@@ -125,50 +111,34 @@ def heads_of(store, layer, head):
 
 def test_rows_are_means_over_the_pairs_of_each_head(make_explanation, store_of, measure):
     explanation = make_explanation(9, layers=2, heads=3)
-    second = explanation.layers[1]
+    second, decoder = explanation.layers[1], explanation.decoder
     second.alignment = second.alignment.flip(1) ** 2
     second.alignment /= second.alignment.sum(-1, keepdim=True).clamp_min(1e-30)
     store = store_of(explanation, "generative")
-    found = measure(LowRank, store, 4)
+    found, errors = measure(LowRank, store, 4), []
     rows = found.tables["low_rank"]
-    assert [(row["layer"], row["head"]) for row in rows] == [
-        (a, b) for a in (1, 2) for b in (1, 2, 3)
-    ]
-    errors = []
-    for row in rows:
-        parts = [low_rank(*pair) for pair in heads_of(store, row["layer"] - 1, row["head"] - 1)]
-        ratios = [float(part["equal_rows"] / part["frobenius"]) for part in parts]
-        assert row["relative_error"] == pytest.approx(mean(ratios), rel=1e-4)
-        ranks = [float(part["effective_rank"]) for part in parts]
-        assert row["effective_rank"] == pytest.approx(mean(ranks), rel=1e-4)
-        errors.append(mean(ratios))
-    assert found.metrics["analysis/low_rank/relative_error"] == pytest.approx(
-        mean(errors[3:]), rel=1e-4
-    )
-    assert errors[0] != pytest.approx(errors[3], rel=0.01)
-
-
-def test_the_lemma_is_measured_with_the_models_own_norms(make_explanation, store_of, measure):
-    explanation = make_explanation(9, layers=2, heads=2)
-    store = store_of(explanation, "generative")
-    rows = measure(LowRank, store, size=2).tables["low_rank"]
-    decoder = explanation.decoder
+    assert [(row["layer"], row["head"]) for row in rows] == [*product((1, 2), (1, 2, 3))]
     for row in rows:
         layer, head = row["layer"] - 1, row["head"] - 1
+        parts = [low_rank(*pair) for pair in heads_of(store, layer, head)]
+        errors.append(mean(float(part["equal_rows"] / part["frobenius"]) for part in parts))
         terms = [lemma_terms(*pair) for pair in heads_of(store, layer, head)]
-        gammas = [
-            float(term["gamma_squared"])
-            * float(decoder.document_norms[n, layer] * decoder.query_norms[n])
-            for n, term in enumerate(terms)
-        ]
-        norm = float(decoder.projection_norms[layer, head])
-        assert row["projection_norm"] == pytest.approx(norm)
-        assert row["gamma"] == pytest.approx(median(gammas), rel=1e-4)
-        assert row["bound"] == pytest.approx(4 * median(gammas) * norm, rel=1e-4)
-        assert row["residual_lemma"] == pytest.approx(
-            median(float(term["residual_lemma"]) for term in terms), rel=1e-4
-        )
+        norms = (decoder.document_norms[:, layer] * decoder.query_norms).tolist()
+        gammas = [float(t["gamma_squared"]) * n for t, n in zip(terms, norms, strict=True)]
+        norm = float(decoder.projection_norms[layer, head])  # the model's own
+        expected = {
+            "relative_error": errors[-1],
+            "effective_rank": mean(float(part["effective_rank"]) for part in parts),
+            "projection_norm": norm,
+            "gamma": median(gammas),
+            "bound": 4 * median(gammas) * norm,
+            "residual_lemma": median(float(term["residual_lemma"]) for term in terms),
+        }
+        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-4)
         assert row["residual_lemma"] <= row["bound_entries"]
+    metric = found.metrics["analysis/low_rank/relative_error"]
+    assert metric == pytest.approx(mean(errors[3:]), rel=1e-4)
+    assert errors[0] != pytest.approx(errors[3], rel=0.01)
 
 
 def test_salience_is_measured_with_and_without(make_explanation, store_of, measure):

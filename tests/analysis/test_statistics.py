@@ -47,13 +47,6 @@ def test_an_interval_is_that_of_the_ratio_of_sums():
     assert [float(end) for end in interval(one, one)] == [1, 1]
 
 
-def test_memory_is_bounded_and_draws_are_the_same(monkeypatch):
-    values = draw(50, 3)
-    whole = interval(values)
-    monkeypatch.setattr(statistics, "CELLS", 120)  # two draws at a time
-    torch.testing.assert_close(interval(values), whole)
-
-
 def test_a_table_of_means_by_hand():
     """Two pairs of two heads in layer 1; of layer 2 the second pair is missing."""
     sums, tokens = torch.tensor([[2.0, 0], [4, 3]]), torch.tensor([[2, 1], [1, 2]])

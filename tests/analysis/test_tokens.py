@@ -39,6 +39,8 @@ def names(flags, pieces=PIECES):
 
 
 def test_every_piece_has_its_kind():
+    kinds = TokenKinds.of(Tokenizer(PIECES), len(PIECES) + 3, (0, 1))
+    assert kinds.content[-3:].all()  # docid tokens
     kinds = TokenKinds.of(Tokenizer(PIECES), len(PIECES), (0, 1))
     assert names(kinds.special) == ["<pad>", "</s>"]
     assert names(kinds.punctuation) == ["▁", ".", "▁(", None]
@@ -52,19 +54,6 @@ def test_the_marks_of_byte_level_tokenisers_are_no_letters():
     kinds = TokenKinds.of(Tokenizer(pieces), 7, (0, 1))
     assert names(kinds.punctuation, pieces) == ["Ġ", "Ġ,"]
     assert names(kinds.stopword, pieces) == ["Ġthe"]
-
-
-def test_special_tokens_are_nothing_else():
-    pieces = ["|||", "▁the", "▁a"]
-    kinds = TokenKinds.of(Tokenizer(pieces), 3, (0, 1))  # ids 0 and 1 are special
-    assert not kinds.punctuation.any() and kinds.special.tolist() == [True, True, False]
-    assert kinds.stopword.tolist() == [False, False, True]
-
-
-def test_docid_tokens_are_content():
-    kinds = TokenKinds.of(Tokenizer(PIECES), len(PIECES) + 3, (0, 1))
-    assert len(kinds.special) == len(PIECES) + 3
-    assert kinds.content[-3:].all()
 
 
 def test_counts_documents_not_occurrences(monkeypatch):
