@@ -57,7 +57,7 @@ def tabulate_paths(paths: DecoderPaths, mask: Tensor, first: int) -> DataFrame:
     """
     both = torch.cat([paths.contributions, paths.logits[:, None]], 1).double().transpose(1, 2)
     frame = DataFrame(both[mask].cpu().numpy(), columns=[*paths.names, TOTAL])
-    return frame.assign(pair=first + mask.nonzero()[:, 0].cpu().numpy()).set_index("pair")
+    return frame.assign(pair=first + mask.nonzero()[:, 0].cpu().numpy())
 
 
 def summarise_paths(frame: DataFrame) -> DataFrame:
@@ -67,7 +67,7 @@ def summarise_paths(frame: DataFrame) -> DataFrame:
     pairs' values show what distinguishes pairs.
 
     Args:
-        frame: from `tabulate_paths`, with at least one row.
+        frame: from `tabulate_paths`, with at least one row; its index is `pair`.
 
     Returns:
         A row for each path, and for each kind in `LAYERED` the sum over its layers.
@@ -139,6 +139,7 @@ class Framework(PairAnalysis):
         yield tabulate_paths(batch.decoder, batch.layers[-1].document_mask, first)
 
     def summarise(self, frame: DataFrame) -> Findings:
+        frame = frame.set_index("pair")
         error = frame.drop(columns=TOTAL).sum(axis=1) - frame[TOTAL]
         flat = {"sum_error": (error / frame[TOTAL].abs().clip(lower=1)).abs().max()}
         table = summarise_paths(frame)
@@ -193,7 +194,7 @@ class QueryPaths(Analysis):
             change = replace(before, contributions=parts, logits=logits)
             mask = explained.layers[-1].document_mask & changed
             frames.append(tabulate_paths(change, mask, _BATCH * len(frames)))
-        frame = pandas.concat(frames) if frames else DataFrame()
+        frame = pandas.concat(frames).set_index("pair") if frames else DataFrame()
         if frame.empty:
             return Findings()
         table = summarise_paths(frame)
