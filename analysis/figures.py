@@ -152,6 +152,9 @@ def draw_lines(
         facet_kws={"sharex": shared, "sharey": shared},
     )
     pyplot.close(grid.figure)  # it is saved, not shown
+    for line in [line for axes in grid.axes.flat for line in axes.lines]:
+        if len(line.get_xdata()) == 1:  # without a marker, a single point would not be seen
+            line.set_marker("o")
     grid.set_titles("{col_name}")
     grid.set_axis_labels(x, y)
     if grid.legend is not None:

@@ -5,7 +5,7 @@ import torch
 from pandas import DataFrame
 
 from analysis.analysis import Findings, Subject, Texts
-from analysis.contribution import Contribution, contributions, group_shares, top_shares
+from analysis.contribution import Contribution, contributions
 from analysis.tokens import TokenKinds
 from gr_mvdr.relevance import Explanation
 from tests.analysis.asking import aligned
@@ -38,13 +38,6 @@ def test_contributions_by_hand():
     assert document.tolist() == [[2.5, 0.5]] and query.tolist() == [[-0.5, 3.5]]
     pairs.normaliser = torch.zeros(1)
     assert not contributions(pairs)[0].any(), "nothing aligned, nothing contributed"
-
-
-def test_shares_by_hand():
-    contribution = torch.tensor([[3.0, -5.0, 0.0, 2.0], [0.0, 0.0, 0.0, 1.0]])
-    assert top_shares(contribution, (1, 2, 9)).tolist() == [[0.5, pytest.approx(0.8), 1], [1] * 3]
-    groups = torch.tensor([[0, 1, 1, 0], [2, 2, 2, 1]])
-    assert group_shares(contribution, groups, 3).tolist() == [[0.5, 0.5, 0], [0, 1, 0]]
 
 
 def texts():

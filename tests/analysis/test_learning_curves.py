@@ -74,7 +74,7 @@ def test_the_curve_of_a_run(tmp_path):
     ((figure, _),) = Training(Subject(run=tmp_path)).finish().figures
     loss, validation = (line for line in figure.axes[0].lines if len(line.get_xdata()))
     assert loss.get_xydata().tolist() == [[1, 0.5], [2, 0.4]]
-    assert validation.get_xydata().tolist() == [[2, 0.6]]
+    assert validation.get_xydata().tolist() == [[2, 0.6]] and validation.get_marker() == "o"
     path.write_text(header + "0,1,half,0.1,1,\n")
     with pytest.raises(ValueError, match=r"metrics.csv: must be a table of numbers"):
         Training(Subject(run=tmp_path)).finish()
