@@ -14,7 +14,7 @@ activations of the perturbed one.)
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -207,19 +207,16 @@ class PatchedPair:
         found["others"] = [n for n in left if 0 < n < every[-1]]
         return {name: places for name, places in found.items() if places}
 
-    def table(self, groups: Callable[[str], Mapping[Any, Sequence[int]]]) -> DataFrame:
+    def table(self) -> DataFrame:
         """Measures what a stack's parts restore together, what each part restores at each group of
         tokens, and what each head restores at all tokens.
-
-        Args:
-            groups: returns, for a stack, name → positions of the group's tokens.
 
         Returns:
             One row per patch: `PLACES` and `restored`, fp64.
         """
         patches: dict[tuple, Patch] = {}
         for stack, sites in self.sites.items():
-            named = groups(stack)
+            named = self.groups(stack)
             patches[stack, "all parts", 0, 0, "all"] = Patch(sites)
             for site in sites:
                 place = stack, site.part, site.layer + 1
@@ -376,7 +373,7 @@ def _look(pair: PatchedPair) -> tuple[dict[str, float], DataFrame | None]:
     """Returns the scores, and what parts restore; None if the score does not fall."""
     scores = {"clean": pair.clean, "perturbed": pair.perturbed}
     lowered = pair.change > 0
-    return scores, pair.table(pair.groups).assign(change=pair.change) if lowered else None
+    return scores, pair.table().assign(change=pair.change) if lowered else None
 
 
 def patching_table(frame: DataFrame) -> DataFrame:

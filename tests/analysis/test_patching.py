@@ -173,10 +173,10 @@ def test_maps_show_the_tokens_that_are_read(tmp_path):
     assert pair.tokens("encoder") == [None] * 3 + QUERIES[0]
     groups = {"all": [*range(8)], "exchanged": [4], "first": [0], "last": [7]}
     assert pair.groups("encoder") == groups | {"others": [1, 2, 3, 5, 6]}
-    table = pair.table(lambda stack: {place: [place] for place in range(8)})
+    table = pair.table()
     assert table["restored"][0] == pytest.approx(1) and table["part"][0] == "all parts"
     residual = table[(table["part"] == "residual") & (table["layer"] == 1)]["restored"]
-    assert residual.tolist() == pytest.approx([0.0] * 4 + [1.0] + [0.0] * 3, abs=1e-9)
+    assert residual.tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0, 0.0], abs=1e-9)
     (alone,) = pair.restored([Patch([pair.sites["encoder"][3]], head=1)])
     heads = table[(table["layer"] == 2) & (table["head"] == 2)]["restored"]
     assert heads.tolist() == pytest.approx([alone.item()], abs=1e-9)
