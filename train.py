@@ -171,7 +171,7 @@ def prepare_model(
     typed = OmegaConf.to_container(settings.model, resolve=True)
     with admitting(typed):
         model = build("model", typed)
-        data.check_system(config.system, model, is_trained(config))
+        data.check_system(model, is_trained(config))
         check_study(config.study, model)
         identifiers = run / IDENTIFIERS
         if taken is not None and taken.is_run:

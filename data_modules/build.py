@@ -13,8 +13,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from data_modules.collection import Collection
-from data_modules.tables import MANIFEST
+from data_modules.collection import MANIFEST, Collection
 from gr_mvdr.options import build as build_part
 
 

@@ -27,16 +27,16 @@ from data_modules.tables import (
     cache_folder,
     damage_named,
     integers,
-    keep_folder,
     open_table,
     short_hash,
     write_once,
     write_table,
 )
-from gr_mvdr.files import sha256
+from gr_mvdr.files import checksum, read_json, sha256, verify, write_json
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
+MANIFEST = "manifest.json"
 VERSION = 1  # of the stored tables: raise it when the same layout should give different tables
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
@@ -186,16 +186,25 @@ def collect(
         }
 
     folder = place / f"{layout.name}-{key[:12]}"
-    manifest = keep_folder(folder, write)
+    with write_once(folder) as partial:
+        if partial is not None:
+            partial.mkdir()
+            manifest = write(partial)
+            files = [file for file in sorted(partial.rglob("*")) if file.is_file()]
+            manifest["files"] = {str(f.relative_to(partial)): checksum(f) for f in files}
+            write_json(partial / MANIFEST, manifest)
 
     def table(name: str, features: Features) -> Dataset:
         fingerprint = hashlib.sha256(f"{folder.name}-{name}".encode()).hexdigest()[:32]
-        return open_table(folder, f"{name}.arrow", features, fingerprint)
+        return open_table(folder / f"{name}.arrow", features, fingerprint)
 
     def runs(kind: str) -> dict[str, Path]:
         return {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
 
     with damage_named(folder):
+        manifest = read_json(folder / MANIFEST)
+        for name, expected in manifest["files"].items():
+            verify(folder / name, expected)
         return Collection(
             manifest["name"],
             table("documents", DOCUMENTS),
@@ -309,16 +318,6 @@ class PairSet:
     def __len__(self) -> int:
         return len(self.keys)
 
-    @property
-    def queries(self) -> np.ndarray:
-        """(P,) int64, the query of each pair, ascending."""
-        return self.keys // self.n_documents
-
-    @property
-    def documents(self) -> np.ndarray:
-        """(P,) int64, the document of each pair."""
-        return self.keys % self.n_documents
-
     def of(self, query: int) -> np.ndarray:
         """The rows of a query's documents, (documents,) int64, ascending."""
         start, end = np.searchsorted(self.keys, np.array([query, query + 1]) * self.n_documents)
@@ -326,7 +325,7 @@ class PairSet:
 
     def counts(self, n_queries: int) -> np.ndarray:
         """The number of documents of each query, (queries,) int64."""
-        return np.bincount(self.queries, minlength=n_queries)
+        return np.bincount(self.keys // self.n_documents, minlength=n_queries)
 
     def places(self, query: int | np.ndarray, documents: Sequence[int] | np.ndarray) -> np.ndarray:
         """The places in `keys` of n pairs, (n,) int64; −1 = not in the set."""
@@ -378,9 +377,19 @@ class TrainingTables:
         return "training" if self.training else "validation"
 
     @cached_property
+    def query_rows(self) -> np.ndarray:
+        """(pairs,) int64, the query of each pair."""
+        return integers(self.pairs, "query_row")
+
+    @cached_property
+    def document_rows(self) -> np.ndarray:
+        """(pairs,) int64, the document of each pair."""
+        return integers(self.pairs, "document_row")
+
+    @cached_property
     def relevant(self) -> PairSet:
         """The pairs whose document is excluded from the query's negatives."""
-        queries, documents = integers(self.pairs, "query_row"), integers(self.pairs, "document_row")
+        queries, documents = self.query_rows, self.document_rows
         if self.drop_identical:
             row_of = {name: row for row, name in enumerate(self.documents["id"][:])}
             ids = enumerate(self.queries["id"][:])

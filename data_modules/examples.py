@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
 
 from data_modules.collection import TrainingTables
-from data_modules.negatives import NegativeDraws, Negatives
-from data_modules.tables import integers
+from data_modules.negatives import Negatives
 from gr_mvdr.batch import PairBatch, append_documents, pad
 from gr_mvdr.options import part
 from gr_mvdr.ranks import rank
@@ -81,22 +81,28 @@ class Examples:
 
     Attributes:
         tables: the split that `prepare` was given; pairs are numbered as in `tables.pairs`.
-        query_rows, document_rows: (pairs,) int64, the rows of each pair.
         reads_documents: whether an example holds the tokens of the whole document.
+        takes_negatives: whether examples may have hard negatives.
+
+    Raises:
+        ValueError: there are negatives, but `takes_negatives` is False.
     """
 
     reads_documents: ClassVar[bool] = False
+    takes_negatives: ClassVar[bool] = True
 
     negatives: Negatives | None = None
     tables: TrainingTables = field(init=False, repr=False)
-    query_rows: np.ndarray = field(init=False, repr=False)
-    document_rows: np.ndarray = field(init=False, repr=False)
-    drawn: NegativeDraws | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self):
+        if self.negatives and not self.takes_negatives:
+            name = type(self).__name__
+            raise ValueError(f"data.examples.negatives: must be null with {name}")
 
     @property
-    def sources(self) -> dict[str, str]:
-        """Path → SHA-256, for each file of negatives or teacher's scores that is read."""
-        return self.negatives.sources if self.negatives else {}
+    def files(self) -> list[Path]:
+        """The files of negatives and of a teacher's scores."""
+        return list(self.negatives.files.values()) if self.negatives else []
 
     def prepare(self, tables: TrainingTables) -> Self:
         """Returns a copy that draws examples of the pairs of `tables`.
@@ -104,10 +110,8 @@ class Examples:
         Reads or computes the hard negatives.
         """
         prepared = copy(self)
-        prepared.drawn = self.negatives.prepare(tables) if self.negatives else None
         prepared.tables = tables
-        prepared.query_rows = integers(tables.pairs, "query_row")
-        prepared.document_rows = integers(tables.pairs, "document_row")
+        prepared.negatives = self.negatives and self.negatives.prepare(tables)
         return prepared
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
@@ -121,7 +125,7 @@ class Examples:
 
     def pair_targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         """The token sequences to learn from the query of a pair."""
-        return self.targets(int(self.document_rows[pair]), self.query(pair), rng)
+        return self.targets(int(self.tables.document_rows[pair]), self.query(pair), rng)
 
     @property
     def has_targets(self) -> np.ndarray:
@@ -135,7 +139,7 @@ class Examples:
         Raises:
             ValueError: no pair has a target.
         """
-        has = self.has_targets[self.document_rows]
+        has = self.has_targets[self.tables.document_rows]
         if not has.all():
             counted = f"{int((~has).sum()):,} of {len(has):,} {self.tables.split_name} pairs"
             if not has.any():
@@ -153,38 +157,38 @@ class Examples:
         self, example: Example, pair: int | None, rng: np.random.Generator
     ) -> Example:
         """Adds hard negatives: for each, one target, drawn as if it were relevant to the source."""
-        if self.drawn is None:
+        if self.negatives is None:
             return example
-        rows, teacher = self.drawn.draw(pair, example.document, rng)
+        rows, teacher = self.negatives.draw(pair, example.document, rng)
         targets = [self.targets(row, example.source, rng)[0] for row in rows]
         return example._replace(negatives=HardNegatives(targets, rows, teacher))
 
     def query(self, pair: int) -> list[int]:
         """The first tokens of a pair's query as an encoder reads them."""
-        tokens = self.tables.query_tokens[self.query_rows[pair]]
+        tokens = self.tables.query_tokens[self.tables.query_rows[pair]]
         return self.tables.template.read_query(tokens, self.tables.query_length)
 
     def relevant(self, pair: int) -> list[int]:
         """Rows of the other documents relevant to a pair's query; [] without `mask_relevant`."""
         if not self.tables.mask_relevant:
             return []
-        found = self.tables.relevant.of(int(self.query_rows[pair]))
-        return found[found != self.document_rows[pair]].tolist()
+        found = self.tables.relevant.of(int(self.tables.query_rows[pair]))
+        return found[found != self.tables.document_rows[pair]].tolist()
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return self.pairs
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        row, targets = int(self.document_rows[number]), self.pair_targets(number, rng)
+        row, targets = int(self.tables.document_rows[number]), self.pair_targets(number, rng)
         example = Example(self.query(number), targets, row, relevant=self.relevant(number))
         return self._add_negatives(example, number, rng)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        lengths = self.tables.query_tokens.lengths[self.query_rows]
+        lengths = self.tables.query_tokens.lengths[self.tables.query_rows]
         if self.reads_documents:
             documents = self.tables.document_tokens.lengths.clip(max=self.tables.document_length)
-            lengths = lengths + documents[self.document_rows]
+            lengths = lengths + documents[self.tables.document_rows]
         return lengths
 
 
@@ -195,11 +199,8 @@ class DocumentExamples(Examples):
     reads_documents = True
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
-        return [self._text(row)]
-
-    def _text(self, row: int) -> list[int]:
-        tables = self.tables
-        return tables.template.read_document(tables.document_tokens[row], tables.document_length)
+        tokens, longest = self.tables.document_tokens[row], self.tables.document_length
+        return [self.tables.template.read_document(tokens, longest)]
 
 
 @part("examples", negatives="negatives")
@@ -216,13 +217,10 @@ class QueryExamples(Examples):
     """Document → query: the training examples of a query generator (doc2query, DSI-QG)."""
 
     reads_documents = True
-
-    def __post_init__(self):
-        if self.negatives:
-            raise ValueError("data.examples.negatives: must be null where the query is the target")
+    takes_negatives = False
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        row, tables = int(self.document_rows[number]), self.tables
+        row, tables = int(self.tables.document_rows[number]), self.tables
         text = tables.document_tokens[row]
         source = tables.template.read_query(text, tables.document_length)
         return Example(source, [self.query(number)], row)

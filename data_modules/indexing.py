@@ -18,7 +18,6 @@ from data_modules.collection import TrainingTables
 from data_modules.examples import Example, Examples
 from data_modules.tables import TokenColumn
 from data_modules.tokenisation import add_views, cut_spans
-from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, ExistingPath, NonNegative, Rule, Size, part
 from gr_mvdr.ranks import rank
 
@@ -30,17 +29,14 @@ class Inputs:
         tables, retrieval: the arguments of `prepare`.
         rows: rows of the documents that have an input, ascending.
         length: maximum length of a source.
+        files: the files that are read.
     """
 
     tables: TrainingTables
     retrieval: Examples
     rows: np.ndarray
     length: int
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """Path → SHA-256, for each file that is read."""
-        return {}
+    files: Sequence[Path] = ()
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """Returns a copy for the documents of `tables`; `retrieval` gives their targets."""
@@ -166,9 +162,9 @@ class Mixed(Inputs):
     inputs: Annotated[Sequence[Inputs], Rule("a list with at least one", bool)]
 
     @property
-    def sources(self) -> dict[str, str]:
-        """Path → SHA-256, for the files of all inputs."""
-        return {path: key for inputs in self.inputs for path, key in inputs.sources.items()}
+    def files(self) -> list[Path]:
+        """The files of all inputs."""
+        return [file for inputs in self.inputs for file in inputs.files]
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`."""
@@ -202,11 +198,10 @@ class GeneratedQueries(Inputs):
 
     path: ExistingPath
 
-    @cached_property
-    def sources(self) -> dict[str, str]:
-        """Path → SHA-256, for the file of queries."""
-        file = Path(self.path).expanduser()
-        return {str(file): sha256(file)}
+    @property
+    def files(self) -> list[Path]:
+        """The file of queries."""
+        return [Path(self.path).expanduser()]
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`; the tokenised queries are cached.
@@ -336,11 +331,9 @@ class TextExamples(Examples):
         inputs: makes the examples, such as `SpanCorruption`; an epoch has one per document.
     """
 
-    inputs: Inputs = field(kw_only=True)
+    takes_negatives = False
 
-    def __post_init__(self):
-        if self.negatives:
-            raise ValueError("data.examples.negatives: must be null where texts alone are learned")
+    inputs: Inputs = field(kw_only=True)
 
     def prepare(self, tables: TrainingTables) -> Self:
         """See `Examples`."""

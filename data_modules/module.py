@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from data_modules.collection import Collection, TrainingTables, collect, find_relevant_pairs
 from data_modules.examples import DocumentExamples, Epoch, Example, Examples, Task, collate
 from data_modules.formats.layout import Layout
+from data_modules.formats.named_pairs import ScoredLists
 from data_modules.indexing import Indexing
 from data_modules.negatives import index_texts, read_candidates
 from data_modules.tables import TokenColumn, sample_rows
@@ -320,11 +321,10 @@ class RetrievalDataModule(pl.LightningDataModule):
             name = self.collection.name
             raise ValueError(f"study: must be null, {name} has no queries with judgements")
 
-    def check_system(self, name: str, model: Any, trained: bool) -> None:
+    def check_system(self, model: Any, trained: bool) -> None:
         """Checks that a system (`models.base.System`) can work with these data.
 
         Args:
-            name: the system's name in tables.
             trained: whether the run trains the system.
 
         Raises:
@@ -333,13 +333,9 @@ class RetrievalDataModule(pl.LightningDataModule):
         if model.trainable and self.new_documents and self.tokenizer_options["unit"] == "word":
             rule = f"must be piece with data.new_documents={self.new_documents}, whose words"
             raise ValueError(f"tokenizer.unit=word: {rule} training would know already")
-        if trained and model.needs_negatives:
-            self._check_negatives()
-
-    def _check_negatives(self) -> None:
-        """Raises ValueError if no training batch can contain a negative."""
-        if self.examples.negatives is not None:
+        if not (trained and model.needs_negatives and self.examples.negatives is None):
             return
+        # A training batch must be able to contain a negative.
         reason = "the loss compares documents, and data.examples.negatives names no hard negatives"
         if self.batch_size == 1:
             raise ValueError(f"data.batch_size=1: must be ≥ 2: {reason}")
@@ -370,9 +366,11 @@ class RetrievalDataModule(pl.LightningDataModule):
     @property
     def training_sources(self) -> dict[str, str]:
         """Path → SHA-256, for each file that training reads besides the collection."""
-        indexing = self.indexing.inputs.sources if self.indexing else {}
         named = [Path(f).expanduser() for f in (self.identifiers, *self.views.values()) if f]
-        return self.examples.sources | indexing | {str(file): sha256(file) for file in named}
+        named += [*self.examples.files, *(self.indexing.inputs.files if self.indexing else ())]
+        lists = ((file, ScoredLists.find(file)) for file in named)
+        files = [file for place, found in lists for file in (found.files if found else [place])]
+        return {str(file): sha256(file) for file in files}
 
     # Evaluation (gr_as_mvdr §6.3)
 
@@ -406,7 +404,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         With `add_relevant`, the query's relevant documents follow, except those that the
         collection lacks.
         """
-        grades, named = self.judgements(split, queries), self._given.get(split, {})
+        grades, (_, named) = self.judgements(split, queries), self._given.get(split, ("", {}))
         known = set(self._texts["id"][:]) if self.add_relevant else set()
         lists = {}
         for row in track(queries, "candidates", total=len(queries)):
@@ -419,16 +417,19 @@ class RetrievalDataModule(pl.LightningDataModule):
         return lists
 
     @cached_property
-    def _given(self) -> dict[str, dict[str, list[str]]]:
-        """Test split → query id → the candidates that a file names.
+    def _given(self) -> dict[str, tuple[str | Path, dict[str, list[str]]]]:
+        """Test split → the file that names its candidates, and query id → the candidates.
 
         Raises:
             ValueError: `candidates_run` has no candidate for a query.
         """
         given = {}
-        for split, file in self._candidate_files.items():
+        for split in self.test_splits:
+            if (file := self.candidates_run or self.collection.candidates.get(split)) is None:
+                continue
             ids = self.rerank_queries(split)["id"][:]
-            given[split] = found = read_candidates(file, ids, self._texts["id"][:])
+            found = read_candidates(file, ids, self._texts["id"][:])
+            given[split] = file, found
             if self.candidates_run and (missing := [query for query in ids if query not in found]):
                 raise ValueError(
                     f"data.candidates_run={file}: {len(missing):,} of {len(ids):,} queries have no "
@@ -437,17 +438,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         return given
 
     @property
-    def _candidate_files(self) -> dict[str, str | Path]:
-        own = self.collection.candidates
-        files = {split: self.candidates_run or own.get(split) for split in self.test_splits}
-        return {split: file for split, file in files.items() if file is not None}
-
-    @property
     def candidates_from(self) -> dict[str, str]:
         """Test split → the source of its candidates, as a text for reports; reads the files."""
         sources = dict.fromkeys(self.test_splits, "BM25")
-        for split, file in self._candidate_files.items():
-            missing = len(self.rerank_queries(split)) - len(self._given[split])
+        for split, (file, found) in self._given.items():
+            missing = len(self.rerank_queries(split)) - len(found)
             sources[split] = f"{file}; {missing:,} queries from BM25" if missing else str(file)
         return sources
 

@@ -1,12 +1,12 @@
 """Documents named for queries by a file or by BM25: candidates to rerank, and hard negatives."""
 
 import hashlib
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from datasets import Dataset
@@ -14,10 +14,10 @@ from datasets import Dataset
 from data_modules.collection import PairSet, TrainingTables, write_run
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.named_pairs import ScoredLists, read_pairs
-from data_modules.tables import cache_folder, integers, write_once
+from data_modules.tables import cache_folder, write_once
 from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
 from gr_mvdr.evaluation.ranking import tie_order
-from gr_mvdr.files import CONFIG, check_finished, sha256
+from gr_mvdr.files import CONFIG, check_finished
 from gr_mvdr.options import ExistingPath, Rule, Size, Text, exists, part, show
 from gr_mvdr.progress import track
 from gr_mvdr.texts import text_without_title
@@ -28,30 +28,22 @@ _RANKING = "retrieve.trec"  # of a run's folder
 _Place = Annotated[str, Rule("an existing file or folder, unless path is one", exists)]
 
 
-class NamedRows(NamedTuple):
-    """The pairs of a file as rows of a collection's queries and documents.
+# The pairs of a file as rows of a collection's queries and documents, in the file's order.
+# score: NaN = the file has none; positive: whether it calls the document relevant to the query.
+NAMED = np.dtype(
+    [("query", np.int64), ("document", np.int64), ("score", np.float32), ("positive", bool)]
+)
 
-    Attributes:
-        queries, documents: (pairs,) int64 rows, in the file's order.
-        scores: (pairs,) fp32, NaN = no score.
-        positive: (pairs,) bool, True = the file calls the document relevant to the query.
+
+def rank_rows(named: np.ndarray, document_ids: Sequence[str]) -> np.ndarray:
+    """Sorts `NAMED` pairs by query, then best document first; ties as in `Ranking`.
+
+    Pairs without scores keep the file's order.
     """
-
-    queries: np.ndarray
-    documents: np.ndarray
-    scores: np.ndarray
-    positive: np.ndarray
-
-    def ranked(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(queries, documents) sorted by query, then best document first; ties as in `Ranking`.
-
-        Pairs without scores keep the file's order.
-        """
-        distinct, which = np.unique(self.documents, return_inverse=True)
-        place_in_ties = np.argsort(tie_order([document_ids[row] for row in distinct.tolist()]))
-        ties = np.where(np.isnan(self.scores), 0, place_in_ties[which])
-        order = np.lexsort((ties, -self.scores, self.queries))
-        return self.queries[order], self.documents[order]
+    distinct, which = np.unique(named["document"], return_inverse=True)
+    place_in_ties = np.argsort(tie_order([document_ids[row] for row in distinct.tolist()]))
+    ties = np.where(np.isnan(named["score"]), 0, place_in_ties[which])
+    return named[np.lexsort((ties, -named["score"], named["query"]))]
 
 
 class RowFinder:
@@ -105,32 +97,32 @@ def read_rows(
     pairs: Iterable[NamedPair],
     query_row: Callable[[str], int | None],
     document_row: Callable[[str], int | None],
-) -> tuple[NamedRows, int, int]:
+) -> tuple[np.ndarray, int, int]:
     """Collects named pairs as rows.
 
     Args:
         query_row, document_row: give the row of a name; None = unknown.
 
     Returns:
-        The pairs; the number of pairs of other queries; the number of pairs of unknown documents.
+        The pairs as `NAMED`; the number of pairs of other queries and of unknown documents.
 
     Raises:
         ValueError: a line of the pairs' file breaks the format.
     """
-    columns = array("q"), array("q"), array("f"), array("b")
     other_queries = unknown_documents = 0
-    for pair in pairs:
-        if (query := query_row(pair.query_id)) is None:
-            other_queries += 1
-        elif (document := document_row(pair.document_id)) is None:
-            unknown_documents += 1
-        else:
-            values = query, document, pair.score, pair.positive
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-    kinds = np.int64, np.int64, np.float32, bool
-    found = (np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
-    return NamedRows(*found), other_queries, unknown_documents
+
+    def rows() -> Iterator[tuple[int, int, float, bool]]:
+        nonlocal other_queries, unknown_documents
+        for pair in pairs:
+            if (query := query_row(pair.query_id)) is None:
+                other_queries += 1
+            elif (document := document_row(pair.document_id)) is None:
+                unknown_documents += 1
+            else:
+                yield query, document, pair.score, pair.positive
+
+    named = np.fromiter(rows(), NAMED)
+    return named, other_queries, unknown_documents
 
 
 def read_candidates(
@@ -153,7 +145,7 @@ def read_candidates(
     if unknown:
         print(f"{file}: {unknown:,} candidates are not in the collection and are left out")
     found: dict[str, list[str]] = {}
-    for query, document in zip(*named.ranked(document_ids), strict=True):
+    for query, document, *_ in rank_rows(named, document_ids).tolist():
         found.setdefault(query_ids[query], []).append(document_ids[document])
     return found
 
@@ -182,6 +174,8 @@ class Negatives:
         UnfinishedRun: the folder of a run has no ranking.
     """
 
+    triples: ClassVar[bool] = False  # whether the file holds triples, see `read_pairs`
+
     n: Size
     teacher: ExistingPath | None = None
 
@@ -195,31 +189,93 @@ class Negatives:
                     place /= _RANKING
                 self.files[key] = place
 
-    @cached_property
-    def sources(self) -> dict[str, str]:
-        """Path → SHA-256, for each file that is read."""
-        lists = {place: ScoredLists.find(place) for place in self.files.values()}
-        files = [
-            file for place, found in lists.items() for file in (found.files if found else [place])
-        ]
-        return {str(file): sha256(file) for file in files}
+    def source(self, tables: TrainingTables) -> tuple[str, Path]:
+        """Returns the option that names the file of candidates, for messages, and the file."""
+        return f"{_KEY}.path", self.files["path"]
 
-    def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
-        """The candidates of the tables' queries, and the scores that a teacher gave these."""
+    def choose(self, named: np.ndarray, tables: TrainingTables) -> np.ndarray:
+        """Returns those of the file's pairs (`NAMED`) that are candidates."""
         raise NotImplementedError
 
-    def prepare(self, tables: TrainingTables) -> "NegativeDraws":
-        """Reads or computes the negatives of a collection's training pairs.
+    def prepare(self, tables: TrainingTables) -> Self:
+        """Returns a copy that draws negatives for the training pairs of `tables`.
 
         Raises:
-            ValueError: a file breaks its format or, in training, names no known pair; or there are
-                too few documents.
+            ValueError: a file breaks its format or, in training, names no known pair; or a query
+                has fewer than `n` known documents that are not relevant.
         """
-        found, scored = self.candidates(tables)
-        if "teacher" in self.files and scored is None:
-            file = self.files["teacher"]
-            scored = _read_rows(f"{_KEY}.teacher", file, tables)
-        return NegativeDraws(tables, found, scored, self.n)
+        prepared, (key, file) = copy(self), self.source(tables)
+        named = _read_rows(key, file, tables, self.triples)
+        teacher = self.files.get("teacher")
+        scored = named if self.triples and np.isfinite(named["score"]).any() else None
+        if teacher is not None:  # a run that is also the teacher is read once
+            is_read = file == teacher and not self.triples
+            scored = named if is_read else _read_rows(f"{_KEY}.teacher", teacher, tables)
+        prepared.tables, prepared.scored = tables, None
+        found = self.choose(named, tables)
+        found = found[tables.relevant.places(found["query"], found["document"]) < 0]
+        if scored is not None:
+            prepared.scored = PairSet(scored["query"], scored["document"], len(tables.documents))
+            # Of several scores of a pair, the first counts. The last value, which −1 points to, is
+            # NaN for pairs that the teacher did not score.
+            prepared.values = np.append(scored["score"][prepared.scored.first], np.float32(np.nan))
+            found = found[np.isfinite(prepared.scores(found["query"], found["document"]))]
+        prepared.drawn_from = PairSet(found["query"], found["document"], len(tables.documents))
+        prepared._check()
+        return prepared
+
+    def _check(self) -> None:
+        split, size = self.tables.split_name, len(self.tables.queries)
+        most = len(self.tables.known_rows) - int(self.tables.relevant.counts(size).max(initial=1))
+        if self.n > most:
+            rule = f"must be ≤ {most}, the known documents that are not relevant to a query"
+            raise ValueError(f"{_KEY}.n={self.n}: {rule}")
+        if few := int((self.drawn_from.counts(size) < self.n).sum()):
+            print(
+                f"{few:,} of {size:,} {split} queries have fewer than {self.n} "
+                "candidates for negatives: random documents fill them up"
+            )
+        if self.scored is not None:
+            scores = self.scores(self.tables.query_rows, self.tables.document_rows)
+            if missing := int(np.isnan(scores).sum()):
+                print(f"{missing:,} of {len(scores):,} {split} pairs have no score by the teacher")
+
+    def scores(self, query: int | np.ndarray, documents: list[int] | np.ndarray) -> np.ndarray:
+        """The teacher's scores of n documents for one query or n queries: (n,) fp32, NaN = none."""
+        return self.values[self.scored.places(query, documents)]
+
+    def draw(
+        self, pair: int | None, document: int, rng: np.random.Generator
+    ) -> tuple[list[int], list[float] | None]:
+        """Draws n distinct documents for a training pair; pair None = a source without a query.
+
+        Args:
+            document: the row of the relevant document.
+
+        Returns:
+            The n rows, and the teacher's scores of `document` and of the n rows: 1 + n values, NaN
+            = not scored (all NaN without a pair); None = no teacher.
+        """
+        if pair is None:
+            rows = self._fill_up([], [document], rng)
+            return rows, None if self.scored is None else [np.nan] * (1 + self.n)
+        query = int(self.tables.query_rows[pair])
+        own = self.drawn_from.of(query)
+        chosen = rng.choice(own, min(self.n, len(own)), replace=False).tolist()
+        rows = self._fill_up(chosen, self.tables.relevant.of(query).tolist(), rng)
+        if self.scored is None:
+            return rows, None
+        return rows, self.scores(query, [document, *rows]).tolist()
+
+    def _fill_up(
+        self, chosen: list[int], excluded: list[int], rng: np.random.Generator
+    ) -> list[int]:
+        known = self.tables.known_rows
+        while len(chosen) < self.n:
+            row = int(known[rng.integers(len(known))])
+            if row not in chosen and row not in excluded:
+                chosen.append(row)
+        return chosen
 
 
 @dataclass(kw_only=True)
@@ -232,19 +288,10 @@ class RankedNegatives(Negatives):
 
     depth: Size = 100
 
-    def run(self, tables: TrainingTables) -> tuple[str, Path]:
-        """Returns the option that names the run, for messages, and the run's file."""
-        raise NotImplementedError
-
-    def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
-        """See `Negatives`; a run that is also the teacher is read once."""
-        key, file = self.run(tables)
-        is_teacher = file == self.files.get("teacher")
-        run = _read_rows(key, file, tables)
-        queries, documents = run.ranked(tables.documents["id"][:])
-        best = np.arange(len(queries)) - np.searchsorted(queries, queries) < self.depth
-        found = PairSet(queries[best], documents[best], len(tables.documents))
-        return found, run if is_teacher else None
+    def choose(self, named: np.ndarray, tables: TrainingTables) -> np.ndarray:
+        ranked = rank_rows(named, tables.documents["id"][:])
+        place = np.arange(len(ranked)) - np.searchsorted(ranked["query"], ranked["query"])
+        return ranked[place < self.depth]
 
 
 @part("negatives")
@@ -252,12 +299,8 @@ class RankedNegatives(Negatives):
 class Bm25Negatives(RankedNegatives):
     """Negatives from BM25's ranking of the documents that are known in training."""
 
-    def run(self, tables: TrainingTables) -> tuple[str, Path]:
-        """See `RankedNegatives`; the run is kept in the cache of ``datasets``.
-
-        Raises:
-            ValueError: BM25 retrieves nothing for any training query.
-        """
+    def source(self, tables: TrainingTables) -> tuple[str, Path]:
+        """See `Negatives`; the run is kept in the cache of ``datasets``."""
         queries, documents = tables.queries, tables.documents
         known = hashlib.sha256(tables.known_rows.tobytes()).hexdigest()
         made_from = f"bm25/2 {self.depth} {queries._fingerprint} {documents._fingerprint} {known}"
@@ -273,10 +316,6 @@ class Bm25Negatives(RankedNegatives):
         with write_once(run) as partial:
             if partial is not None:
                 write_run(search(index_texts(documents.select(tables.known_rows))), partial, "bm25")
-        if tables.training and not run.stat().st_size:
-            raise ValueError(
-                f"{_KEY}=bm25: no training query shares a word with a document: negatives=none"
-            )
         return f"{_KEY}=bm25", run
 
 
@@ -293,9 +332,6 @@ class RunNegatives(RankedNegatives):
 
     path: _Place
 
-    def run(self, tables: TrainingTables) -> tuple[str, Path]:
-        return f"{_KEY}.path", self.files["path"]
-
 
 @part("negatives")
 @dataclass(kw_only=True)
@@ -308,8 +344,8 @@ class OwnNegatives(RankedNegatives):
 
     name: Text | None = None
 
-    def run(self, tables: TrainingTables) -> tuple[str, Path]:
-        """See `RankedNegatives`.
+    def source(self, tables: TrainingTables) -> tuple[str, Path]:
+        """See `Negatives`.
 
         Raises:
             ValueError: the collection has no negatives of this name.
@@ -336,21 +372,19 @@ class TripleNegatives(Negatives):
         teacher: see `Negatives`; None = the scores of `path`, if it has any.
     """
 
+    triples: ClassVar[bool] = True
+
     path: ExistingPath
     n: Size = 1
 
-    def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
+    def choose(self, named: np.ndarray, tables: TrainingTables) -> np.ndarray:
         """See `Negatives`; documents that a triple calls positive for a query are no candidates."""
-        found = _read_rows(f"{_KEY}.path", self.files["path"], tables, triples=True)
-        size = len(tables.documents)
-        positive = PairSet(found.queries[found.positive], found.documents[found.positive], size)
-        kept = positive.places(found.queries, found.documents) < 0
-        is_scored = "teacher" not in self.files and np.isfinite(found.scores).any()
-        candidates = PairSet(found.queries[kept], found.documents[kept], size)
-        return candidates, found if is_scored else None
+        positive = named[named["positive"]]
+        positive = PairSet(positive["query"], positive["document"], len(tables.documents))
+        return named[positive.places(named["query"], named["document"]) < 0]
 
 
-def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = False) -> NamedRows:
+def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = False) -> np.ndarray:
     """Reads a file of named pairs, and prints how many have an unknown query or document.
 
     In `ScoredLists` a table of texts decides which row an id stands for, because the ids of another
@@ -376,7 +410,7 @@ def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = Fal
     else:
         pairs, finders = read_pairs(file, triples), [queries.ids.get, documents.ids.get]
     found, other_queries, unknown = read_rows(track(pairs, f"reading {file.name}"), *finders)
-    used, left_out = len(found.queries), other_queries + unknown
+    used, left_out = len(found), other_queries + unknown
     said = (
         f"{other_queries:,} are of queries outside the {tables.split_name} split, {unknown:,} name "
         "documents that are not known in training"
@@ -386,86 +420,3 @@ def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = Fal
     if left_out:
         print(f"{file}: {used:,} of {used + left_out:,} pairs are used; {said}")
     return found
-
-
-class NegativeDraws:
-    """The negatives of one collection's training pairs, ready to be drawn."""
-
-    def __init__(
-        self, tables: TrainingTables, candidates: PairSet, scored: NamedRows | None, n: int
-    ):
-        """
-        Args:
-            tables: the split whose pairs get negatives.
-            candidates: documents known in training; pairs of `tables.relevant` are removed here.
-            scored: a teacher's scores; if a pair has several, the first counts. None = no teacher.
-            n: number of documents per draw.
-
-        Raises:
-            ValueError: a query has fewer than `n` known documents that are not relevant.
-        """
-        self.query_rows = integers(tables.pairs, "query_row")
-        self.document_rows = integers(tables.pairs, "document_row")
-        self.relevant, self.known, self.n = tables.relevant, tables.known_rows, n
-        self.scored = None
-        queries, documents = candidates.queries, candidates.documents
-        kept = self.relevant.places(queries, documents) < 0
-        if scored is not None:
-            self.scored = PairSet(scored.queries, scored.documents, len(tables.documents))
-            # The last value, which −1 points to, is NaN for pairs that the teacher did not score.
-            self.values = np.append(scored.scores[self.scored.first], np.float32(np.nan))
-            kept &= np.isfinite(self.scores(queries, documents))
-        self.candidates = PairSet(queries[kept], documents[kept], len(tables.documents))
-        self._check(tables)
-
-    def _check(self, tables: TrainingTables) -> None:
-        split, size = tables.split_name, len(tables.queries)
-        most = len(self.known) - int(self.relevant.counts(size).max(initial=1))
-        if self.n > most:
-            rule = f"must be ≤ {most}, the known documents that are not relevant to a query"
-            raise ValueError(f"{_KEY}.n={self.n}: {rule}")
-        if few := int((self.candidates.counts(size) < self.n).sum()):
-            print(
-                f"{few:,} of {size:,} {split} queries have fewer than {self.n} "
-                "candidates for negatives: random documents fill them up"
-            )
-        if self.scored is not None:
-            scores = self.scores(self.query_rows, self.document_rows)
-            if missing := int(np.isnan(scores).sum()):
-                print(f"{missing:,} of {len(scores):,} {split} pairs have no score by the teacher")
-
-    def scores(self, query: int | np.ndarray, documents: list[int] | np.ndarray) -> np.ndarray:
-        """The teacher's scores of n documents for one query or n queries: (n,) fp32, NaN = none."""
-        return self.values[self.scored.places(query, documents)]
-
-    def draw(
-        self, pair: int | None, document: int, rng: np.random.Generator
-    ) -> tuple[list[int], list[float] | None]:
-        """Draws n distinct documents for a training pair; pair None = a source without a query.
-
-        Args:
-            document: the row of the relevant document.
-
-        Returns:
-            The n rows, and the teacher's scores of `document` and of the n rows: 1 + n values, NaN
-            = not scored (all NaN without a pair); None = no teacher.
-        """
-        if pair is None:
-            rows = self._fill_up([], [document], rng)
-            return rows, None if self.scored is None else [np.nan] * (1 + self.n)
-        query = int(self.query_rows[pair])
-        own = self.candidates.of(query)
-        chosen = rng.choice(own, min(self.n, len(own)), replace=False).tolist()
-        rows = self._fill_up(chosen, self.relevant.of(query).tolist(), rng)
-        if self.scored is None:
-            return rows, None
-        return rows, self.scores(query, [document, *rows]).tolist()
-
-    def _fill_up(
-        self, chosen: list[int], excluded: list[int], rng: np.random.Generator
-    ) -> list[int]:
-        while len(chosen) < self.n:
-            row = int(self.known[rng.integers(len(self.known))])
-            if row not in chosen and row not in excluded:
-                chosen.append(row)
-        return chosen

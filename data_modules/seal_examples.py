@@ -130,7 +130,7 @@ class SpanExamples(Examples):
 
     def pair_targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         weights = np.asarray(self.weights[pair]["weights"])
-        return self._spans(int(self.document_rows[pair]), weights, rng)
+        return self._spans(int(self.tables.document_rows[pair]), weights, rng)
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         text = self.tables.tokenizer.decode(source, skip_special_tokens=True)
@@ -154,16 +154,16 @@ class SealExamples(SpanExamples):
     spans, one number per pair, then the examples of each view in turn.
     """
 
+    takes_negatives = False  # the negatives of a title would have to be titles
+
     def prepare(self, tables: TrainingTables) -> Self:
         """See `SpanExamples`.
 
         Raises:
-            ValueError: a special token or the texts of a view are missing, or there are negatives.
+            ValueError: a special token or the texts of a view are missing.
         """
-        if self.negatives:  # the negatives of a title would have to be titles
-            raise ValueError("data.examples.negatives: must be null in full SEAL")
         prepared = super().prepare(tables)
-        prepared.texts, rows = _ViewTexts(tables), prepared.document_rows
+        prepared.texts, rows = _ViewTexts(tables), tables.document_rows
         pairs = {BODY: np.arange(len(rows))}
         pairs |= {view: np.flatnonzero(has[rows]) for view, has in prepared.texts.has.items()}
         # (examples,): the pair of each example, and the view that its source asks for.
@@ -173,12 +173,12 @@ class SealExamples(SpanExamples):
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return np.append(
-            super().numbers(rng), np.arange(len(self.document_rows), len(self.pair_of))
+            super().numbers(rng), np.arange(len(self.tables.document_rows), len(self.pair_of))
         )
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         pair, asked = int(self.pair_of[number]), str(self.asked[number])
-        row, body = int(self.document_rows[pair]), asked == BODY
+        row, body = int(self.tables.document_rows[pair]), asked == BODY
         targets = self.pair_targets(pair, rng) if body else [self.texts.target(asked, row, rng)]
         source = self.texts.source(self.query(pair), asked)
         return Example(source, targets, row, relevant=self.relevant(pair))
@@ -225,14 +225,13 @@ class UnsupervisedParts(Inputs):
         starts = max(1, len(document["word_starts"]) - self.length + 1)
         chosen = rng.choice(starts, size=2, replace=starts < 2)
         one, another = cut_spans(document, chosen.tolist(), self.length)
-        if asked == "title":
-            source = document["tokens"] if part == "document" else one
-            source = self.texts.source(self._read(source), asked)
-            return Example(source, [self.texts.target(asked, row, rng)], row)
-        source = document["title_tokens"] if part == "title" else another
-        source = self.texts.source(self._read(source), asked)
-        span = cut(one[: self.max_tokens], self.tables.document_length, self.tables.template.stop)
-        return Example(source, [span], row)
+        is_body = asked == BODY
+        texts = {"document": document["tokens"], "title": document["title_tokens"]}
+        source = texts.get(part, another if is_body else one)
+        longest, stop = self.tables.document_length, self.tables.template.stop
+        span = cut(one[: self.max_tokens], longest, stop)
+        target = span if is_body else self.texts.target(asked, row, rng)
+        return Example(self.texts.source(self._read(source), asked), [target], row)
 
     def _parts(self, row: int) -> list[tuple[str, str]]:
         """The kinds of examples of a document: (source part, view that the source asks for)."""
@@ -311,25 +310,24 @@ class _ViewTexts:
 
 
 @part("segments")
+@dataclass
 class SampledSpans:
     """Draws spans by similarity to the query, as in training: the paper's reranking setting.
 
     Words that the query and the document share therefore raise the score. A document without text
     has no spans; spans without a token are left out.
+
+    Args:
+        n_spans: spans per document.
+        length: words per span.
+        temperature: T of the softmax over start words.
+        seed: random seed; the spans of a pair depend on the pair and the seed alone.
     """
 
-    def __init__(
-        self, n_spans: Size = 3, length: Size = 10, temperature: Positive = 1.0, seed: Seed = 0
-    ):
-        """
-        Args:
-            n_spans: spans per document.
-            length: words per span.
-            temperature: T of the softmax over start words.
-            seed: random seed; the spans of a pair depend on the pair and the seed alone.
-        """
-        self.n_spans, self.length = n_spans, length
-        self.temperature, self.seed = temperature, seed
+    n_spans: Size = 3
+    length: Size = 10
+    temperature: Positive = 1.0
+    seed: Seed = 0
 
     def __call__(self, query: str, document: dict) -> list[list[int]]:
         """Returns the token lists of one document's spans."""

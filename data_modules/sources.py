@@ -57,8 +57,7 @@ class FilesDataModule(RetrievalDataModule):
     fields: Sequence[Text | Size] | None = None
 
     def read(self) -> Collection:
-        fields = None if self.fields is None else list(self.fields)
-        return self.collect(read_layouts(self.path, self.format, fields))
+        return self.collect(read_layouts(self.path, self.format, self.fields))
 
 
 @part("data")
@@ -73,9 +72,8 @@ class Nq320kDataModule(RetrievalDataModule):
     check_counts: bool = True
 
     def read(self) -> Collection:
-        text = self.text if isinstance(self.text, str) else list(self.text)
-        options = self.first_tokens, self.title_vocabulary, self.check_counts
-        return self.collect(nq320k(self.path, text, *options))
+        options = self.text, self.first_tokens, self.title_vocabulary, self.check_counts
+        return self.collect(nq320k(self.path, *options))
 
 
 @part("data")
@@ -113,5 +111,4 @@ class IrDatasetsDataModule(RetrievalDataModule):
     def read(self) -> Collection:
         wanted = self.train_split, self.validation_split, *(self.test_split or [OWN])
         splits = list(dict.fromkeys(filter(None, [*wanted, *self.new_documents])))
-        fields = None if self.fields is None else list(self.fields)
-        return self.collect(ir_dataset(self.name, splits, fields))
+        return self.collect(ir_dataset(self.name, splits, self.fields))

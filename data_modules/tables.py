@@ -16,20 +16,10 @@ from datasets import Dataset, DatasetInfo, Features
 from datasets.table import MemoryMappedTable
 from filelock import FileLock
 
-from gr_mvdr.files import (
-    checksum,
-    name_errors,
-    new_file,
-    read_json,
-    remove_abandoned,
-    verify,
-    write_json,
-)
-from gr_mvdr.progress import track
+from gr_mvdr.files import name_errors, new_file, remove_abandoned
 
-MANIFEST = "manifest.json"
-TABLE, _CONTENTS = "table.arrow", "table.json"
-_ROWS = 1000  # rows held in memory before they are written
+TABLES = "tables"  # the name of a folder of cached tables
+ROWS = 1000  # rows held in memory before they are written
 
 
 @contextmanager
@@ -59,7 +49,7 @@ def write_once(path: Path) -> Iterator[Path | None]:
 def write_table(file: Path, features: Features, rows: Iterable[Mapping[str, Any]]) -> int:
     """Writes rows as an Arrow stream, in bounded memory; returns the number of rows."""
     schema, rows = features.arrow_schema, iter(rows)
-    some = iter(lambda: list(islice(rows, _ROWS)), [])
+    some = iter(lambda: list(islice(rows, ROWS)), [])
     return write_batches(file, schema, (pa.RecordBatch.from_pylist(r, schema=schema) for r in some))
 
 
@@ -77,81 +67,43 @@ def write_batches(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     return count
 
 
-def arrow_batches(table: Dataset, description: str) -> Iterator[pa.Table]:
-    """Yields a table's rows in batches of Arrow columns, with a progress bar."""
-    arrow = table.with_format("arrow")
-    for start in track(range(0, len(table), _ROWS), description):
-        yield arrow[start : start + _ROWS]
-
-
-def keep_folder(
-    folder: Path, write: Callable[[Path], Mapping[str, Any] | None], manifest: str = MANIFEST
-) -> dict[str, Any]:
-    """Writes a folder the first time, checks it at every call, and returns its manifest.
-
-    Args:
-        write: fills the empty folder; its result goes into the manifest, with the checksums of the
-            files.
-
-    Raises:
-        ValueError: the folder has changed since it was written.
-    """
-    with write_once(folder) as partial:
-        if partial is not None:
-            partial.mkdir()
-            content = dict(write(partial) or {})
-            files = [file for file in sorted(partial.rglob("*")) if file.is_file()]
-            content["files"] = {str(f.relative_to(partial)): checksum(f) for f in files}
-            write_json(partial / manifest, content)
-    with damage_named(folder):
-        content = read_json(folder / manifest)
-        for name, expected in content.get("files", {}).items():
-            verify(folder / name, expected)
-    return content
-
-
 @contextmanager
-def damage_named(folder: Path) -> Iterator[None]:
-    """Turns errors of reading a kept folder into one that says what to do."""
+def damage_named(kept: Path) -> Iterator[None]:
+    """Turns errors of reading a kept folder or file into one that says what to do."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         rule = "remove it, and it is made again"
-        raise ValueError(f"{folder} is damaged ({reason}): {rule}") from None
+        raise ValueError(f"{kept} is damaged ({reason}): {rule}") from None
 
 
-def open_table(folder: Path, name: str, features: Features, fingerprint: str) -> Dataset:
+def open_table(file: Path, features: Features, fingerprint: str) -> Dataset:
     """Memory-maps a table that `write_table` wrote.
 
     Args:
-        name: the name of the file in the folder.
         fingerprint: identifies the content; tables made from this one are cached under it.
 
     Raises:
         ValueError: the file is not such a table.
     """
-    with damage_named(folder):
-        table = MemoryMappedTable.from_file(str(folder / name))
+    with damage_named(file):
+        table = MemoryMappedTable.from_file(str(file))
         return Dataset(table, info=DatasetInfo(features=features), fingerprint=fingerprint)
 
 
 def keep_table(folder: Path, features: Features, key: str, write: Callable[[Path], Any]) -> Dataset:
-    """Returns a memory-mapped table, written in a folder of its own the first time.
+    """Returns a memory-mapped table in a folder, written the first time.
 
     Args:
         key: identifies everything that the content depends on; becomes the table's fingerprint.
         write: writes the Arrow stream to a path.
-
-    Raises:
-        ValueError: the table has changed since it was written.
     """
-
-    def write_folder(partial: Path) -> None:
-        write(partial / TABLE)
-
-    keep_folder(folder, write_folder, _CONTENTS)
-    return open_table(folder, TABLE, features, key)
+    file = folder / f"{key}.arrow"
+    with write_once(file) as partial:
+        if partial is not None:
+            write(partial)
+    return open_table(file, features, key)
 
 
 def cache_table(rows: Callable[[], Iterator[dict]], features: Features, *made_from: str) -> Dataset:
@@ -167,7 +119,7 @@ def cache_table(rows: Callable[[], Iterator[dict]], features: Features, *made_fr
         Exception: any exception of ``rows``, unchanged; the cache then keeps nothing.
     """
     key = short_hash(str(features), *made_from)
-    folder = cache_folder("tables") / key
+    folder = cache_folder(TABLES)
     return keep_table(folder, features, key, lambda file: write_table(file, features, rows()))
 
 

@@ -6,8 +6,8 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import accumulate, chain
+from functools import cache, partial
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from data_modules.formats.named_pairs import read_generated
 from data_modules.formats.readers import numbered_lines
 from data_modules.tables import (
-    TABLE,
-    arrow_batches,
+    ROWS,
+    TABLES,
     cache_folder,
     keep_table,
     short_hash,
@@ -31,7 +31,8 @@ from data_modules.tables import (
 )
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, ExistingPath, Text
-from gr_mvdr.texts import clean_text, join_texts
+from gr_mvdr.progress import track
+from gr_mvdr.texts import check_characters, clean_text, join_texts
 from gr_mvdr.tokenizers import (
     SPECIAL_TOKENS,
     UNK_ID,
@@ -296,57 +297,49 @@ def replace_titles(
     return _map(documents, tokenise, key, "tokenising", codes=List(Value("string")))
 
 
-def read_view_texts(
-    path: str | Path, documents: Dataset, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, list[list[int]]]:
-    """Document id → the token ids of each text that a file has for the document.
-
-    Args:
-        path: lines `{"document_id": …, "queries": […]}`, as `experiment=query_generation` writes
-            them, or another form of `data_modules.formats.named_pairs`. If several lines name a
-            document, it has the texts of all.
-
-    Raises:
-        ValueError: a line breaks the format or names an unknown document (the message names
-            file:line); or no text in the file has a token.
-    """
-    known, found = set(documents["id"][:]), dict[str, list[list[int]]]()
-    for where, identifier, texts in read_generated(Path(path).expanduser()):
-        if identifier not in known:
-            raise ValueError(f"{where}: document {identifier!r} is not in the collection")
-        ids = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-        if kept := [tokens for tokens in ids if tokens]:
-            found.setdefault(identifier, []).extend(kept)
-    if not found:
-        raise ValueError(f"{path}: the file holds no query")
-    return found
-
-
 def add_views(
     documents: Dataset, views: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
 ) -> Dataset:
     """Adds a column `NAME_tokens` for each view: the token lists of each document's texts.
 
     Args:
-        views: name → file; see `read_view_texts`. Documents that the file does not name have [].
+        views: name → file of lines `{"document_id": …, "queries": […]}`, as
+            `experiment=query_generation` writes them, or another form of
+            `data_modules.formats.named_pairs`. If several lines name a document, it has the texts
+            of all; documents that no line names have []. Texts without a token are left out.
+
+    Raises:
+        ValueError: a line breaks the format or names an unknown document (the message names
+            file:line); or the file has no text.
     """
     for view, path in views.items():
-        documents = _add_view(documents, f"{view}_tokens", Path(path).expanduser(), tokenizer)
+        name, file = f"{view}_tokens", Path(path).expanduser()
+        # The file is read only if the column is not cached yet.
+        texts = cache(partial(_read_view, file, documents))
+
+        def tokenise(rows: pa.Table, name: str = name, texts: Callable = texts) -> dict[str, list]:
+            own = [texts().get(i, []) for i in rows["id"].to_pylist()]
+            flat = [*chain(*own)]
+            ids = iter(tokenizer(flat, add_special_tokens=False)["input_ids"] if flat else ())
+            return {name: [[t for t in islice(ids, len(some)) if t] for some in own]}
+
+        made_from = documents._fingerprint, name, sha256(file), hash_vocabulary(tokenizer)
+        key = short_hash("view/1", *made_from)
+        documents = _map(documents, tokenise, key, "tokenising", **{name: List(_INTEGERS)})
     return documents
 
 
-def _add_view(
-    documents: Dataset, name: str, file: Path, tokenizer: PreTrainedTokenizerBase
-) -> Dataset:
-    # The file is read only if the column is not cached yet.
-    texts = cache(lambda: read_view_texts(file, documents, tokenizer))
-
-    def tokenise(rows: pa.Table) -> dict[str, list]:
-        return {name: [texts().get(i, []) for i in rows["id"].to_pylist()]}
-
-    made_from = documents._fingerprint, name, sha256(file), hash_vocabulary(tokenizer)
-    key = short_hash("view/1", *made_from)
-    return _map(documents, tokenise, key, "tokenising", **{name: List(_INTEGERS)})
+def _read_view(file: Path, documents: Dataset) -> dict[str, list[str]]:
+    """Document id → the texts that a file has for the document; see `add_views`."""
+    known, found = set(documents["id"][:]), dict[str, list[str]]()
+    for where, identifier, texts in read_generated(file):
+        check_characters(where, f"document {identifier!r} or a query of it", identifier, *texts)
+        if identifier not in known:
+            raise ValueError(f"{where}: document {identifier!r} is not in the collection")
+        found.setdefault(identifier, []).extend(texts)
+    if not any(map(str.strip, chain(*found.values()))):
+        raise ValueError(f"{file}: the file holds no query")
+    return found
 
 
 def encode_special_tokens(
@@ -386,8 +379,8 @@ def _map(
 ) -> Dataset:
     """Returns the table with further columns, or with some of its columns replaced.
 
-    The result is written once, in a folder next to the table's own file; if the table has no file,
-    the result stays in memory.
+    The result is written once, in the folder `TABLES` next to the table's own file; if the table
+    has no file, the result stays in memory.
 
     Args:
         function: maps a batch of rows to columns for these rows.
@@ -398,7 +391,9 @@ def _map(
     schema = features.arrow_schema
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for rows in arrow_batches(table, description):
+        arrow = table.with_format("arrow")
+        for start in track(range(0, len(table), ROWS), description):
+            rows = arrow[start : start + ROWS]
             columns = {name: rows[name] for name in rows.column_names} | dict(function(rows))
             made = pa.table([columns[name] for name in schema.names], schema)
             yield from made.combine_chunks().to_batches()
@@ -406,11 +401,9 @@ def _map(
     if not table.cache_files:
         made = InMemoryTable(pa.Table.from_batches(batches(), schema))
         return Dataset(made, DatasetInfo(features=features), fingerprint=key)
-    source = Path(table.cache_files[0]["filename"])
-    tables = source.parents[1] if source.name == TABLE else source.parent / "tables"
-    return keep_table(
-        tables / key, features, key, lambda file: write_batches(file, schema, batches())
-    )
+    place = Path(table.cache_files[0]["filename"]).parent
+    tables = place if place.name == TABLES else place / TABLES
+    return keep_table(tables, features, key, lambda file: write_batches(file, schema, batches()))
 
 
 # A tokeniser trained on a collection

@@ -198,13 +198,8 @@ class World:
         self._orders: dict[tuple[str, int], Order] = {}
         self._sharing: dict[tuple[str, str], dict[Any, list[int]]] = {}
         self.rivers = min(max(1, self.count["settlement"] // 3), 25_000)
-        self.names = Names(
-            seed,
-            people=self.count["person"],
-            places=self.count["settlement"],
-            rivers=self.rivers,
-            works=self.count["work"],
-        )
+        people, places, works = (self.count[kind] for kind in ("person", "settlement", "work"))
+        self.names = Names(seed, people, places, self.rivers, works)
 
     def entry(self, index: int) -> "Entry":
         """The entry that document `index` describes."""
@@ -294,13 +289,14 @@ class Entry:
     def pick(self, options, name: str):
         return options[self.draw(name) % len(options)]
 
+    def target(self, name: str, targets: int) -> int:
+        """The number in range(targets) to which the relation `name` maps this entry."""
+        return self.world.target(name, self.number, self.world.count[self.kind], targets)
+
     def linked(self, name: str, target: str):
         """The entry of the kind `target` to which the relation `name` maps this entry."""
-        count = self.world.count
-        sizes = count[self.kind], count[target]
-        return self.world.find(
-            target, self.world.target(f"{self.kind} {name}", self.number, *sizes)
-        )
+        number = self.target(f"{self.kind} {name}", self.world.count[target])
+        return self.world.find(target, number)
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
@@ -596,9 +592,7 @@ class Work(Entry):
 
     @fact
     def story(self) -> Phrase:
-        sizes = self.world.count["work"], len(HEROES) * len(PLOTS)
-        story = self.world.target("story", self.number, *sizes)
-        plot, hero = divmod(story, len(HEROES))
+        plot, hero = divmod(self.target("story", len(HEROES) * len(PLOTS)), len(HEROES))
         return Phrase((HEROES[hero], PLOTS[plot]))
 
     @property
@@ -623,12 +617,10 @@ class Settlement(Entry):
     kind = "settlement"
     telling = ("name", "statue", "neighbour", "river")
 
-    def _place_in(self, order: str) -> int:
-        return self.world.order(order, self.world.count["settlement"]).places[self.number]
-
     @fact
     def name(self) -> str:
-        return self.world.names.places(self._place_in("place name"))
+        order = self.world.order("place name", self.world.count["settlement"])
+        return self.world.names.places(order.places[self.number])
 
     noun = picked(CONCEPTS["sizes"], "size")
 
@@ -639,8 +631,7 @@ class Settlement(Entry):
 
     @fact
     def river(self) -> str:
-        sizes = self.world.count["settlement"], self.world.rivers
-        return "the " + self.world.names.rivers(self.world.target("river", self.number, *sizes))
+        return "the " + self.world.names.rivers(self.target("river", self.world.rivers))
 
     @fact
     def province(self) -> str:
@@ -694,9 +685,7 @@ class Building(Entry):
     def architect(self) -> Person:
         """Some architects have several buildings, some have none."""
         active = max(1, self.world.blocks("person", ARCHITECT) * 3 // 5)
-        sizes = self.world.count["building"], active
-        block = self.world.target("architect", self.number, *sizes)
-        return Person(self.world, block * TRADES + ARCHITECT)
+        return Person(self.world, self.target("architect", active) * TRADES + ARCHITECT)
 
     @fact
     def completed(self) -> int:

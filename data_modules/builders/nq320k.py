@@ -64,6 +64,9 @@ def nq320k(
     if not fields or set(fields) - set(FIELDS):
         raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
     files = {split: _raw_files(folder, split) for split in _WHOLE}
+    for split, own in files.items():
+        if not own:
+            raise missing(folder, f"{_WHOLE[split]}.gz", f"nq-{split}-NN.jsonl.gz")
     key = TitleKey(titles)
     asked: dict[str, list[Asked]] = {}  # split → questions, filled while the files are read
     numbers: dict[str, int] = {}  # key of a title → number of the document
@@ -115,26 +118,18 @@ def nq320k(
 
 
 def recognises(path: Path) -> bool:
-    return path.is_dir() and any(part for split in _WHOLE for part in _found(path, split))
+    return path.is_dir() and any(_raw_files(path, split) for split in _WHOLE)
 
 
 def read(path: Path) -> Layout:
     return replace(nq320k(str(path), check_counts=False), name=path.resolve().name)
 
 
-def _found(folder: Path, split: str) -> tuple[list[Path], list[Path]]:
-    """A split's files of the simplified and of the original release, in `folder` or a subfolder."""
+def _raw_files(folder: Path, split: str) -> list[Path]:
+    """A split's files in `folder` or a subfolder: of the simplified release, else the original."""
     names = _WHOLE[split], f"nq-{split}-[0-9][0-9].jsonl"
     whole, shards = (find_all(folder, name, f"{split}/{name}") for name in names)
-    return whole, shards
-
-
-def _raw_files(folder: Path, split: str) -> list[Path]:
-    """The files of a split, of the simplified release if it is there."""
-    whole, shards = _found(folder, split)
-    if not (files := whole or shards):
-        raise missing(folder, f"{_WHOLE[split]}.gz", f"nq-{split}-NN.jsonl.gz")
-    return files
+    return whole or shards
 
 
 class TitleKey:

@@ -18,6 +18,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,10 +176,7 @@ def _questions(file: Path) -> Iterator[_Asked]:
 
 def _shared(texts: list[str]) -> int:
     """The length of the beginning that all texts share, up to the last whole word."""
-    shared, last = min(texts, default=""), max(texts, default="")
-    while not last.startswith(shared):  # all texts sort between these two, so share it as well
-        shared = shared[:-1]
-    return shared.rfind(" ") + 1
+    return commonprefix(texts).rfind(" ") + 1  # noqa: RUF071, texts are no paths
 
 
 def matched_form(text: str) -> str:
@@ -275,7 +273,8 @@ def _find_splits(name: str, asked: Sequence[str] | None, own: str) -> dict[str, 
 
     below = [id for id in ir_datasets.registry if id.startswith(f"{name}/")]
     known = {id[len(name) + 1 :].replace("/", "-"): id for id in below}
-    known = {s: id for s, id in ({own: name} | known).items() if _is_judged(_load(id))}
+    data = {split: (id, _load(id)) for split, id in ({own: name} | known).items()}
+    known = {s: id for s, (id, one) in data.items() if one.has_queries() and one.has_qrels()}
     if not known:
         raise ValueError(f"data.name={name}: must be an id with judged queries, it has none")
     if asked is None:
@@ -283,10 +282,6 @@ def _find_splits(name: str, asked: Sequence[str] | None, own: str) -> dict[str, 
     for split in asked:
         check_choice(f"data.name={name}: the split", split, known)
     return {split: known[split] for split in asked}
-
-
-def _is_judged(data: Any) -> bool:
-    return data.has_queries() and data.has_qrels()
 
 
 def _rows(id: str, kind: str, rows: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from data_modules.formats.readers import (
     plain_name,
     split_of,
 )
-from data_modules.formats.rows import DPR, documents, queries, table_documents
+from data_modules.formats.rows import DPR, KILT, documents, queries, table_documents
 
 
 def _of_split(split: str, files: list[Path]) -> list[Path]:
@@ -127,8 +127,8 @@ class Judged(Format):
         asked = _query_files(folder, asking, *self.queries)
         ranked = find_all(folder, *self.runs)
         runs = {split: run[0] for split in judged if (run := _of_split(split, ranked))}
-        if given := readers.find(folder, *self.candidates):
-            runs = {split: given for split in judged if split != "train"}
+        if given := find_all(folder, *self.candidates):
+            runs = {split: given[0] for split in judged if split != "train"}
         return Layout(
             name=_name(path),
             files=(file, *asked, *qrels.values(), *triples, *dict.fromkeys(runs.values())),
@@ -153,24 +153,32 @@ class AskedTogether(Format):
         splits: patterns of the files of queries, one file per split (`find_splits`).
         asked: reads the file of a split.
         parts: splits whose queries also occur in other splits.
+        named: makes the third argument of `asked` from the documents and the files of all splits,
+            when it is first needed; None = no third argument.
+        known_only: see `Layout`.
     """
 
     splits: Sequence[str]
-    asked: Callable[[Path, str], Iterator[Asked]]
+    asked: Callable[..., Iterator[Asked]]
     parts: Sequence[str] = ()
+    named: Callable[..., Any] | None = None
+    known_only: bool = False
 
     def read(self, path: Path) -> Layout:
         file, read = self.find_documents(path)
         if not (found := readers.find_splits(_folder(path), *self.splits)):
             raise missing(path, *self.splits)
-        asked = {split: partial(self.asked, file, split) for split, file in found.items()}
+        documents, files = partial(read, file), tuple(found.values())
+        more = [cache(partial(self.named, documents, files))] if self.named else []
+        asked = {split: partial(self.asked, one, split, *more) for split, one in found.items()}
         return layout.asked_layout(
             name=_name(path),
-            files=(file, *found.values()),
+            files=(file, *files),
             options={"reader": self.reader},
-            documents=partial(read, file),
+            documents=documents,
             splits={split: rows for split, rows in asked.items() if split not in self.parts},
             parts={split: rows for split, rows in asked.items() if split in self.parts},
+            known_only=self.known_only,
         )
 
 
@@ -289,7 +297,15 @@ FORMATS: dict[str, Any] = {
         judgements=["*qrels*.tsv"],
         known_only=True,
     ),
-    "kilt": kilt,
+    "kilt": AskedTogether(
+        reader="kilt/1",
+        signs=[["*-kilt.jsonl"]],
+        documents={"*.tsv": partial(table_documents, order=KILT), kilt.PAGES: kilt.pages},
+        splits=["*-{train|dev|test}-kilt.jsonl", "*-{train|dev|test}_id-kilt.jsonl"],
+        asked=kilt.asked,
+        named=kilt.named_documents,
+        known_only=True,
+    ),
     "dpr": dpr,
     # MS MARCO's official files, and other files with TREC judgements.
     "trec": Judged(

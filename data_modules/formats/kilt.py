@@ -20,50 +20,21 @@ Provenance that names no document is left out and counted.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
-from data_modules.formats.layout import Asked, Document, Layout, asked_layout
-from data_modules.formats.readers import find_all, find_splits, json_lines, missing, string, word
-from data_modules.formats.rows import KILT, table_documents
+from data_modules.formats.layout import Asked, Document
+from data_modules.formats.readers import json_lines, string, word
 
-_TASKS = ("*-{train|dev|test}-kilt.jsonl", "*-{train|dev|test}_id-kilt.jsonl")
-_PAGES = "kilt_knowledgesource.json"
+PAGES = "kilt_knowledgesource.json"
 _LOOKED_AT = 100  # number of documents that determine the level
 _PARAGRAPH = re.compile(r"\d+-\d+")
 
 Named = tuple[str, dict[str, list[str]]]  # the level, and name in provenance → document ids
 
 
-def recognises(path: Path) -> bool:
-    return bool(find_all(path, "*-kilt.jsonl"))
-
-
-def read(path: Path) -> Layout:
-    if not (splits := find_splits(path, *_TASKS)):
-        raise missing(path, "<task>-<split>-kilt.jsonl")
-    tables = find_all(path, "*.tsv", _PAGES)
-    if len(tables) != 1:
-        names = ", ".join(table.name for table in tables) or "none"
-        raise ValueError(
-            f"data.path={path}: expected one table of documents (*.tsv), found {names}"
-        )
-    is_pages = tables[0].name.startswith(_PAGES)
-    documents = partial(_pages, *tables) if is_pages else partial(table_documents, *tables, KILT)
-    files = tuple(splits.values())
-    named = cache(partial(_named_documents, documents, files))
-    return asked_layout(
-        name=path.resolve().name,
-        files=(*tables, *files),
-        options={"reader": "kilt/1"},
-        documents=documents,
-        splits={split: partial(_asked, file, named) for split, file in splits.items()},
-        known_only=True,
-    )
-
-
-def _pages(file: Path) -> Iterator[Document]:
+def pages(file: Path) -> Iterator[Document]:
+    """Yields the pages of KILT's knowledge source."""
     for where, record in json_lines(file):
         title, paragraphs = string(where, "wikipedia_title", record), record.get("text")
         if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
@@ -73,7 +44,7 @@ def _pages(file: Path) -> Iterator[Document]:
         yield Document(where, word(where, "wikipedia_id", record), title, text)
 
 
-def _asked(file: Path, named: Callable[[], Named]) -> Iterator[Asked]:
+def asked(file: Path, split: str, named: Callable[[], Named]) -> Iterator[Asked]:
     """Yields the queries; provenance that names no document gives the id "", which none has."""
     level, documents = named()
     for where, record in json_lines(file):
@@ -82,7 +53,8 @@ def _asked(file: Path, named: Callable[[], Named]) -> Iterator[Asked]:
         yield Asked(where, word(where, "id", record), string(where, "input", record), found)
 
 
-def _named_documents(documents: Callable[[], Iterator[Document]], files: tuple[Path, ...]) -> Named:
+def named_documents(documents: Callable[[], Iterator[Document]], files: tuple[Path, ...]) -> Named:
+    """Determines the level, and finds the documents that the provenance of all tasks names."""
     first = list(islice(documents(), _LOOKED_AT))
     level = "page" if len({document.title for document in first}) == len(first) else "title"
     if first and all(_PARAGRAPH.fullmatch(document.id) for document in first):

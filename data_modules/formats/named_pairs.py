@@ -20,7 +20,6 @@ from data_modules.formats.readers import (
     word,
 )
 from data_modules.formats.rows import genret_queries, glen_queries
-from gr_mvdr.texts import check_characters
 
 _MINED = re.compile(r'\s*\{\s*"qid"')
 _JSON = '{"query": ["document", …], …}, or lines {"qid": …, "pos": […], "neg": […]}'
@@ -237,7 +236,7 @@ _BRACKETS = re.compile(r"\[([^\[\]\"\s]+)\]")
 
 
 def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields (``file:line``, document id, queries) for each document, ordered by its first line.
+    """Yields (``file:line``, document id, queries on that line) for each line.
 
     Reads our own lines (`FORM`), DSI-QG's lines ``{"text_id", "text"}``, and the files of GenRet,
     GLEN, Ultron and NCI.
@@ -245,17 +244,6 @@ def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
     Raises:
         ValueError: a line breaks the format; names ``file:line``.
     """
-    places: dict[str, str] = {}
-    found: dict[str, list[str]] = {}
-    for where, document, queries in _generated_lines(file):
-        check_characters(where, f"document {document!r} or a query of it", document, *queries)
-        places.setdefault(document, where)
-        found.setdefault(document, []).extend(queries)
-    return ((places[document], document, queries) for document, queries in found.items())
-
-
-def _generated_lines(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields (``file:line``, document id, queries on that line) for each line."""
     first = first_line(file)
     asked = None
     if begins_with(file, "{"):

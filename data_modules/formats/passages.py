@@ -17,11 +17,9 @@ from data_modules.formats.readers import (
     missing,
     plain_name,
     quoted_rows,
-    string,
     table,
-    word,
 )
-from data_modules.formats.rows import Reader
+from data_modules.formats.rows import Reader, documents
 
 _ENDINGS = (".csv", ".tsv", ".jsonl")
 # The usual names of each column; the first one that the file has is used.
@@ -53,6 +51,7 @@ def read(path: Path, fields: Sequence[str | int] | None = None) -> Layout:
     name, ending = plain_name(file).rsplit(".", 1)
     if ending == "jsonl":
         header, columns, read = True, list(next(json_lines(file), ("", {}))[1]), json_lines
+        names = columns
     else:
         quoted, delimiter = ending == "csv", "," if ending == "csv" else "\t"
         plain = first_line(file).split(delimiter)
@@ -60,12 +59,12 @@ def read(path: Path, fields: Sequence[str | int] | None = None) -> Layout:
         usual = {name for names in _USUAL.values() for name in names}
         header = bool(usual & {column.strip().lower() for column in columns})
         header |= bool(fields) and {*(fields or ())} <= {*columns}
-        numbers = [str(number) for number in range(1, len(columns) + 1)]
-        named = {"columns": [], "header": True} if header else {"columns": numbers}
-        read = partial(table, quoted=quoted, delimiter=delimiter, **named)
+        names = columns if header else [str(number) for number in range(1, len(columns) + 1)]
+        options = {"header": header, "quoted": quoted, "delimiter": delimiter}
+        read = partial(table, columns=[] if header else names, **options)
     if not any(columns):
         raise ValueError(f"{file}: is empty")
-    chosen = _choose_columns(file, columns, header, fields)
+    chosen = _choose_columns(file, columns, names, fields)
     return Layout(
         name=name,
         files=(file,),
@@ -85,13 +84,14 @@ def _file(path: Path) -> Path | None:
 
 
 def _choose_columns(
-    file: Path, first: list[str], header: bool, fields: Sequence[str | int] | None
+    file: Path, first: list[str], names: list[str], fields: Sequence[str | int] | None
 ) -> dict[str, str]:
     """Kind (id, title, text) → column, for the kinds that the file has.
 
-    Without a header, columns are numbered from 1.
+    Args:
+        first: the fields of the first line.
+        names: the names of the columns; without a header, their numbers from 1.
     """
-    names = first if header else [str(number) for number in range(1, len(first) + 1)]
     if fields:
         kinds = _FIELDS.get(len(fields), ())
         if kinds and all(str(name) in names for name in fields):
@@ -100,7 +100,8 @@ def _choose_columns(
             f"data.fields={list(fields)}: must name the columns of id, title and text, of id and "
             f"text, or of the text, among {', '.join(names)} of {file}"
         )
-    if len(names) == 1 or (not header and len(names) == 2 and plain_name(file).endswith(".tsv")):
+    is_numbered = names != first and plain_name(file).endswith(".tsv")
+    if len(names) == 1 or (is_numbered and len(names) == 2):
         return dict(zip(_FIELDS[len(names)], names, strict=True))
     plain = {name.strip().lower(): name for name in names}
     found = {k: next((plain[n] for n in usual if n in plain), "") for k, usual in _USUAL.items()}
@@ -116,8 +117,4 @@ def _documents(file: Path, read: Reader, columns: Mapping[str, str]) -> Iterator
     said = ", ".join(f"{field} from column {name}" for field, name in columns.items())
     numbers = "" if "id" in columns else "; ids are line numbers"
     print(f"{file}: passages without queries, {said}{numbers}")
-    for where, row in read(file):
-        line = where.rpartition(":")[2]
-        id = word(where, columns["id"], row) if "id" in columns else line
-        title = string(where, columns["title"], row, "") if "title" in columns else ""
-        yield Document(where, id, title, string(where, columns["text"], row))
+    yield from documents(read, file, **{"id": "", **columns})

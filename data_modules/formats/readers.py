@@ -38,16 +38,11 @@ _BETWEEN = re.compile(r"[\s,]*")  # what separates two items
 csv.field_size_limit(2**31 - 1)  # a document may be longer than csv's limit of 128 KiB
 
 
-def find(folder: Path, *names: str) -> Path | None:
-    """The first file in the folder with one of these names, plain or packed; None if missing."""
-    return next((file for name in names for file in find_all(folder, name)), None)
-
-
-def needed(folder: Path, *names: str) -> Path:
-    """The file that `find` returns; raises FileNotFoundError if it returns None."""
-    if (file := find(folder, *names)) is None:
-        raise missing(folder, *names)
-    return file
+def needed(folder: Path, name: str) -> Path:
+    """The file with this name in the folder, plain or packed; FileNotFoundError if missing."""
+    if found := find_all(folder, name):
+        return found[0]
+    raise missing(folder, name)
 
 
 def missing(folder: Path, *names: str) -> FileNotFoundError:

@@ -115,8 +115,8 @@ def test_every_process_has_its_part_of_every_batch_and_no_example_is_lost():
     assert {place for own in parts for batch in own for place in batch} == {0, 1}
 
 
-def test_hard_negatives_are_refused_where_documents_are_no_targets(tables):
+def test_hard_negatives_are_refused_where_documents_are_no_targets():
     texts = partial(TextExamples, inputs=SpanCorruption())
-    for make in (QueryExamples, texts, lambda negatives: SealExamples(negatives).prepare(tables)):
+    for make in (QueryExamples, texts, SealExamples):
         with pytest.raises(ValueError, match=r"^data.examples.negatives: must be null"):
             make(Bm25Negatives(n=1))

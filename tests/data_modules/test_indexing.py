@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
+from data_modules.collection import TrainingTables
 from data_modules.examples import IdentifierExamples
 from data_modules.indexing import (
     DocumentStart,
@@ -20,7 +21,6 @@ from data_modules.indexing import (
     TextExamples,
 )
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import TOKENIZER, make_collection, written
 
@@ -159,36 +159,19 @@ def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
 # Span corruption
 
 
-class Tokenizer:
-    """Has n sentinels, from id 90 down, and a mask."""
-
-    def __init__(self, sentinels: int, mask: int | None = None):
-        self.known = {f"<extra_id_{n}>": 90 - n for n in range(sentinels)}
-        self.mask_token_id = mask
-
-    def get_vocab(self) -> dict[str, int]:
-        return self.known
-
-
-def numbered(lengths, sentinels=100):
-    """Documents of the tokens 100, 101, …"""
+def numbered(lengths, sentinels):
+    """Documents of the tokens 100, 101, …; sentinels from id 90 down."""
     documents = [list(range(100, 100 + length)) for length in lengths]
-    return SimpleNamespace(
-        documents={"tokens": documents},
-        document_tokens=Column(documents),
-        known_rows=np.arange(len(documents))[1:],
-        tokenizer=Tokenizer(sentinels),
-        template=TextTemplate(),
+    known = {f"<extra_id_{n}>": 90 - n for n in range(sentinels)}
+    return TrainingTables(
         pairs=Dataset.from_dict({"query_row": [], "document_row": []}),
+        queries=Dataset.from_dict({"tokens": []}),
+        documents=Dataset.from_dict({"tokens": documents}),
+        query_length=9,
+        document_length=9,
+        tokenizer=SimpleNamespace(get_vocab=lambda: known),
+        known=np.arange(len(documents))[1:],
     )
-
-
-class Column(list):
-    """As `TokenColumn`."""
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.array([len(tokens) for tokens in self])
 
 
 @pytest.mark.parametrize("sentinels", [1, 100])

@@ -1,11 +1,10 @@
-"""LIMIT-like worlds: texts that say who likes what, and what few dimensions hold."""
+"""LIMIT-like worlds: texts say who likes what."""
 
 from itertools import combinations
 
 import pytest
 
-from data_modules.limit import free_recall, limit
-from tests.data_modules.tiny import make_collection
+from data_modules.limit import limit
 
 
 def test_texts_say_what_the_judgements_say():
@@ -30,12 +29,3 @@ def test_texts_say_what_the_judgements_say():
         limit(50, 2)
     with pytest.raises(ValueError, match="data.n_documents=3: must make at least 5 sets of data.r"):
         limit(3, 2)
-
-
-def test_what_a_line_and_a_space_hold():
-    world = limit(6, 2)
-    assert free_recall(world, 6, 2, steps=200) == 1
-    assert free_recall(world, 1, 2, steps=200) <= 2 / 3  # two orders of six documents
-    judged = [("q", "d0"), ("q", "d1", 0), ("q", "elsewhere"), ("p", "elsewhere")]
-    graded = make_collection(["x", "y"], {"q": "a", "p": "b"}, qrels={"test": judged})
-    assert free_recall(graded, 2, 1, steps=50) == 1  # d0 alone is relevant, to q

@@ -10,7 +10,6 @@ from data_modules.examples import DocumentExamples, Example, collate
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import TOKENIZER, judge, make_collection
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -48,19 +47,6 @@ def test_examples_with_several_targets_are_taken_apart_where_others_have_one():
     assert batch.query_ids.tolist() == [[5, 6], [5, 6], [7, 0]]
     assert batch.document_ids.tolist() == [[10, 1], [11, 0], [14, 1]]
     assert batch.document_index.tolist() == [4, 4, 2]
-
-
-def test_training_examples_are_the_relevant_judgements():
-    data = tiny(query_length=4, document_length=9)
-    epoch = data.epoch(0)
-    found = {(tuple(example.source), example.document) for example in epoch}
-    rows = data.queries("train")
-    names = {row["id"]: (*row["tokens"][:3], EOS_ID) for row in rows}
-    expected = {(names[f"q{n}"], 2 * n) for n in range(10)} | {(names["q0"], 7)}
-    assert found == expected and len(epoch) == 11
-    for _, targets, document, negatives, _ in epoch:
-        assert negatives is None
-        assert targets == [[*data.documents[document]["tokens"][:8], EOS_ID]]
 
 
 class Arriving(RetrievalDataModule):
@@ -195,7 +181,7 @@ def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(mask
     for places in epoch.batches(8, shuffle=True):
         batch = collate([epoch[place] for place in places])
         for column, place in enumerate(places):
-            query = int(data.training_tasks[0].query_rows[epoch.numbers[place]])
+            query = int(data.training_tasks[0].tables.query_rows[epoch.numbers[place]])
             own = {query, query + 1, query + 2}
             for row, document in enumerate(batch.document_index.tolist()):
                 negative = bool(batch.is_negative[row, column])

@@ -128,20 +128,6 @@ def test_more_negatives_than_documents_are_refused():
 # Teachers
 
 
-def test_the_scores_of_a_margin_file_come_with_its_triples(tmp_path):
-    lines = ["9.5 1.5 q0 d0 d4", "9.5 2.5 q0 d0 d5", "7 3 q0 d10 d4", "4 0.5 q1 d1 d2"]
-    data = tiny(TripleNegatives(path=str(written(tmp_path / "margins.tsv", *lines)), n=1))
-    positive = {0: 9.5, 1: 4.0, 6: 7.0}
-    negative = {(0, 4): 1.5, (0, 5): 2.5, (1, 2): 0.5}  # of what is scored twice, the first
-    for number in range(10):
-        for pair, example in enumerate(data.epoch(number)):
-            (row,), scores = example.negatives.documents, example.negatives.teacher
-            if pair in positive:
-                assert scores == [positive[pair], negative[pair % 6, row]]
-            else:
-                assert np.isnan(scores).all()
-
-
 @pytest.mark.parametrize("form", ["run", "margins"])
 def test_a_teacher_scores_the_negatives_of_any_source(form, tmp_path, capsys):
     run = str(written(tmp_path / "run.trec", *RUN, "q1 Q0 d5 1 1 x"))
@@ -219,20 +205,12 @@ def test_a_teachers_lists_are_matched_by_id_or_by_text(source, form, tmp_path, c
         "triples": TripleNegatives(path=path, n=2),
         "run": RunNegatives(path=path, teacher=path, n=2),
     }
-    found = teach(kinds[source])
+    found, data = teach(kinds[source]), tiny(kinds[source])
     # Documents of equal texts are one: d0 and d10, d3 and d13.
     assert {key: found[key] for key in TAUGHT} == TAUGHT
     # d13 is unknown by its id; its text is d3's.
     assert f"{5 if form == 'ids' else 6} of 7 pairs are used" in capsys.readouterr().out
-    assert len(kinds[source].sources) == (2 if form == "other ids" else 1)
-
-
-def test_lists_of_another_collection_are_refused(tmp_path):
-    rows = [{"query": "who?", "documents": ["nobody", "somebody"], "scores": [1.0, 0.0]}]
-    Dataset.from_list(rows).to_json(tmp_path / "lists.jsonl")
-    rule = "lists.jsonl: none of its 2 pairs can be used: 2 are of queries outside the train"
-    with pytest.raises(ValueError, match=rule):
-        tiny(TripleNegatives(path=str(tmp_path / "lists.jsonl"))).epoch(0)
+    assert len(data.training_sources) == (2 if form == "other ids" else 1)
 
 
 def test_the_folder_of_a_run_stands_for_its_ranking(tmp_path):

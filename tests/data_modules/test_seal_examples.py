@@ -19,7 +19,7 @@ from data_modules.seal_examples import (
     sample_starts,
     span_weights,
 )
-from data_modules.tokenisation import add_tokens, cut_spans
+from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 
 TEXTS = ["alpha beta gamma delta epsilon zeta", "one two three four five", "alone"]
@@ -146,24 +146,3 @@ def test_a_passage_without_words_has_no_spans():
     assert span_weights("who", "  \n").shape == (0,)
     assert sample_starts(np.empty(0), 3, np.random.default_rng(0)).shape == (0,)
     assert span_weights("", "red house").tolist() == [0.5, 0.5]  # a query that cleaning emptied
-
-
-# Words of 1, 2, 1, 3 and 1 tokens.
-DOCUMENT = {
-    "id": "d1",
-    "text": "Aldgate bridge the ravensmoor fell",
-    "tokens": [10, 20, 21, 30, 40, 41, 42, 50],
-    "word_starts": [0, 1, 3, 4, 7],
-}
-
-
-@pytest.mark.parametrize(
-    ("start", "length", "tokens"),
-    [
-        (1, 2, [20, 21, 30]),
-        (3, 2, [40, 41, 42, 50]),
-        (0, 99, DOCUMENT["tokens"]),
-    ],
-)
-def test_spans_of_words_are_cut_from_the_tokens(start, length, tokens):
-    assert cut_spans(DOCUMENT, [start], length) == [tokens]

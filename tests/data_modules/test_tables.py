@@ -41,8 +41,6 @@ def test_a_kept_table_that_is_damaged_is_named_with_what_to_do(cache):
 
     file = kept("a")
     assert kept("a") == file
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"{file.parent} is damaged \(.*{file.name}.*remove it"):
+    file.write_bytes(file.read_bytes()[:-300])
+    with pytest.raises(ValueError, match=rf"{file} is damaged \(.*remove it"):
         kept("a")

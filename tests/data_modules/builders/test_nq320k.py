@@ -47,21 +47,17 @@ def test_the_miniature_becomes_a_collection_of_one_document_a_title(raw, collect
     assert collection.judgements("train")[str(first["example_id"])] == {"0": 1}
 
 
-def test_the_first_training_copy_of_a_page_wins(raw, collected):
+def test_pages_of_one_title_are_one_document(raw, collected):
+    """The first training copy wins; titles may differ in spaces, case and accents."""
     collection = collected(nq320k(str(raw)))
     for text in collection.documents["text"]:
         assert "Later edition" not in text  # a second time in training
     of_dev = [row["title"] for row in collection.documents if "Dev edition" in row["text"]]
     assert of_dev == ["Wexmoor", "Yarrowdale", "Zellhaven"]  # only in development
-
-
-def test_titles_are_one_whatever_their_spaces_case_and_accents(raw, collected):
     # "Merrow ( town )" and "Merrow (town)", "FARROWMERE" and "Farrowmere", "Kestrel 's"
     assert TitleKey()("Éloïse ( Film )") == TitleKey()("eloise (film)") == "eloise ( film )"
-    collection = collected(nq320k(str(raw)))
     seen = collection.judgements("dev_seen")
-    pages = {document for judged in seen.values() for document in judged}
-    assert {"3", "7", "12"} <= pages
+    assert {"3", "7", "12"} <= {document for judged in seen.values() for document in judged}
     assert documents(collection)["Merrow ( town )"]["id"] == "3"
 
 
@@ -88,19 +84,11 @@ def test_other_counts_are_refused(raw, collected, built):
     assert len(collected(nq320k(str(raw), check_counts=False)).qrels) == 4
 
 
-def shards(raw: Path, split: str, file: str, numbers: range) -> None:
-    """Cuts a file into files as the original release has them, ten lines each."""
-    records = lines(raw / file)
-    (raw / file).unlink()
-    for number in numbers:
-        start = number * 10
-        end = None if number == numbers[-1] else start + 10
-        write(raw / f"nq-{split}-{number:02}.jsonl.gz", records[start:end])
-
-
 def test_shards_give_the_same_collection_as_one_file(raw, collected):
-    whole = collected(nq320k(str(raw)))
-    shards(raw, "train", TRAIN, range(3))
+    whole, records = collected(nq320k(str(raw))), lines(raw / TRAIN)
+    (raw / TRAIN).unlink()
+    for number, part in enumerate((records[:10], records[10:20], records[20:])):
+        write(raw / f"nq-train-{number:02}.jsonl.gz", part)
     sharded = collected(nq320k(str(raw)))
     assert sharded.folder != whole.folder
     assert sharded.documents[:] == whole.documents[:]

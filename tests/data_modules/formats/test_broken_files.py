@@ -27,28 +27,18 @@ def replaced(old, new):
 BROKEN = [
     # JSON lines
     ("beir", "corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": ', r":2: expected a JSON object"),
-    ("beir", "corpus.jsonl", '{"_id": 7.5, "text": "x"}\n', r':1: expected a string "_id", got 7'),
     ("ultron", ULTRON, replaced('"body"', '"Body"'), r':1: expected a string "body" or "contents"'),
     ("dsi_qg", "mini_DSI_train_data.json", added({"text_id": 3, "text": "who?"}), r":45: expected"),
     # Tables
     ("beir", "qrels/dev.tsv", "2\tb\t2\n", r":1: expected a header with the columns query-id, cor"),
-    ("beir", "qrels/dev.tsv", JUDGED + "2 b 1\n", r":2: expected 3 columns"),
     ("beir", "qrels/dev.tsv", JUDGED + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
     ("wu", "collection.tsv", SWAPPED, r":1: expected the columns id text title; what is read as"),
-    ("wu", "qrel.dev.tsv", added("5000\t0\t3\tx\n"), r":15: expected an integer grade, got"),
     ("dpr", "psgs_w100.tsv", 'id\ttext\ttitle\n1\t"a "b" c"\tt\n', r":2: expected texts in quotes"),
     ("trec", "msmarco-docs.tsv.gz", "D1\tu\tt\n", r":1: expected 4 columns .*text\), got 3"),
-    ("nci", NCI_DEV, added("who?\t1\n"), r":15: expected 4 columns .*got 2"),
     ("nci", NCI_DEV, "who?\t1\t3\n", r":1: expected the columns query, queryid, oldid, "),
     ("glen", GLEN_DEV, replaced("oldid", "docid"), r":1: expected a header .*oldid is missing in"),
     # Arrays
     ("genret", "corpus_lite.json", '["a", 3]', r': item 1: expected a string "abstract", got 3'),
-    (
-        "genret",
-        "corpus_lite.json",
-        '{"doc_id": 7, "abstract": "a"}',
-        r":1: expected the documents in",
-    ),
     ("genret", "dev.json.seen", '["0"]', r"expected an array of places in dev\.json"),
     ("dpr", DPR, json.dumps([CONTEXTS, {"question": "?"}]), r': item 1: expected {"question": …'),
     # Provenance, runs, triples and candidates
@@ -74,7 +64,6 @@ MISSING = [
     ("beir", ["queries.jsonl"], r"^data\.path=.*beir: the queries \(queries\.jsonl\) of the split"),
     ("glen", ["DOC_*"], r"DOC_\*_title\+content\.tsv or .* is missing"),
     ("dpr", ["*.json*"], r"the file …-train\.json with .* is missing"),
-    ("ultron", ["*docdev-queries*"], r"of the split 'dev', which msmarco-docdev-qrels"),
 ]
 
 
@@ -90,7 +79,7 @@ def test_a_missing_file_is_named(format, names, message, tmp_path):
 
 DOUBLED = [
     ("dsi_qg", "other_DSI_train_data.json", r"expected one file \*_DSI_train_data\.json, found mi"),
-    ("kilt", "more.tsv", r"expected one table of documents \(\*\.tsv\), found kilt\.tsv, more\.ts"),
+    ("kilt", "more.tsv", r"expected one file \*\.tsv, found kilt\.tsv, more\.tsv: name one of"),
     ("trec", "qrels.dev.tsv", r"msmarco-docdev-qrels\.tsv\.gz and qrels\.dev\.tsv are both of"),
 ]
 

@@ -9,8 +9,8 @@ import pytest
 from data_modules.formats import readers
 from data_modules.formats.readers import (
     array_items,
-    find,
     find_all,
+    needed,
     numbered_lines,
     quoted_rows,
     table,
@@ -22,8 +22,8 @@ def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "e.tsv").mkdir()
     assert [file.name for file in find_all(tmp_path, "*.tsv")] == ["a.tsv", "b.tsv.gz", "c.tsv.zip"]
-    assert find(tmp_path, "b.tsv", "a.tsv").name == "b.tsv.gz"
-    assert find(tmp_path, "x.tsv") is None and find_all(tmp_path / "nowhere", "*") == []
+    assert needed(tmp_path, "b.tsv").name == "b.tsv.gz"
+    assert find_all(tmp_path / "nowhere", "*") == []
 
 
 @pytest.mark.parametrize(
