@@ -97,6 +97,13 @@ def items(file: Path) -> Iterator[tuple[str, str, dict]]:
         yield where, f"{split}-{number}", row
 
 
+def contexts(file: Path) -> Iterator[tuple[str, str, str, dict]]:
+    """Yields (``file: item``, the question's id, kind, context) for each context of a file."""
+    for where, query, record in items(file):
+        for kind in (POSITIVE, *NEGATIVE_KINDS):
+            yield from ((where, query, kind, context) for context in record[kind])
+
+
 def context_id(where: str, context: dict) -> str:
     """A context's id: the passage's id if given, else computed from the title and text."""
     if {"passage_id", "psg_id", "id"} & context.keys():
@@ -123,13 +130,11 @@ def _contexts(files: Iterable[Path]) -> Iterator[Document]:
     """Yields all contexts of all questions, each once."""
     seen = set()
     for file in files:
-        for where, _, record in items(file):
-            for kind in (POSITIVE, *NEGATIVE_KINDS):
-                for context in record[kind]:
-                    if (name := context_id(where, context)) not in seen:
-                        seen.add(name)
-                        title = string(where, "title", context, "")
-                        yield Document(where, name, title, string(where, "text", context))
+        for where, _, _, context in contexts(file):
+            if (name := context_id(where, context)) not in seen:
+                seen.add(name)
+                title = string(where, "title", context, "")
+                yield Document(where, name, title, string(where, "text", context))
 
 
 def _negatives(file: Path, kind: str) -> Iterator[NamedPair]:

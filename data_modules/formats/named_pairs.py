@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
+from data_modules.formats.dpr import POSITIVE, context_id, contexts
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.readers import (
     begins_with,
@@ -101,11 +101,9 @@ def _is_number(value: Any) -> bool:
 def _json_pairs(file: Path) -> Iterator[NamedPair]:
     """Yields the pairs of a JSON file: DPR's array, query → list, or lines of mined negatives."""
     if begins_with(file, "["):
-        for where, query, record in items(file):
-            for kind in (POSITIVE, *NEGATIVE_KINDS):
-                for context in record[kind]:
-                    positive = kind == POSITIVE
-                    yield NamedPair(where, query, context_id(where, context), positive=positive)
+        for where, query, kind, context in contexts(file):
+            name = context_id(where, context)
+            yield NamedPair(where, query, name, positive=kind == POSITIVE)
         return
     if not _MINED.match(first_line(file)):
         for query, documents in json_value(file).items():

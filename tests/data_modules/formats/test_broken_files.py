@@ -39,6 +39,12 @@ BROKEN = [
     ("glen", GLEN_DEV, replaced("oldid", "docid"), r":1: expected a header .*oldid is missing in"),
     # Arrays
     ("genret", "corpus_lite.json", '["a", 3]', r': item 1: expected a string "abstract", got 3'),
+    (
+        "genret",
+        "corpus_lite.json",
+        '{"doc_id": 7, "abstract": "a"}',
+        r":1: expected the documents in",
+    ),
     ("genret", "dev.json.seen", '["0"]', r"expected an array of places in dev\.json"),
     ("dpr", DPR, json.dumps([CONTEXTS, {"question": "?"}]), r': item 1: expected {"question": …'),
     # Provenance, runs, triples and candidates
