@@ -34,7 +34,7 @@ from analysis.tables.comparison import (
     place_comparison,
 )
 from analysis.tables.metric_names import DIRECTIONS, read_key
-from analysis.tables.paper import PaperTable, read_paper, write_paper_table
+from analysis.tables.paper import read_paper, write_paper_table
 from analysis.tables.report import embed_picture, find_readings, write_page
 from analysis.tables.rows import (
     Cell,
@@ -105,8 +105,7 @@ def compare(
     pages = write_comparison(comparison, findings, folder, papers)
     for one in findings:
         print_tables([one.summary, *one.effectiveness.blocks])
-    for table, notes in papers:
-        print_tables([table, *notes])
+    print_tables(papers)
     figures = [path for one in findings for path in one.gallery.paths]
     print_tables([*comparison.notes, *map(str, (*pages, *figures))])
     with open_logger(logger, comparison) as opened:
@@ -175,13 +174,13 @@ def write_comparison(
     comparison: Comparison,
     findings: Sequence[SectionFindings],
     directory: Path,
-    papers: Sequence[PaperTable] = (),
+    papers: Sequence[Table | str] = (),
 ) -> list[Path]:
     """Writes all files of a comparison except its figures; earlier files are replaced.
 
     Args:
         findings: as `examine_comparison` returns them.
-        papers: a paper's tables next to ours, which come first on the page.
+        papers: the tables of `write_paper_table`, which come first on the page.
 
     Returns:
         The paths of the page and of the tables in Markdown and LaTeX.

@@ -5,12 +5,10 @@ test which differences between our systems are significant.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from pandas import DataFrame, concat, isna, read_csv, to_numeric
@@ -20,71 +18,56 @@ from analysis.tables import metric_names
 from analysis.tables.comparison import Comparison, Group, Section
 from analysis.tables.metric_names import MISSING, Statistic
 from analysis.tables.rows import (
-    Cell,
-    Row,
     Table,
     describe_value,
-    escape_markdown,
-    format_markdown,
+    pivot,
     read_rows,
     read_value,
     write_rows,
+    write_tables,
 )
 from gr_mvdr.evaluation.metrics import name_metric
-from gr_mvdr.files import read_text, reading, write_text
+from gr_mvdr.files import read_text, reading
 
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
 AVERAGED = "average of n of N: the paper's N collections, runs on n; both over the n."
-# A paper's values beside ours, and notes on how to read them.
-PaperTable = tuple[Table, list[str]]
-
-
-@dataclass(frozen=True)
-class PaperRow:
-    """A row: its name in the paper, and which of our runs it is compared with.
-
-    Attributes:
-        systems: the systems of our runs; empty if we have no system for the row.
-        values: metric → the paper's value in percent; None if the paper gives none.
-        place: which of our metrics it is compared with: "retrieve" (the end-to-end search),
-            "rerank" (the main form of reranking), "rerank/FORM", or "analysis/…", whose metrics
-            have names of their own.
-        where: key of the configuration → the value that a run must have to belong to the row;
-            a part is written as "FirstTokens(k=28)".
-        study: column → value, which select the row of a run's `study.csv` that holds the metrics;
-            empty = the metrics of the run itself.
-    """
-
-    name: str
-    systems: tuple[str, ...]
-    values: dict[str, float | None]
-    place: str = "retrieve"
-    where: dict[str, str] = field(default_factory=dict)
-    study: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A table: its title, the collection of its numbers, its metrics (columns) and rows.
+    """A paper's table.
 
-    `across`: the rows cover several collections, so runs on all of them share one table.
+    Attributes:
+        title: its name in the paper.
+        collection: the collection of its numbers, or how many there are.
+        lines: a line for each row and metric: the `COLUMNS` of its file without `table`. `systems`
+            is a list, `where` and `study` are dicts.
+        across: the rows cover several collections, so runs on all of them share one table.
     """
 
     title: str
     collection: str
-    metrics: tuple[str, ...]
-    rows: tuple[PaperRow, ...]
+    lines: DataFrame
     across: bool = False
 
 
 def read_paper(paper: str | Path) -> Paper:
     """Reads a paper's table from a CSV file with a line for each row and metric; `#` is a comment.
 
-    Columns: the table's name; the row's name; the collection; the metric; its value in percent, or
-    nothing; then these fields of `PaperRow`: systems (`a;b`), place, where and study
-    (`key=value;key=value`). If a table covers several collections, only runs with the row's
-    `collection=` belong to the row.
+    Columns:
+        table, row: the names of the table and of the row.
+        collection: where the paper measured the value.
+        metric, value: the value is in percent, or missing.
+        systems: the systems of our runs that the row is compared with (`a;b`), or nothing.
+        place: which of our metrics it is compared with: "retrieve" (the end-to-end search),
+            "rerank" (the main form of reranking), "rerank/FORM", or "analysis/…", whose metrics
+            have names of their own.
+        where: the configuration that a run must have to belong to the row (`key=value;key=value`);
+            a part is written as "FirstTokens(k=28)". If a table covers several collections, only
+            runs with the row's `collection=` belong to the row.
+        study: the values that select the row of a run's `study.csv` which holds the metrics;
+            nothing = the metrics of the run itself.
 
     Args:
         paper: the name of a table in `conf/papers`, or the path of a CSV file with one table.
@@ -103,22 +86,16 @@ def read_paper(paper: str | Path) -> Paper:
     name = names[0] if is_file else str(paper)
     if name not in names:
         raise FileNotFoundError(f"paper={paper}: must be a CSV file, or one of {', '.join(names)}")
-    lines = tables[tables["table"] == name]
-    collections, metrics = lines["collection"].unique(), tuple(lines["metric"].unique())
-    across, rows = len(collections) > 1, {}
-    for line in lines.to_dict("records"):
-        key, where = line["row"], line["where"]
-        if across:
-            key = f"{line['collection']}, {key}"
-            where = {"collection": line["collection"]} | where
-        values, systems = dict.fromkeys(metrics), tuple(filter(None, line["systems"].split(";")))
-        row = PaperRow(key, systems, values, line["place"], where, line["study"])
-        value = None if isna(line["value"]) else line["value"]
-        rows.setdefault(key, row).values[line["metric"]] = value
+    lines = tables[tables["table"] == name].drop(columns="table")
     kind = re.search(r"(table|figure)(\w?\d+)", name)
     title = f"{kind[1].capitalize()} {kind[2]} of {lines['file'].iloc[0]}" if kind else name
-    collection = f"{len(collections)} collections" if across else collections[0]
-    return Paper(title, collection, metrics, tuple(rows.values()), across)
+    collections = lines["collection"].unique()
+    if len(collections) == 1:
+        return Paper(title, collections[0], lines)
+    for line, collection in zip(lines["where"], lines["collection"], strict=True):
+        line["collection"] = collection
+    lines["row"] = lines["collection"] + ", " + lines["row"]
+    return Paper(title, f"{len(collections)} collections", lines, across=True)
 
 
 def _read_lines(file: Path) -> DataFrame:
@@ -128,7 +105,8 @@ def _read_lines(file: Path) -> DataFrame:
         table = read_csv(text, comment="#", dtype=str, keep_default_na=False)[[*COLUMNS]]
         ranked = ~table["place"].str.startswith("analysis/")
         table.loc[ranked, "metric"] = table.loc[ranked, "metric"].map(name_metric)
-        table["value"] = to_numeric(table["value"])
+        table["value"] = to_numeric(table["value"]).astype(float)
+        table["systems"] = table["systems"].str.split(";")
         table["where"] = table["where"].map(_read_pairs)
         studied = table["study"].map(_read_pairs)
         table["study"] = [{key: read_value(text) for key, text in s.items()} for s in studied]
@@ -139,131 +117,108 @@ def _read_pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in text.split(";") if pair)
 
 
-def match_runs(section: Section, paper: Paper) -> list[Row]:
-    """Matches our groups to the paper's rows; a row with several groups becomes several lines.
+def match_runs(section: Section, paper: Paper) -> DataFrame:
+    """Matches our groups to the paper's lines; a row with several groups becomes several rows.
 
     Returns:
-        Lines in the paper's order: `setting`, `system` (the row's name, with the group's label if
-        there are several), `place`, the result of `_compare` for each metric, and `seeds`, which
-        is "" if we have no run.
+        A line for each metric of each row, in the paper's order: `setting`; `system` (the row's
+        name, with the group's label if there are several); `place`; `metric`; the `paper`'s value,
+        `ours` and its `std` over seeds in percent; and `seeds`, "" if we have no run.
     """
     lines = []
-    for row in paper.rows:
-        groups = [group for group in section.groups if _is_of_row(group, row)]
-        groups.sort(key=lambda group: row.systems.index(group.runs[0].system))
+    for line in paper.lines.itertuples():
+        groups = [group for group in section.groups if _is_of_row(group, line)]
+        groups.sort(key=lambda group: line.systems.index(group.runs[0].system))
         for group in groups or [None]:
-            name = f"{row.name}: {group.label}" if len(groups) > 1 else row.name
-            line = {"setting": section.setting, "system": name, "place": row.place}
-            for metric, value in row.values.items():
-                line |= _compare(metric, value, _measure(row, group, metric))
-            lines.append(line | {"seeds": group.seeds if group else ""})
-    return lines
+            ours = _measure(line, group) if group else None
+            name = f"{line.row}: {group.label}" if len(groups) > 1 else line.row
+            mean, std = (ours.mean, ours.std) if ours else (None, None)
+            row = section.setting, name, line.place, line.metric, line.value, mean, std
+            lines.append((*row, group.seeds if group else ""))
+    columns = ["setting", "system", "place", "metric", "paper", "ours", "std", "seeds"]
+    return DataFrame(lines, columns=columns).astype({"ours": float, "std": float})
 
 
-def _compare(metric: str, paper: float | None, ours: Statistic | None) -> Row:
-    """Returns the paper's and our value of a metric in percent, and their difference in points.
-
-    What is missing is None.
-    """
-    difference = None if ours is None or paper is None else ours.mean - paper
-    mean, std = (ours.mean, ours.std) if ours else (None, None)
-    values = {f"paper/{metric}": paper, metric: mean, f"{metric}/std": std}
-    return values | {f"difference/{metric}": difference}
-
-
-def _is_of_row(group: Group, row: PaperRow) -> bool:
-    """Whether a group has the system, place and configuration of a row."""
+def _is_of_row(group: Group, line: Any) -> bool:
+    """Whether a group has the system, place and configuration of a line's row."""
     run = group.runs[0]
     return (
-        run.system in row.systems
-        and row.place in {key.rpartition("/")[0] for key in group.statistics}
-        and all(str(describe_value(look_up(run.config, k))) == v for k, v in row.where.items())
+        run.system in line.systems
+        and line.place in {key.rpartition("/")[0] for key in group.statistics}
+        and all(str(describe_value(look_up(run.config, k))) == v for k, v in line.where.items())
     )
 
 
-def _measure(row: PaperRow, group: Group | None, metric: str) -> Statistic | None:
-    """Returns our value of a row's metric in percent."""
-    if group is None:
-        return None
-    if not row.study:
-        key = f"{row.place}/{metric}"
-        values = [100 * run.metrics[key] for run in group.runs if key in run.metrics]
-        return Statistic.over(values) if values else None
-    tables = [run.path / STUDY for run in group.runs if (run.path / STUDY).is_file()]
-    rows = chain(*(read_rows(table, table.parent) for table in tables))
-    asked = [found.get(metric) for found in rows if row.study.items() <= found.items()]
-    values = [100 * value for value in asked if value is not None]
-    return Statistic.over(values) if values else None
+def _measure(line: Any, group: Group) -> Statistic | None:
+    """Returns a group's value of a line's metric in percent; None if it has none."""
+    values = []
+    for run in group.runs:
+        table, key = run.path / STUDY, f"{line.place}/{line.metric}"
+        if not line.study:
+            values.append(run.metrics.get(key))
+        elif table.is_file():
+            rows = [r for r in read_rows(table, run.path) if line.study.items() <= r.items()]
+            values += [row.get(line.metric) for row in rows]
+    found = [100 * value for value in values if value is not None]
+    return Statistic.over(found) if found else None
 
 
-def average_lines(lines: Sequence[Row], metrics: Sequence[str]) -> list[Row]:
+def average_lines(lines: DataFrame) -> DataFrame:
     """Averages each row of a table over the collections that we have runs on.
 
-    The paper's average is over the same collections. The lines go below the table.
+    The paper's average is over the same collections; it is missing if one of its values is.
     """
-    rows: dict[str, list[Row]] = {}
-    for line in lines:
-        rows.setdefault(line["system"].partition(", ")[2], []).append(line)
-    averages = []
-    for name, of_row in rows.items():
-        if made := [line for line in of_row if None not in map(line.get, metrics)]:
-            average = made[0] | {"system": f"average of {len(made)} of {len(of_row)}, {name}"}
-            for metric in metrics:
-                given = [line[f"paper/{metric}"] for line in made]
-                paper = None if None in given else fmean(given)
-                ours = Statistic(fmean(line[metric] for line in made))
-                average |= _compare(metric, paper, ours)
-            averages.append(average | {"seeds": ""})
-    return averages
+    rows = lines["system"].str.partition(", ")[2]
+    measured = lines["ours"].notna().groupby(lines["system"]).transform("all")
+    averages = [lines[:0]]
+    for row, made in lines[measured].groupby(rows, sort=False):
+        over = [part["system"].nunique() for part in (made, lines[rows == row])]
+        values = made.groupby("metric", sort=False)[["paper", "ours"]]
+        means = values.agg(lambda column: column.mean(skipna=False)).reset_index()
+        name = f"average of {over[0]} of {over[1]}, {row}"
+        averages.append(means.assign(system=name, setting=made["setting"].iloc[0], seeds=""))
+    return concat(averages)
 
 
-def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Row]) -> Table:
+def tabulate_paper(heading: str, lines: DataFrame) -> Table:
     """Formats the lines as a table for readers."""
-    labels = [metric_names.label(metric) for metric in paper.metrics]
-    columns = [f"{kind} {label}" for kind in ("paper", "ours", "difference") for label in labels]
-    rows = []
-    for line in lines:
-        texts = [_format(line[f"paper/{metric}"]) for metric in paper.metrics]
-        for metric in paper.metrics:
-            std = line[f"{metric}/std"]
-            texts.append(_format(line[metric]) + ("" if std is None else f" ± {std:.1f}"))
-        texts += [_format(line[f"difference/{metric}"], "+") for metric in paper.metrics]
-        texts.append(str(len(line["seeds"].split(", "))) if line["seeds"] else MISSING)
-        rows.append((line["system"], list(map(Cell, texts))))
-    heading = f"{paper.title} ({paper.collection}) and ours ({section.setting})"
-    return Table(heading, [*columns, "seeds"], rows)
+    cells = {}
+    for kind, sign in (("paper", ""), ("ours", ""), ("difference", "+")):
+        for line in lines.to_dict("records"):
+            text = MISSING if isna(line[kind]) else f"{line[kind]:{sign}.1f}"
+            text += f" ± {line['std']:.1f}" * (kind == "ours" and not isna(line["std"]))
+            cells[line["system"], f"{kind} {metric_names.label(line['metric'])}"] = text
+    for system, seeds in zip(lines["system"], lines["seeds"], strict=True):
+        cells[system, "seeds"] = str(len(seeds.split(", "))) if seeds else MISSING
+    return pivot(cells, heading, corner="system")
 
 
-def _format(value: float | None, sign: str = "") -> str:
-    return MISSING if value is None else f"{value:{sign}.1f}"
-
-
-def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> list[PaperTable]:
+def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> list[Table | str]:
     """Writes `paper_table.md` and `paper_table.csv`; earlier ones are replaced.
 
     Returns:
-        The tables with their notes: one for each section, or a single one for all sections if the
-        paper's table covers several collections.
+        A table and its notes for each section, or for all sections together if the paper's table
+        covers several collections.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    sections, shown, records = comparison.sections, [], []
+    sections, blocks, tables = comparison.sections, [], []
     if paper.across:
         setting = "; ".join(section.setting for section in sections)
-        sections = [Section(setting, [group for s in sections for group in s.groups])]
+        sections = [Section(setting, list(chain(*(section.groups for section in sections))))]
     for section in sections:
         lines = match_runs(section, paper)
         notes = [
             f"In percent; the paper's on {paper.collection}. Ours: mean ± sample standard "
             "deviation over seeds; difference: ours minus the paper's, in points."
         ]
-        if missing := [line["system"] for line in lines if not line["seeds"]]:
+        if missing := list(lines["system"][lines["seeds"] == ""].unique()):
             notes.append(f"{'; '.join(missing)}: no run here.")
-        if paper.across and (averages := average_lines(lines, paper.metrics)):
-            lines += averages
+        if paper.across and len(averages := average_lines(lines)):
+            lines = concat([lines, averages])
             notes.append(AVERAGED)
-        shown.append((tabulate_paper(section, paper, lines), notes))
-        records += lines
-    texts = [[*format_markdown(t), "", *map(escape_markdown, notes), ""] for t, notes in shown]
-    write_text(directory / "paper_table.md", "\n".join(chain(*texts)).rstrip() + "\n")
-    write_rows(records, directory / "paper_table.csv")
-    return shown
+        tables.append(lines.assign(difference=lines["ours"] - lines["paper"]))
+        heading = f"{paper.title} ({paper.collection}) and ours ({section.setting})"
+        blocks += [tabulate_paper(heading, tables[-1]), *notes]
+    write_tables(directory / "paper_table.md", paper.title, blocks)
+    write_rows(concat(tables).to_dict("records"), directory / "paper_table.csv")
+    return blocks

@@ -6,43 +6,35 @@ from omegaconf import OmegaConf
 from analysis.compare import compare
 from analysis.studies.sweep import CompareRuns
 from analysis.tables.comparison import compare_runs
-from analysis.tables.paper import (
-    Paper,
-    PaperRow,
-    match_runs,
-    read_paper,
-    write_paper_table,
-)
+from analysis.tables.paper import read_paper, write_paper_table
 from gr_mvdr.evaluation.ranking import evaluate
 from tests.analysis.test_compare import rank_gold
 from tests.analysis.test_compare import write_run as write_metrics
 
 QUERIES = 12
 COLUMNS = "table,row,collection,metric,value,systems,place,where,study\n"
-PAPER = Paper(
-    "Table 0",
-    "NQ320k",
-    ("recall@1", "recall@10"),
-    (
-        PaperRow("ColBERT", ("T5-ColBERT",), {"recall@1": 61.1, "recall@10": 88.4}),
-        PaperRow("DSI", ("DSI", "DSI naive"), {"recall@1": 55.2, "recall@10": 67.4}),
-        PaperRow("PAWA", ("DSI-PAWA",), {"recall@1": 60.2, "recall@10": 80.2}),
-        PaperRow("SEAL", ("T5-SEAL",), {"recall@1": 44.7, "recall@10": 75.5}),
-    ),
-)
+LINES = """# a comment, first
+{}Table 0,ColBERT,NQ320k,recall@1,61.1,T5-ColBERT,retrieve,,
+Table 0,ColBERT,NQ320k,recall@10,88.4,T5-ColBERT,retrieve,,
+Table 0,DSI,NQ320k,recall@1,55.2,DSI;DSI naive,retrieve,,
+Table 0,DSI,NQ320k,recall@10,67.4,DSI;DSI naive,retrieve,,
+Table 0,PAWA,NQ320k,recall@1,60.2,DSI-PAWA,retrieve,,
+Table 0,SEAL,NQ320k,recall@1,,T5-SEAL,retrieve,,
+"""
 
 
 @pytest.fixture
-def own(tmp_path):
-    """The same table in a file."""
-    lines = [
-        f"Table 0,{row.name},NQ320k,{metric},{value},{';'.join(row.systems)},retrieve,,\n"
-        for row in PAPER.rows
-        for metric, value in row.values.items()
-    ]
-    path = tmp_path / "own.csv"
-    path.write_text(f"# a comment, first\n{COLUMNS}{''.join(lines)}")
-    return path
+def tabulated(tmp_path):
+    """Writes a paper's lines and our runs into one table: row → cells."""
+
+    def tabulate(runs, lines, **options):
+        path = tmp_path / "own.csv"
+        path.write_text(lines.format(COLUMNS) if "{}" in lines else COLUMNS + lines)
+        comparison = compare_runs([runs], **options)
+        table, *notes = write_paper_table(comparison, read_paper(path), tmp_path / "tables")
+        return {name: [cell.text for cell in cells] for name, cells in table.rows}, notes
+
+    return tabulate
 
 
 def write_run(folder, system, seed, ranks, reranked=None, **config):
@@ -72,89 +64,69 @@ def sweep(tmp_path):
     return folder
 
 
-def test_rows_are_the_papers_with_ours_beside_them(sweep, tmp_path):
-    comparison = compare_runs([sweep])
-    ((table, notes),) = write_paper_table(comparison, PAPER, tmp_path)
-    rows = {name: [cell.text for cell in cells] for name, cells in table.rows}
+def test_rows_are_the_papers_with_ours_beside_them(sweep, tabulated):
+    rows, notes = tabulated(sweep, LINES)
     assert list(rows) == ["ColBERT", "DSI", "PAWA", "SEAL"]
     assert rows["ColBERT"] == ["61.1", "88.4", *["100.0"] * 2, "+38.9", "+11.6", "1"]
     # DSI: recall@1 50 and 25 %, recall@10 100 and 75 %; the sample's deviation is 25 / √2.
     assert rows["DSI"][:4] == ["55.2", "67.4", "37.5 ± 17.7", "87.5 ± 17.7"]
     assert rows["DSI"][4:6] == ["-17.7", "+20.1"] and rows["DSI"][6] == "2"
-    assert rows["PAWA"] == ["60.2", "80.2", *["–"] * 5]
-    assert rows["SEAL"] == ["44.7", "75.5", "0.0", "0.0", "-44.7", "-75.5", "1"]
+    assert rows["PAWA"] == ["60.2", *["–"] * 6]
+    assert rows["SEAL"] == ["–", "–", "0.0", "–", "–", "–", "1"]
     assert "PAWA: no run here." in notes
 
 
-TABLE_5 = Paper(
-    "Table 5",
-    "NQ320k",
-    ("mrr@10",),
-    (
-        PaperRow("q→d", ("T5-ColBERT",), {"mrr@10": 72.0}, "rerank"),
-        PaperRow("q←d", ("T5-ColBERT",), {"mrr@10": 65.7}, "rerank/document_to_query"),
-        PaperRow("GR", ("T5-SEAL",), {"mrr@10": 60.5}, "rerank"),
-        PaperRow("search", ("T5-SEAL",), {"mrr@10": None}),
-    ),
-)
-
-
-@pytest.fixture
-def reranked(tmp_path):
+def test_a_row_stands_where_its_numbers_come_from(tmp_path, tabulated):
     """12 queries searched, the first 8 reranked: q→d finds all, q←d half, GR none at rank 1."""
     forms = {"": [1] * 8, "document_to_query": [1] * 4 + [2] * 4}
     write_run(tmp_path / "runs/a", "T5-ColBERT", 1, [0] * QUERIES, reranked=forms)
     forms = {"": [2] * 8, "leak_free": [1] * 8}
     write_run(tmp_path / "runs/b", "T5-SEAL", 1, [1] * QUERIES, reranked=forms)
-    return tmp_path / "runs"
-
-
-def test_a_row_stands_where_its_numbers_come_from(reranked, tmp_path):
-    ((table, _),) = write_paper_table(compare_runs([reranked]), TABLE_5, tmp_path)
-    rows = {name: [cell.text for cell in cells] for name, cells in table.rows}
-    assert {name: cells[:2] for name, cells in rows.items()} == {
+    # A run that was not measured there is no run of the row.
+    write_run(tmp_path / "runs/c", "T5-ColBERT", 1, [1] * QUERIES, dimension=64)
+    metrics = {"analysis/exact_match/candidates/query_to_document/hard": 0.2}
+    write_metrics(tmp_path / "runs/d", "XTR", 1, metrics, splits=["test"])
+    lines = (
+        "T,q→d,NQ320k,mrr@10,72.0,T5-ColBERT,rerank,,\n"
+        "T,q←d,NQ320k,mrr@10,65.7,T5-ColBERT,rerank/document_to_query,,\n"
+        "T,GR,NQ320k,mrr@10,60.5,T5-SEAL,rerank,,\n"
+        "T,search,NQ320k,mrr@10,,T5-SEAL,retrieve,,\n"
+        "T,hard,NQ320k,hard,11.4,XTR,analysis/exact_match/candidates/query_to_document,,\n"
+    )
+    rows, _ = tabulated(tmp_path / "runs", lines)
+    assert {name: [cells[0], cells[2]] for name, cells in rows.items() if name != "hard"} == {
         "q→d": ["72.0", "100.0"],
         "q←d": ["65.7", "75.0"],
         "GR": ["60.5", "50.0"],
         "search": ["–", "100.0"],
     }
+    assert rows["hard"] == ["–", "11.4", "–", "20.0", "–", "+8.6", "1"]
 
 
-def test_a_run_that_was_not_measured_there_is_no_run(reranked, tmp_path):
-    write_run(reranked / "c", "T5-ColBERT", 1, [1] * QUERIES, dimension=64)
-    comparison = compare_runs([reranked])
-    names = [line["system"] for line in match_runs(comparison.sections[0], TABLE_5)]
-    assert names == ["q→d", "q←d", "GR", "search"]
-
-
-def test_a_paper_that_cannot_be_read_is_named(sweep, own, tmp_path):
+def test_a_paper_that_cannot_be_read_is_named(sweep, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"paper=table99: must be .* one of .*table6"):
         compare([sweep], tmp_path / "out", paper="table99")
-    assert not (tmp_path / "out").exists() and read_paper(own) == PAPER
+    assert not (tmp_path / "out").exists()
     for line, said in (
         ("DSI,NQ320k,hits@5,1,DSI,retrieve,,", "hits@5: must be recall .R., success"),
         ("DSI,NQ320k,recall@1,half,DSI,retrieve,,", "half"),
     ):
-        own.write_text(f"{COLUMNS}T,{line}\n")
+        (tmp_path / "own.csv").write_text(f"{COLUMNS}T,{line}\n")
         with pytest.raises(ValueError, match=rf"own\.csv.*{said}"):
-            read_paper(own)
+            read_paper(tmp_path / "own.csv")
 
 
-def test_a_row_says_which_runs_it_means(tmp_path):
+def test_a_row_says_which_runs_it_means(tmp_path, tabulated):
     for number, k in enumerate((14, 28)):
         pooling = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": k}
         write_run(tmp_path / f"runs/{k}", "MVA", 1, [1 + number] * QUERIES, pooling=pooling)
-    rows = [
-        PaperRow(str(k), ("MVA",), {"recall@1": 1}, where={"model.pooling": f"FirstTokens(k={k})"})
-        for k in (14, 28, 56)
-    ]
-    paper = Paper("T", "NQ320k", ("recall@1",), tuple(rows))
-    (section,) = compare_runs([tmp_path / "runs"]).sections
-    lines = match_runs(section, paper)
-    assert [line["difference/recall@1"] for line in lines] == [99, -1, None]
+    where = "model.pooling=FirstTokens(k={})"
+    lines = [f"T,{k},NQ320k,recall@1,1,MVA,retrieve,{where.format(k)},\n" for k in (14, 28, 56)]
+    rows, _ = tabulated(tmp_path / "runs", "".join(lines))
+    assert [cells[2] for cells in rows.values()] == ["+99.0", "-1.0", "–"]
 
 
-def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
+def test_a_grid_reads_the_studies_of_all_collections(tmp_path, tabulated):
     for name, collection in (("a", "beir/a"), ("b", "beir/b")):
         folder, config = tmp_path / "runs" / name, {"collection": collection}
         metrics = {"retrieve/mrr@10": 1.0}
@@ -166,12 +138,8 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
         for name, values in numbers.items()
         for k, value in zip((1, 2, 4), values, strict=True)
     ]
-    (tmp_path / "own.csv").write_text(COLUMNS + "".join(lines))
-    comparison = compare_runs([tmp_path / "runs"], mixed=True)
-    assert len(comparison.sections) == 2
-    parsed = read_paper(tmp_path / "own.csv")
-    ((table, _),) = write_paper_table(comparison, parsed, tmp_path)
-    cells = {name: [cell.text for cell in cells[:3]] for name, cells in table.rows}
+    cells, _ = tabulated(tmp_path / "runs", "".join(lines), mixed=True)
+    cells = {name: texts[:3] for name, texts in cells.items()}
     assert cells["beir/a, k=1"] == ["9.0", "97.0", "+88.0"]
     assert cells["beir/b, k=1"][1] == "98.0"
     assert cells["beir/a, k=2"] == ["40.0", "50.0", "+10.0"]
@@ -183,21 +151,14 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
     assert cells["average of 2 of 2, k=2"] == ["–", "50.0", "–"]
 
 
-def test_a_row_may_be_of_what_was_measured_of_alignments(tmp_path):
-    metrics = {"analysis/exact_match/candidates/query_to_document/hard": 0.2}
-    write_metrics(tmp_path / "a", "T5-ColBERT", 1, metrics)
-    ((table, _),) = write_paper_table(
-        compare_runs([tmp_path]), read_paper("figure2_nq320k"), tmp_path
-    )
-    ((_, cells),) = table.rows
-    assert [cell.text for cell in cells] == ["11.4", "20.0", "+8.6", "1"]
-
-
-def test_a_sweep_ends_with_the_papers_table_where_it_is_asked_for(sweep, own, tmp_path):
+def test_a_sweep_ends_with_the_papers_table_where_it_is_asked_for(sweep, tmp_path):
+    (tmp_path / "own.csv").write_text(LINES.format(COLUMNS))
     config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}}})
-    CompareRuns(paper=str(own), out=str(tmp_path / "tables/here")).on_multirun_end(config)
-    colbert, dsi, pawa, _ = csv.DictReader((tmp_path / "tables/here/paper_table.csv").open())
-    assert float(dsi["paper/recall@1"]) == 55.2 and float(dsi["recall@1"]) == 37.5
-    assert float(dsi["recall@1/std"]) == pytest.approx(25 / 2**0.5)
-    assert (colbert["recall@1/std"], pawa["recall@1"]) == ("", "")
+    callback = CompareRuns(paper=str(tmp_path / "own.csv"), out=str(tmp_path / "tables/here"))
+    callback.on_multirun_end(config)
+    lines = list(csv.DictReader((tmp_path / "tables/here/paper_table.csv").open()))
+    rows = {line["system"]: line for line in lines if line["metric"] == "recall@1"}
+    assert float(rows["DSI"]["paper"]) == 55.2 and float(rows["DSI"]["ours"]) == 37.5
+    assert float(rows["DSI"]["std"]) == pytest.approx(25 / 2**0.5)
+    assert (rows["ColBERT"]["std"], rows["PAWA"]["ours"]) == ("", "")
     assert not (sweep / "paper_table.md").exists()
