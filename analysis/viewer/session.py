@@ -29,10 +29,6 @@ Length = Annotated[int, Rule("≥ 1 and ≤ 1,000", lambda k: 1 <= k <= 1_000)]
 TokenId = Annotated[int, Rule("≥ 0 and < 2**31", lambda token: 0 <= token < 2**31)]
 
 
-class NotThere(ValueError):
-    """No system or document has the given number or id."""
-
-
 @dataclass(frozen=True)
 class LoadedSystem:
     """A run that can be searched; its label is unique in a session."""
@@ -46,23 +42,18 @@ class LoadedSystem:
 class KnownQuery:
     """A test query and how the runs' own searches ranked its relevant documents.
 
+    Test queries of one text, perhaps of several splits, are one known query.
+
     Attributes:
-        id, text: as in the collection.
+        id, text: as in the collection; of the first such query.
         gold: ids of the relevant documents.
-        places: for each system, relevant document → rank in its `retrieve.trec`, if it is there.
-        split: the test split if there are several, which may share queries; else "".
+        places: for each system, relevant document → rank in its ranking, if it is there.
     """
 
     id: str
     text: str
-    gold: tuple[str, ...]
-    places: tuple[dict[str, int], ...]
-    split: str = ""
-
-    @property
-    def known(self) -> str:
-        """The query's unique name on the page: "test_unseen/q17", or "q17"."""
-        return f"{self.split}/{self.id}" if self.split else self.id
+    gold: list[str]
+    places: list[dict[str, int]]
 
     @property
     def ranks(self) -> list[int | None]:
@@ -91,12 +82,9 @@ def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
         FileNotFoundError: a path does not exist.
         ValueError: no run is finished, runs are over different collections, or none can be loaded.
     """
-    comparison = compare_runs(list(paths), mixed=True)
-    if len(comparison.sections) > 1:
-        names = "; ".join(section.setting for section in comparison.sections)
-        raise ValueError(f"runs: must be over one collection and its splits, are over {names}")
+    comparison = compare_runs(list(paths))
     systems, lines = [], list(comparison.notes)
-    for group in comparison.sections[0].groups:
+    for group in comparison.only_section().groups:
         for run in group.runs:
             label = f"{group.label}, seed {run.seed}" if len(group.runs) > 1 else group.label
             try:
@@ -128,21 +116,21 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> list[K
     Raises:
         FileNotFoundError, ValueError: the collection cannot be read, or a ranking is damaged.
     """
-    known: list[KnownQuery] = []
+    known: dict[str, KnownQuery] = {}
     for split in data.test_splits:
         queries = data.test_queries(split)
         judged = data.judgements(split, queries)
         name = ranking_file("retrieve", split if split != data.test_splits[0] else "")
         rankings = [_read_ranking(run.path, name) for run in runs]
-        shown = split if len(data.test_splits) > 1 else ""
         for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
-            gold = tuple(name for name, grade in judged[number].items() if grade > 0)
-            places = tuple(
-                {name: rank for rank, name in enumerate(r.documents(number), 1) if name in gold}
-                for r in rankings
-            )
-            known.append(KnownQuery(number, text, gold, places, shown))
-    return known
+            new = KnownQuery(number, text, [], [{} for _ in runs])
+            one = known.setdefault(_normalise(text), new)
+            gold = [name for name, grade in judged[number].items() if grade > 0]
+            one.gold.extend(name for name in gold if name not in one.gold)
+            for places, ranking in zip(one.places, rankings, strict=True):
+                ranked = enumerate(ranking.documents(number), 1)
+                places.update({name: rank for rank, name in ranked if name in gold})
+    return list(known.values())
 
 
 def _read_ranking(run: Path, name: str) -> Ranking:
@@ -153,16 +141,16 @@ def _read_ranking(run: Path, name: str) -> Ranking:
 class Session:
     """Loaded systems over one collection.
 
-    Every verb raises ValueError for a wrong argument, and `NotThere` for an unknown system or
-    document.
+    Every verb raises ValueError for a wrong argument.
 
     Args:
         systems: at least one.
-        known: the test queries of their runs.
+        known: the test queries of their runs, of different texts.
     """
 
     def __init__(self, systems: Sequence[LoadedSystem], known: Sequence[KnownQuery] = ()):
-        self.systems, self.known_queries = list(systems), list(known)
+        self.systems = list(systems)
+        self.known_queries = {_normalise(query.text): query for query in known}
         self._reader = systems[0].retriever  # all have the same documents
         self._ids = frozenset(self._reader.documents["id"][:])
 
@@ -191,10 +179,14 @@ class Session:
     def queries(self, text: str = "") -> list[dict[str, Any]]:
         """Returns known queries that contain all words of `text`, by `KnownQuery.interest`."""
         words = _normalise(text).split()
-        every = ((query, _normalise(f"{query.known} {query.text}")) for query in self.known_queries)
-        chosen = [query for query, told in every if all(word in told for word in words)]
-        chosen.sort(key=lambda query: (-query.interest, query.known))
-        return [_name(q) | {"gold": q.gold, "ranks": q.ranks} for q in chosen[:LISTED]]
+        every = self.known_queries.items()
+        named = [(f"{_normalise(query.id)} {text}", query) for text, query in every]
+        chosen = [query for told, query in named if all(word in told for word in words)]
+        chosen.sort(key=lambda query: (-query.interest, query.id))
+        return [
+            {"id": query.id, "text": query.text, "gold": query.gold, "ranks": query.ranks}
+            for query in chosen[:LISTED]
+        ]
 
     def document(self, id: str) -> dict[str, str]:
         """Returns a document's id, title and text."""
@@ -203,28 +195,19 @@ class Session:
 
     # Search ---------------------------------------------------------------------------------------
 
-    def search(self, query: str, k: Length = 10, known: str = "") -> dict[str, Any]:
+    def search(self, query: str, k: Length = 10) -> dict[str, Any]:
         """Returns each system's k best documents, and the ranks of a known query's relevant ones.
 
-        Args:
-            known: the name of the known query that the user chose; it is ignored once the text
-                differs from that query's. Without it, a text that several known queries share
-                counts as none of them.
+        The known query is found by its text, ignoring case and spacing.
         """
-        one = self._find(query, known)
+        one = self.known_queries.get(_normalise(query))
         gold = one.gold if one else ()
         lists = [self._search(number, query, k, gold) for number in range(len(self.systems))]
         return {
-            "known": _name(one) if one else None,
+            "known": one.text if one else None,
             "gold": [self._describe_gold(name, one, lists) for name in gold],
             "systems": lists,
         }
-
-    def _find(self, text: str, known: str) -> KnownQuery | None:
-        """Finds the known query with a text, ignoring case and spacing."""
-        same = [q for q in self.known_queries if _normalise(q.text) == _normalise(text)]
-        chosen = [query for query in same if query.known == known] or same
-        return chosen[0] if len(chosen) == 1 else None
 
     def _search(self, number: int, query: str, k: int, gold: Sequence[str]) -> dict[str, Any]:
         started, error, hits = time.perf_counter(), None, []
@@ -278,14 +261,10 @@ class Session:
         shares = retriever.shares(query, given)
         return told | {"score_name": model.score_is, "shares": _describe_shares(shares)}
 
-    def explain(self, system: int, query: str, document: str, known: str = "") -> dict[str, Any]:
-        """Explains the rank of a document in a system; for a generative one, also its search.
-
-        Args:
-            known: see `search`.
-        """
+    def explain(self, system: int, query: str, document: str) -> dict[str, Any]:
+        """Explains the rank of a document in a system; for a generative one, also its search."""
         self._known(document)
-        one = self._find(query, known)
+        one = self.known_queries.get(_normalise(query))
         retriever, gold = self._system(system).retriever, one.gold if one else ()
         explained = retriever.explain(query, document)
         told = {
@@ -333,7 +312,7 @@ class Session:
 
     def _system(self, number: int, paradigm: str | None = None) -> LoadedSystem:
         if not 0 <= number < len(self.systems):
-            raise NotThere(f"system={number}: must be ≥ 0 and < {len(self.systems)}")
+            raise ValueError(f"system={number}: must be ≥ 0 and < {len(self.systems)}")
         system = self.systems[number]
         own = system.retriever.system.paradigm
         if paradigm not in (None, own):
@@ -357,16 +336,12 @@ class Session:
 
     def _known(self, name: str) -> str:
         if name not in self._ids:
-            raise NotThere(f"document={show(name)}: must be an id of the collection")
+            raise ValueError(f"document={show(name)}: must be an id of the collection")
         return name
 
 
 def _normalise(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def _name(query: KnownQuery) -> dict[str, str]:
-    return {"known": query.known, "id": query.id, "text": query.text}
 
 
 def _describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:

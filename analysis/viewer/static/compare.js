@@ -38,7 +38,7 @@ export class CompareView {
     this.system.value = system.number;
     for (const { texts, hits, mark } of this.sides) {
       texts.show(state);
-      this.offer(hits, state[`q${mark}`]?.trim(), state[`known${mark}`], system);
+      this.offer(hits, state[`q${mark}`]?.trim(), system);
     }
     if (!this.sides.every(({ mark }) => complete(state, mark))) {
       this.panel.clear(HINT);
@@ -49,11 +49,11 @@ export class CompareView {
   }
 
   /** The system's results for a side's query, to choose its document from. */
-  async offer(select, query, known, system) {
-    const key = JSON.stringify([system.number, query, known]);
+  async offer(select, query, system) {
+    const key = JSON.stringify([system.number, query]);
     if (select.dataset.asked === key) return;
     select.dataset.asked = key;
-    const told = query ? await ask("search", { query, known }).catch(() => null) : null;
+    const told = query ? await ask("search", { query }).catch(() => null) : null;
     if (select.dataset.asked !== key) return; // another query was typed meanwhile
     const hits = told?.systems[system.number].hits ?? [];
     const missed = (told?.gold ?? []).filter(({ id }) => !hits.some((hit) => hit.id === id)).map((one) => ({ ...one, gold: true }));

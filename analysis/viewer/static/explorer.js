@@ -8,7 +8,7 @@ import { follow, open, read } from "./state.js";
 import { button, explain, make, showExplanations } from "./viewer.js";
 
 const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView], compare: ["Compare", CompareView] };
-const TEXTS = ["system", "q", "known", "doc", "title", "text", "edited"]; // what another view takes over
+const TEXTS = ["system", "q", "doc", "title", "text", "edited"]; // what another view takes over
 
 let shownView = null;
 
@@ -43,10 +43,10 @@ async function start() {
 
 /** Another view, with the texts at hand; the same one begins again with the query alone. */
 function turnTo(view) {
-  const state = read(), { system, q, known } = state;
-  const kept = view === shownView ? { system, q, known } : Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
-  if (view === "search") open({ view, q, known });
-  else open({ view, ...kept, ...(view === "compare" ? { q2: q, known2: known } : {}) });
+  const state = read(), { system, q } = state;
+  const kept = view === shownView ? { system, q } : Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
+  if (view === "search") open({ view, q });
+  else open({ view, ...kept, ...(view === "compare" ? { q2: q } : {}) });
 }
 
 /** Copies the address of what is shown; where the browser forbids it, the address is there to be copied. */

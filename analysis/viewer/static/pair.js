@@ -42,8 +42,8 @@ export class PairView {
   }
 
   goBack() {
-    const { q, known, k } = read();
-    open({ view: "search", q, known, k });
+    const { q, k } = read();
+    open({ view: "search", q, k });
   }
 
   show(state) {
@@ -120,7 +120,7 @@ export class PairView {
   explain(state) {
     if (state.view !== "pair") return;
     const { id } = documentOf(state);
-    if (id && state.q?.trim()) this.why.show(systemOf(this.systems, state), state.q, state.known, id);
+    if (id && state.q?.trim()) this.why.show(systemOf(this.systems, state), state.q, id);
     else this.why.clear(NO_RANK);
   }
 

@@ -1,15 +1,14 @@
 /** Search: a query of any kind, what every system retrieves for it, and where the relevant documents are. */
 
 import { Panel, ask } from "./api.js";
-import { begin, delayed, documentLink, open, openPair, read } from "./state.js";
+import { begin, delayed, documentLink, open, openPair } from "./state.js";
 import { button, hitCards, labelled, make, term, words } from "./viewer.js";
 
 const K = 10;
 const LISTED = 100; // known queries that the server lists at most
 const GOLD = 2; // relevant documents that are not folded
 
-/** A known query's search. Several may have one text: its name says whose documents are relevant. */
-const stateOf = ({ text, known }) => ({ view: "search", q: text, known });
+const stateOf = ({ text }) => ({ view: "search", q: text });
 
 export class SearchView {
   constructor(about) {
@@ -52,24 +51,24 @@ export class SearchView {
   item(query) {
     const ranks = this.systems.map(({ label }, place) => make("span", { class: query.ranks[place] === null ? "missed" : null },
       `${label} ${query.ranks[place] ?? "–"}`));
-    return make("li", {}, make("button", { type: "button", "data-known": query.known, onclick: () => open(stateOf(query)) },
+    return make("li", {}, make("button", { type: "button", "data-query": query.text, onclick: () => open(stateOf(query)) },
       words("span", query.text, { class: "query-text" }),
-      make("span", { class: "ranks" }, words("bdi", query.known, { class: "query-id" }), ranks)));
+      make("span", { class: "ranks" }, words("bdi", query.id, { class: "query-id" }), ranks)));
   }
 
-  /** Marks the query that is shown, by its name in the list; undefined: none. */
-  mark(known) {
-    this.current = known;
-    for (const item of this.list.body.querySelectorAll("button")) item.setAttribute("aria-current", `${item.dataset.known === known}`);
+  /** Marks the query that is shown, by its text; undefined: none. */
+  mark(text) {
+    this.current = text;
+    for (const item of this.list.body.querySelectorAll("button")) item.setAttribute("aria-current", `${item.dataset.query === text}`);
   }
 
   submit(event) {
     event.preventDefault();
-    const { q, known } = read(), k = Number(this.k.value);
-    open({ view: "search", q: this.query.value, known: this.query.value === q ? known : null, k: k === K ? null : k });
+    const k = Number(this.k.value);
+    open({ view: "search", q: this.query.value, k: k === K ? null : k });
   }
 
-  show({ q, known, k }) {
+  show({ q, k }) {
     this.query.value = q ?? "";
     this.k.value = k ?? K;
     if (!q?.trim()) {
@@ -77,10 +76,10 @@ export class SearchView {
       this.panel.clear("Type any query, or choose a known one.");
       return;
     }
-    const asked = { query: q, known, k: Number(k ?? K) };
+    const asked = { query: q, k: Number(k ?? K) };
     if (innerWidth <= 900) this.known.open = false; // a narrow page shows results first
     this.panel.fill("Searching in all systems …", asked, (signal) => ask("search", asked, signal), (told) => {
-      this.mark(told.known?.known);
+      this.mark(told.known);
       this.panel.body.replaceChildren(...this.goldLines(q, told.gold),
         make("div", { class: "columns" }, told.systems.map((list) => this.column(q, list))));
     });

@@ -46,8 +46,8 @@ export function systemOf(systems, state) {
 
 /** Shows a document with a query in a system. */
 export function openPair(system, query, document, tab) {
-  const { known, k } = read(); // of the search, to which a person may return
-  open({ view: "pair", system: system.number, q: query, known, doc: document, tab, k });
+  const { k } = read(); // of the search, to which a person may return
+  open({ view: "pair", system: system.number, q: query, doc: document, tab, k });
 }
 
 /** A button with a document's title that opens it with a query in a system. */

@@ -14,8 +14,8 @@ export class WhyView {
     this.element = make("section", { class: "why-view", "aria-label": "Why this rank" });
   }
 
-  show(system, query, known, document) {
-    const asked = { system: system.number, query, known, document };
+  show(system, query, document) {
+    const asked = { system: system.number, query, document };
     const busy = `Searching again, to ${system.generates ? "watch the beam" : "explain the rank"} …`;
     this.reason.fill(busy, asked, (signal) => {
       this.element.replaceChildren();
@@ -49,9 +49,9 @@ export class WhyView {
 
 /** The same query with another document of the collection: the given one, or a copy of this one to edit. */
 export function compareWith(id) {
-  const { q, known, doc, title, text, edited, system } = read();
+  const { q, doc, title, text, edited, system } = read();
   const other = id && id !== doc ? { doc2: id } : { doc2: doc, title2: title, text2: text, edited2: edited };
-  open({ view: "compare", system, q, known, doc, title, text, edited, q2: q, known2: known, ...other });
+  open({ view: "compare", system, q, doc, title, text, edited, q2: q, ...other });
 }
 
 function beamSteps(steps, lost, replaced) {

@@ -52,9 +52,8 @@ def test_finished_runs_are_searched_aligned_and_left_as_they_are(runs, capsys):
     asked = next(query for query in queries if query["id"] in ranking.query_ids)
     places = ranking.documents(asked["id"])
     assert asked["ranks"][0] == min(places.index(d) + 1 for d in asked["gold"] if d in places)
-    chosen = {"query": asked["text"], "known": asked["known"], "k": 5}
-    found = browser.post("/api/search", json=chosen).json()
-    assert found["known"]["id"] == asked["id"]
+    found = browser.post("/api/search", json={"query": asked["text"], "k": 5}).json()
+    assert found["known"] == asked["text"]
     # A search here is the run's own search.
     assert [hit["id"] for hit in found["systems"][0]["hits"]] == places[:5]
     for system in found["systems"]:
@@ -82,9 +81,6 @@ def ending(capsys, *overrides):
 
 
 def test_bad_starts_are_one_line_each(runs, finished_run, tmp_path, capsys):
-    assert ending(capsys) == (
-        "error: runs=[]: must be folders of finished runs, such as runs=outputs/…"
-    )
     assert "no such folder" in ending(capsys, f"runs={tmp_path / 'nowhere'}")
     assert "holds no run" in ending(capsys, f"runs={tmp_path}")
     unfinished = tmp_path / "unfinished"
@@ -124,12 +120,6 @@ def test_runs_without_their_queries_are_explored_nevertheless(runs, monkeypatch,
     assert "no known queries: queries.jsonl: no such file" in capsys.readouterr().out
     assert browser.post("/api/queries", json={}).json() == []
     assert browser.post("/api/search", json={"query": "city"}).json()["known"] is None
-
-
-def test_two_seeds_of_a_system_have_labels_of_their_own(runs, finished_run):
-    second = finished_run("bm25", *TINY, "seed=2")
-    session = open_session([runs / "bm25", second])
-    assert [system.label for system in session.systems] == ["BM25, seed 1", "BM25, seed 2"]
 
 
 @pytest.mark.slow
@@ -190,19 +180,3 @@ def test_every_system_is_explored(model, finished_run):
     for verb, asked in (("nearest", {"token": 0}), ("continuations", {})):
         answer = browser.post(f"/api/{verb}", json={"system": 0, "query": "city", **asked})
         assert answer.status_code in (200, 400), answer.text
-
-
-@pytest.mark.slow
-def test_a_pipeline_is_searched_and_says_that_it_aligns_nothing(runs, finished_run):
-    stages = f"[{{run: {runs / 'bm25'}, depth: 9}}, {{run: {runs / 't5_colbert'}, depth: null}}]"
-    run = finished_run("rerank_pipeline", f"model.stages={stages}")
-    browser = client(open_session([run]))
-    (found,) = browser.post("/api/search", json={"query": "Which city?"}).json()["systems"]
-    assert found["error"] is None
-    check_shares(found["hits"][0])
-    document = found["hits"][0]["id"]
-    pair = {"system": 0, "query": "Which city?", "document": {"id": document}}
-    refused = browser.post("/api/align", json=pair)
-    assert refused.status_code == 400 and "aligns no tokens" in refused.json()["error"]
-    why = browser.post("/api/explain", json={**pair, "document": document})
-    assert why.json()["rank"] == 1

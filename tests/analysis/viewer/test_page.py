@@ -55,7 +55,7 @@ def make_session():
         system.eval().index(documents)
         systems.append(LoadedSystem(label, run, Retriever(system, reader, documents, label)))
     known = [
-        KnownQuery(f"q{n}", text, (gold,), ({gold: 1}, {gold: 2}, {}))
+        KnownQuery(f"q{n}", text, [gold], [{gold: 1}, {gold: 2}, {}])
         for n, (text, gold) in enumerate(QUERIES.items())
     ]
     return Session(systems, known)
@@ -64,7 +64,7 @@ def make_session():
 @contextmanager
 def served(session):
     """The address at which a session is served."""
-    listening = open_port(None)
+    listening = open_port(0)
     port = listening.getsockname()[1]
     settings = uvicorn.Config(
         build_app(session, port), log_level="warning", lifespan="off", ws="none"
@@ -178,18 +178,10 @@ def test_a_free_pair_is_aligned_after_one_click(page):
     assert visible(page, '[aria-label="Tokens of the query"] li').count() >= 3
 
 
-def test_a_new_query_is_searched_with_one_click(page):
-    expect(visible(page, ".column")).to_have_count(3)
-    field(page, "Query").fill("which fruit is green?")
-    page.get_by_role("search").get_by_role("button", name="Search").click()
-    expect(visible(page, ".gold-line")).to_have_count(0)  # no known query
-    assert visible(page, ".hit").count() > 3
-
-
 def test_a_miss_is_explained_after_one_click(page):
     """The page opens with the first known query's answer."""
     expect(visible(page, ".column")).to_have_count(3)
-    assert "known=" in page.url and visible(page, '.query-list [aria-current="true"]').count() == 1
+    assert visible(page, '.query-list [aria-current="true"]').count() == 1
     page.get_by_role("button", name=re.compile(r"^T5-SEAL: .* – why\?$")).first.click()
     expect(visible(page, ".reason .panel-body")).to_contain_text(re.compile(r"\w+ \w+"))
     expect(visible(page, ".steps tbody tr").first).to_be_visible()
@@ -252,13 +244,6 @@ def test_every_matrix_layer_and_head_is_drawn_as_it_was_told(page):
     expect(drawn).to_have_attribute("data-drawn", "alignment 0 1")
 
 
-def shown(value):
-    text = (
-        f"{value:.3f}" if abs(value) >= 5e-4 or value == 0 else f"{value:.1e}".replace("e-0", "e-")
-    )
-    return text.replace("-", "−", 1) if value < 0 else text
-
-
 def test_edits_change_score_and_alignment(page):
     open_known(page, "what is an apple?")
     open_hit(page, "T5-ColBERT")
@@ -271,27 +256,6 @@ def test_edits_change_score_and_alignment(page):
     page.get_by_role("button", name="Back to the document's own text").click()
     expect(field(page, "Document")).to_have_value(text)
     assert "edited" not in page.url
-
-
-def test_a_token_is_shown_with_its_word_mark(page):
-    """Else tokens look equal that are not: "▁debug" and "debug" never match."""
-    tokens = ["▁debug", "debug", "Ġdebug", "##debug", "▁"]
-
-    def answer(route):
-        told = route.fetch().json()
-        for side in ("query", "document"):
-            own = told[side]["tokens"]
-            told[side]["tokens"] = [tokens[n % len(tokens)] for n in range(len(own))]
-        route.fulfill(json=told)
-
-    page.route("**/api/align", answer)
-    open_known(page, "what is an apple?")
-    open_hit(page, "T5-ColBERT")
-    for place in (".row-names span", ".column-names span", '[aria-label="Tokens of the query"] li'):
-        texts = visible(page, place).all_text_contents()[: len(tokens)]
-        assert texts and texts == tokens[: len(texts)]
-    visible(page, '[aria-label="Tokens of the query"] li').first.hover()  # a sentence is readable
-    expect(visible(page, ".alignment .partners")).to_contain_text("“debug” adds")
 
 
 def test_two_documents_are_compared(page):
@@ -308,27 +272,6 @@ def test_two_documents_are_compared(page):
     expect(visible(page, ".differences")).to_contain_text("eats")
     field(page, "Take a result for the query as document B").select_option("emoji")
     expect(field(page, "Title B")).to_have_value("😀 smile")
-
-
-def test_a_result_says_what_separates_it_from_another(page, address):
-    """The differences of shares, of the first hit to the second, of the others to the first."""
-    open_known(page, "what is an apple?")
-    body = {"query": "what is an apple?"}
-    told = page.evaluate(
-        """async (body) => (await fetch("api/search", { method: "POST", body: JSON.stringify(body),
-          headers: { "Content-Type": "application/json" } })).json()""",
-        body,
-    )
-    hits = told["systems"][1]["hits"]
-    cards = visible(page, '[aria-label="Results of T5-ColBERT"] .hit').all()
-    for place, other in ((0, 1), (1, 0)):
-        values = [[share["value"] for share in hits[n]["shares"]] for n in (place, other)]
-        gaps = [a - b for a, b in zip(*values, strict=True)]  # both have the query's tokens
-        largest = max(range(len(gaps)), key=lambda n: abs(gaps[n]))
-        text, number = hits[place]["shares"][largest]["text"], shown(gaps[largest])
-        sign = "+" if gaps[largest] > 0 else ""
-        line = f"Against number {other + 1}: “{text}” {sign}{number}"
-        assert cards[place].locator(".gains").inner_text().startswith(line)
 
 
 # Of the whole collection ------------------------------------------------------------------------
@@ -407,16 +350,6 @@ def test_hostile_texts_are_shown_as_text(page):
     assert page.locator("main :is(script, img, bdi *, .snippet *)").count() == 0
 
 
-def test_terms_are_explained_one_hover_away(page):
-    open_known(page, "what is an apple?")
-    visible(page, ".hits .term").first.hover()
-    expect(visible(page, '[role="tooltip"]')).to_have_count(1)
-    page.mouse.move(0, 0)
-    expect(visible(page, '[role="tooltip"]')).to_have_count(0)
-    visible(page, ".hits .term").first.focus()
-    expect(visible(page, '[role="tooltip"]')).to_have_count(1)
-
-
 def test_the_glossary_has_every_term_of_the_page(page):
     about = page.evaluate(
         """async () => (await fetch("api/about", { method: "POST", body: "{}",
@@ -428,23 +361,3 @@ def test_the_glossary_has_every_term_of_the_page(page):
     for system in about["systems"]:
         terms |= {system["shares_of"], system["paradigm"]} - {"n-gram"}
     assert len(named) > 10 and terms <= {name.lower() for name in about["glossary"]}
-
-
-def test_the_keyboard_does_what_the_mouse_does(page):
-    field(page, "Query").fill("what is an apple?")
-    page.keyboard.press("Enter")
-    expect(visible(page, ".column")).to_have_count(3)
-    visible(page, ".hit > div:first-child .link").first.focus()
-    page.keyboard.press("Enter")
-    first = visible(page, '[aria-label="Tokens of the query"] li').first
-    first.focus()
-    expect(first).to_have_class(re.compile("chosen"))
-    page.keyboard.press("ArrowRight")
-    second = visible(page, '[aria-label="Tokens of the query"] li').nth(1)
-    expect(second).to_be_focused()
-    expect(second).to_have_class(re.compile("chosen"))
-    unnamed = page.evaluate(
-        """[...document.querySelectorAll("main :is(input, select, textarea)")]
-        .filter((it) => !it.labels.length && !it.getAttribute("aria-label")).length"""
-    )
-    assert unnamed == 0

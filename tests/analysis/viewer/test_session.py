@@ -3,13 +3,13 @@
 import base64
 import zlib
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from analysis.viewer.session import KnownQuery, LoadedSystem, Session
+from analysis.viewer.session import KnownQuery, LoadedSystem, Session, read_known_queries
+from gr_mvdr.evaluation.ranking import Ranking
 from models.beyond.query_generator import QueryGenerator
 from tests.analysis.viewer.tiny import (
     BACKBONE,
@@ -93,7 +93,7 @@ def test_a_system_that_cannot_search_leaves_the_others_alone(browser, session, m
 
 def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
     told = post(browser, "search", query="  apple  PIE ", k=2)
-    assert told["known"] == {"known": "q1", "id": "q1", "text": "Apple pie"}
+    assert told["known"] == "Apple pie"
     assert [gold["id"] for gold in told["gold"]] == ["a", "c"]
     for number, system in enumerate(told["systems"]):
         for hit in system["hits"]:
@@ -106,24 +106,20 @@ def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
     assert post(browser, "search", query="apple pear")["known"] is None
 
 
-def test_of_two_known_queries_with_one_text_the_chosen_one_has_its_gold(session):
-    """By the query's name, from the list to search and explanation; splits may share an id."""
-    nowhere = ({},) * len(session.systems)
-    one = KnownQuery("q1", "apple pie", ("a",), nowhere, "dev")
-    two = KnownQuery("q1", "Apple  pie", ("b",), nowhere, "test")
-    browser = client(Session(session.systems, [one, two]))
-    listed = post(browser, "queries")
-    assert {q["known"]: q["gold"] for q in listed} == {"dev/q1": ["a"], "test/q1": ["b"]}
-    for query in listed:
-        asked = {"query": query["text"], "known": query["known"]}
-        told = post(browser, "search", **asked)
-        assert told["known"]["known"] == query["known"]
-        assert [gold["id"] for gold in told["gold"]] == query["gold"]
-        why = post(browser, "explain", system=1, document="c", **asked)
-        assert why["best"]["gold"] == (why["best"]["id"] in query["gold"])
-    for typed in ({"query": "apple pie"}, {"query": "apple", "known": "test/q1"}):
-        told = post(browser, "search", **typed)  # of neither, or edited: another query now
-        assert told["known"] is None and told["gold"] == []
+def test_queries_of_one_text_are_one_known_query(tmp_path):
+    """As two splits may share them: the relevant documents of both, each at its rank."""
+    texts = {"dev": "apple pie", "test": "Apple  pie"}
+    gold = {"dev": {"a": 1, "c": 0}, "test": {"a": 1, "b": 1}}
+    data = SimpleNamespace(
+        test_splits=["dev", "test"],
+        test_queries=lambda split: {"id": ["q1"], "text": [texts[split]]},
+        judgements=lambda split, queries: {"q1": gold[split]},
+    )
+    run = SimpleNamespace(path=tmp_path)
+    Ranking({"q1": {"c": 2.0, "a": 1.0}}).write(tmp_path / "retrieve.trec", "x")
+    Ranking({"q1": {"b": 2.0, "a": 1.0}}).write(tmp_path / "retrieve-test.trec", "x")
+    places = [{"a": 2, "b": 1}]
+    assert read_known_queries([run], data) == [KnownQuery("q1", "apple pie", ["a", "b"], places)]
 
 
 def test_known_queries_begin_where_systems_disagree_or_the_only_one_fails(session, browser):
@@ -133,7 +129,7 @@ def test_known_queries_begin_where_systems_disagree_or_the_only_one_fails(sessio
     assert ids() == ["q1", "q0", "q2"]
     assert ids(text="PIE app") == ["q1"] and ids(text="q2") == ["q2"] and ids(text="fig") == []
     ranks = {"first": 1, "missed": None, "tenth": 10, "second": 2}
-    known = [KnownQuery(i, i, ("a",), ({"a": r} if r else {},)) for i, r in ranks.items()]
+    known = [KnownQuery(i, i, ["a"], [{"a": r} if r else {}]) for i, r in ranks.items()]
     assert ids(client(Session(session.systems[:1], known))) == [
         "missed",
         "tenth",
@@ -163,6 +159,7 @@ def test_a_pair_is_told_as_its_layers_and_heads(browser, session, number):
             assert torch.allclose(adds, names["product"][layer, 0].sum(axis), atol=1e-3)
             assert adds.sum().item() == pytest.approx(pair["relevance"][layer], rel=1e-4, abs=1e-4)
     assert ("§8" in pair["note"]) == (number >= 2)
+    check_directions(pair)
 
 
 def check_directions(pair):
@@ -171,11 +168,6 @@ def check_directions(pair):
         sums = matrices(pair, name).sum(axis)
         one = torch.isclose(sums, torch.ones_like(sums), atol=1e-3)
         assert (one | (sums == 0)).all() and one.any()
-
-
-@pytest.mark.parametrize("number", SYSTEMS)
-def test_directed_weights_sum_to_one(browser, number):
-    check_directions(post(browser, "align", system=number, **PAIR))
 
 
 def test_a_query_generator_aligns_the_other_way_round():
@@ -216,17 +208,6 @@ def test_an_edited_document_is_scored_as_it_reads(browser, number):
     assert post(browser, "align", **asked, document=given) == own
     other = post(browser, "align", **asked, document={"title": "Pear", "text": "no apple"})
     assert other["score"] != own["score"]
-
-
-def test_searches_at_the_same_time_do_not_mix(browser):
-    asked = [{"query": query, "k": k} for query in QUERIES for k in (1, 2, 3, 4)] * 2
-
-    def search(body):
-        return [system["hits"] for system in post(browser, "search", **body)["systems"]]
-
-    expected = list(map(search, asked))
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(search, asked)) == expected
 
 
 def test_the_nearest_tokens_are_those_of_all_similarities(browser, session):

@@ -81,11 +81,11 @@ def make_session(folder: Path | None = None) -> Session:
         found["DSI"] = make_retriever(make_docid(), "DSI", folder)
     run = SimpleNamespace(path=Path("outputs/run"), setting="fruits (test)")
     systems = [LoadedSystem(label, run, retriever) for label, retriever in found.items()]
-    nowhere = ({},) * (len(systems) - 1)
+    nowhere = [{}] * (len(systems) - 1)
     known = [
-        KnownQuery("q2", "a plum", ("c",), ({"c": 2},) * len(systems)),
-        KnownQuery("q1", "Apple pie", ("a", "c"), ({"a": 1, "c": 7}, *nowhere)),
-        KnownQuery("q0", "quince", ("d",), ({"d": 4}, *nowhere)),
+        KnownQuery("q2", "a plum", ["c"], [{"c": 2}] * len(systems)),
+        KnownQuery("q1", "Apple pie", ["a", "c"], [{"a": 1, "c": 7}, *nowhere]),
+        KnownQuery("q0", "quince", ["d"], [{"d": 4}, *nowhere]),
     ]
     return Session(systems, known)
 
