@@ -89,7 +89,6 @@ class Adaptation(SearchGrid):
         hues = list(dict.fromkeys(key for grid in grids for key in grid))
         super().__init__([grid | names for grid in grids], CURVES | {"hue": hues}, depth)
         self.folds_of, self.seed = folds_of, seed
-        self.encoder_calls = 0
 
     def check(self, model: System) -> None:
         """Raises ValueError for a model that cannot score candidates under another alignment."""
@@ -99,7 +98,6 @@ class Adaptation(SearchGrid):
 
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
         encoded = model.encoded_queries(queries)
-        self.hook = model.encoder.register_forward_hook(self._count_call)
         # "impute" and "fde" drop documents by an estimate of MaxSim; "gather" scores all of them.
         wide = {"mode": "gather"} if model.search.mode in ("impute", "fde") else {}
 
@@ -112,20 +110,14 @@ class Adaptation(SearchGrid):
 
         return search
 
-    def _count_call(self, *_: Any) -> None:
-        self.encoder_calls += 1
-
     def summarise(self, rows: list[Row], judged: Sequence[QueryMetrics], title: str) -> Findings:
         """Adds rows of the best strategy and of the folds, for each setting of the search."""
-        self.hook.remove()
         study, folds, metrics = [], [], {}
         pairs = zip(rows, judged, strict=True)
         for key, group in groupby(pairs, lambda pair: _search(pair[0])):
             setting, found = dict(key), list(group)
             grid = {row[STRATEGY]: values for row, values in found if row[STRATEGY] != DEFAULT}
             study += [self._describe(row) for row, _ in found]
-            if not grid:
-                raise ValueError("study.k, study.p, study.alignments: none fits this index")
             best = max((row for row, _ in found), key=lambda row: row[CHOSEN_BY])
             measures = {name: value for name, value in best.items() if is_measure(name)}
             study.append(setting | {STRATEGY: ORACLE} | measures)
@@ -140,7 +132,6 @@ class Adaptation(SearchGrid):
                 study.append(row)
                 metrics.setdefault(f"few_shot_{size}/{CHOSEN_BY}", row[CHOSEN_BY])
         tables = {"study": study} | ({"study_folds": folds} if folds else {})
-        metrics["encoder_calls"] = self.encoder_calls
         return Findings(named("adaptation", metrics), tables, draw_all(self.curves, study, title))
 
     def _describe(self, row: Row) -> Row:

@@ -11,7 +11,7 @@ from typing import Any
 from analysis.analysis import Findings
 from analysis.evaluation import QueryMetrics, average_metrics, judge, measure_index_bytes
 from analysis.studies.study import draw_all, read_curves
-from analysis.tables.rows import Row
+from analysis.tables.rows import Row, describe_value
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, recall_of_exact
@@ -98,7 +98,8 @@ class SearchGrid:
             # The curves may name any of the usual metrics.
             judged.append(judge(ranking, data, split, queries, METRICS))
             size = {"cost/index_bytes": measure_index_bytes(run / "index")}
-            rows.append(setting | average_metrics(judged[-1]) | measured | size)
+            shown = {key: describe_value(value) for key, value in setting.items()}
+            rows.append(shown | average_metrics(judged[-1]) | measured | size)
         if not rows:
             raise ValueError("study.settings: none of them fits this index")
         title = f"{data.collection.name} ({split}), {len(queries):,} queries"

@@ -4,12 +4,10 @@ The table is tidy, with one row for each setting. Its columns are first the sett
 measures (a metric such as "mrr@10", or a cost such as "cost/query_ms").
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -18,9 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.figures import Gallery, GalleryEntry, draw_lines
 from analysis.runs.run_folder import STUDY, Run, look_up
-from analysis.tables import metric_names
 from analysis.tables.comparison import Comparison
-from analysis.tables.metric_names import MISSING, Statistic
+from analysis.tables.metric_names import MISSING, Statistic, format_value, read_key
 from analysis.tables.rows import (
     Cell,
     Row,
@@ -68,7 +65,7 @@ def run_study(
     found = study(model, data, Path(run))
     write_study(found.tables.pop("study"), data.collection.name, Path(run), found.figures)
     for name, rows in found.tables.items():
-        write_rows(rows, Path(run) / f"{name}.csv", none="null")
+        write_rows(rows, Path(run) / f"{name}.csv")
     return found.metrics
 
 
@@ -87,10 +84,10 @@ def write_study(
 ) -> list[Path]:
     """Writes `study.csv`, `study.md` and figures to a folder; returns all of them but the CSV.
 
-    In the CSV, a setting of None is "null", and one that a row lacks is an empty cell.
+    In the CSV, a setting that a row lacks is an empty cell.
     """
     columns = sorted(dict.fromkeys(column for row in rows for column in row), key=is_measure)
-    write_rows(rows, folder / STUDY, columns, none="null")
+    write_rows(rows, folder / STUDY, columns)
     heading = f"{title}; mean ± standard deviation over seeds"
     table = "\n".join(format_markdown(tabulate_study(rows, heading)))
     write_text(folder / "study.md", f"{table}\n")
@@ -109,18 +106,13 @@ def is_measure(column: str) -> bool:
 def make_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """Returns the rows as a frame, settings before measures.
 
-    A setting of None is "null", one that a row lacks is "–": these are different settings.
+    A setting that is null is "null", one that a row lacks is "–": these are different settings.
     """
-    columns = sorted(dict.fromkeys(column for row in rows for column in row), key=is_measure)
-    values = {column: [row.get(column, MISSING) for row in rows] for column in columns}
-    return pd.DataFrame(
-        {
-            column: pd.Series([None if v == MISSING else v for v in values], dtype=float)
-            if is_measure(column)
-            else pd.Series(["null" if v is None else v for v in values], dtype=object)
-            for column, values in values.items()
-        }
-    )
+    frame = pd.DataFrame(rows, dtype=object)
+    columns = sorted(frame, key=is_measure)
+    missing = {column: MISSING for column in columns if not is_measure(column)}
+    numbers = {column: float for column in columns if is_measure(column)}
+    return frame[columns].fillna(missing).astype(numbers)
 
 
 def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
@@ -134,9 +126,9 @@ def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
         for column in measures:
             values = found[column].dropna().tolist()
             statistic = Statistic.over(values) if values else None
-            texts.append(metric_names.text(column, statistic))
+            texts.append(format_value(column, statistic))
         lines.append((texts[0], list(map(Cell, texts[1:]))))
-    names = [*settings, *map(metric_names.full_label, measures)]
+    names = [*settings, *(read_key(column).name for column in measures)]
     return Table(heading, names[1:], lines, corner=names[0])
 
 
@@ -146,18 +138,14 @@ def average_collections(rows: Sequence[Row]) -> list[Row]:
     In the averages, `collection` is "average" and `collections` is the number of collections. A
     measure that one collection lacks is left out.
     """
-    groups = defaultdict(list)
-    for row in rows:
-        settings = ((c, v) for c, v in row.items() if not is_measure(c) and c not in COLLECTION)
-        groups[tuple(settings)].append(row)
-    averages = []
-    for settings, found in groups.items():
-        shared = [c for c in found[0] if is_measure(c) and all(r.get(c) is not None for r in found)]
-        averages.append(
-            {**dict(settings), "collection": "average", "collections": len(found)}
-            | {column: fmean(row[column] for row in found) for column in shared}
-        )
-    return averages
+    frame = make_frame(rows).drop(columns=[*COLLECTION], errors="ignore")
+    settings = [column for column in frame if not is_measure(column)]
+    groups = frame.groupby(settings, sort=False)
+    means = groups.agg(lambda values: values.mean(skipna=False))
+    means.insert(0, "collection", "average")
+    means.insert(1, "collections", groups.size())
+    found = means.reset_index().to_dict("records")
+    return [{c: v for c, v in row.items() if v not in (MISSING, None) and v == v} for row in found]
 
 
 @dataclass(frozen=True)
@@ -192,7 +180,7 @@ class Curves:
 
     def label(self, column: str) -> str:
         """Returns a column's name on an axis."""
-        known = metric_names.full_label(column) if is_measure(column) else column
+        known = read_key(column).name if is_measure(column) else column
         return self.labels.get(column, known)
 
     def name(self, setting: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from tests.analysis.test_compare import write_run
 
 def test_a_table_averages_seeds_and_keeps_null_apart_from_a_missing_setting(tmp_path):
     rows = [{"p": p, "seed": seed, "mrr@10": seed * p} for seed in (1, 3) for p in (0.1, 0.2)]
-    rows += [{"p": 0.1, "q": None, "seed": 1, "mrr@10": 7.0, "cost/scoring_flops": 2.5e6}]
+    rows += [{"p": 0.1, "q": "null", "seed": 1, "mrr@10": 7.0, "cost/scoring_flops": 2.5e6}]
     table = tabulate_study(rows, "h")
     assert [table.corner, *table.columns][:3] == ["p", "q", "MRR@10"]
     texts = [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
@@ -153,7 +153,7 @@ def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
             study = [{"k": 1, "mrr@10": first * seed, "cost/bytes": 4}, {"k": 2, "mrr@10": second}]
             folder = tmp_path / f"runs/{name}{seed}"
             write_study_run(folder, "XTR", seed, study, name, collection=name)
-    comparison = compare_runs([tmp_path / "runs"], mixed=True)
+    comparison = compare_runs([tmp_path / "runs"])
     curves = [Curves("k", hue="collections", where={"collection": "average"})]
     table, _ = write_sweep_study(comparison, tmp_path, ["collection"], curves)
     rows = read(tmp_path / "study.csv")
