@@ -392,7 +392,7 @@ def compare_axioms(
         queries, others: see `draw_pairs`.
         trust: see `Retriever.load`.
     """
-    rows, pairs = [], {}
+    rows, pairs, setting = [], {}, comparison.only_section().setting
     for group in comparison.groups:
         runs = []
         for run in group.runs:
@@ -412,7 +412,7 @@ def compare_axioms(
     kinds = dict.fromkeys((row["split"], measure) for row in rows for measure in MEASURES)
     tables = [format_markdown(tabulate(rows, *kind)) for kind in kinds]
     write_text(folder / "axioms.md", "\n\n".join("\n".join(lines) for lines in tables) + "\n")
-    save_figure(draw_shifts(rows, comparison.sections[0].setting), folder, "axioms")
+    save_figure(draw_shifts(rows, setting), folder, "axioms")
     return rows
 
 

@@ -36,8 +36,8 @@ from analysis.low_rank import composite_norm, equal_rows_residual, real_entries
 from analysis.runs.judged_queries import JudgedQueries
 from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.statistics import NORMAL, holm, interval, randomisation_test
-from analysis.tables import metric_names
 from analysis.tables.comparison import LEVEL, Comparison, Group, Section, compare_runs, place_tables
+from analysis.tables.metric_names import read_key
 from analysis.tables.rows import (
     Cell,
     Row,
@@ -113,7 +113,7 @@ class Claim:
     def __str__(self) -> str:
         """The comparison as a formula."""
         sides = " − ".join(map(str, self.sides))
-        return f"{sides}, {metric_names.label(self.metric)} {'<>'[self.sign > 0]} {self.bound:g}"
+        return f"{sides}, {read_key(self.metric).label} {'<>'[self.sign > 0]} {self.bound:g}"
 
 
 def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
@@ -284,9 +284,9 @@ def count_from_bound(table: DataFrame) -> DataFrame:
 
 
 def _judge(claim: Claim, section: Section, title: str) -> Iterator[Row]:
-    splits = section.groups[0].runs[0].provenance.get("splits") or [""]
-    first = splits[0] if isinstance(splits, list) else ""
-    further = [] if claim.first.place.startswith((STUDIED, ALIGNED, MEASURED)) else section.splits
+    first, *further = section.groups[0].runs[0].splits or [""]
+    if claim.first.place.startswith((STUDIED, ALIGNED, MEASURED)):
+        further = []
     row = {"claim": claim.name, "source": claim.source, "compared": str(claim), "missing": ""}
     row |= {"bound": claim.bound, "sign": claim.sign, "systems": "", "seeds": ""}
     named = {s.system: [g for g in section.groups if _name(g) == s.system] for s in claim.sides}
@@ -297,7 +297,7 @@ def _judge(claim: Claim, section: Section, title: str) -> Iterator[Row]:
         groups = [dict(zip(named, chosen, strict=True))[side.system] for side in claim.sides]
         row["systems"] = " − ".join(group.label for group in groups)
         row["seeds"] = "; ".join(dict.fromkeys(group.seeds for group in groups))
-        for split in ["", *sorted(further)]:
+        for split in ["", *further]:
             try:
                 found = estimate(claim, groups, split)
             except Missing as missed:
@@ -369,7 +369,7 @@ def write_claims(comparison: Comparison, folder: Path) -> None:
 
 
 def main(config: DictConfig) -> None:
-    comparison = compare_runs(named_folders(config.runs), mixed=True)
+    comparison = compare_runs(named_folders(config.runs))
     folder = place_tables(comparison, "claims", config.output)
     write_claims(comparison, folder)
     print((folder / "claims.md").read_text(), *comparison.notes, sep="\n")

@@ -9,36 +9,35 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
     run_command("compare", "analysis.compare:main")
     raise SystemExit
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import seaborn
-from hydra.utils import instantiate
 from matplotlib.figure import Figure
-from omegaconf import DictConfig, OmegaConf
-from pandas import Categorical, DataFrame
+from omegaconf import DictConfig
+from pandas import Categorical, DataFrame, concat
 
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, Gallery, GalleryEntry, styled
-from analysis.runs.publish import describe_run, find_group, publish_comparison
+from analysis.runs.publish import open_logger, publish_comparison
 from analysis.runs.run_folder import named_folders
 from analysis.tables.comparison import (
     LEVEL,
     Comparison,
     Section,
     compare_runs,
+    find_common_folder,
     name_comparison,
     place_comparison,
 )
 from analysis.tables.metric_names import DIRECTIONS, read_key
 from analysis.tables.paper import read_paper, write_paper_table
-from analysis.tables.report import embed_picture, find_readings, write_page
+from analysis.tables.report import write_page
 from analysis.tables.rows import (
     Cell,
-    Row,
     Table,
     pivot,
     print_tables,
@@ -48,14 +47,12 @@ from analysis.tables.rows import (
     write_rows,
     write_tables,
 )
-from analysis.tables.significance import (
-    Effectiveness,
-    compare_effectiveness,
-)
+from analysis.tables.significance import Effectiveness, compare_effectiveness
 from analysis.tokens import BIN_NAMES
-from analysis.viewer.cases import AlignedRun, embed_cases, open_runs
+from analysis.viewer.cases import embed_cases, open_runs
 
 FIGURES = "comparison_figures"
+NUMBERS = ["setting", "system", "key", "mean", "std", "low", "high"]  # of `comparison.csv`
 COLUMNS_AT_MOST = 6  # systems shown as columns of a summary; more are shown as rows
 SEEDS = "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries."
 MARKS = (
@@ -73,8 +70,7 @@ IDF_KEY = r"^analysis/exact_match/(?P<direction>\w+)/(?P<measure>hard|soft)/idf_
 def compare(
     runs: Sequence[Path | str],
     output: Path | str | None = None,
-    mixed: bool = False,
-    logger: Any = None,
+    logger: Mapping[str, Any] | None = None,
     paper: str | Path | None = None,
     labels: Sequence[object] = (),
 ) -> Comparison:
@@ -84,9 +80,7 @@ def compare(
         runs: run folders, or folders that contain some (a sweep's).
         output: where the files go; by default a folder named after the runs, next to them. If it
             holds a comparison of other runs, they go into a folder named after the runs in it.
-        mixed: show different collections, splits or protocols in separate sections instead of
-            refusing them.
-        logger: a Lightning logger, or the settings of one (conf/logger), which starts a new run.
+        logger: the settings of a Lightning logger (conf/logger); None = none.
         paper: a paper's table to compare with, as `read_paper` takes it.
         labels: the systems' names, in the order of their runs.
 
@@ -97,19 +91,20 @@ def compare(
         FileNotFoundError, ValueError: as `compare_runs` and `read_paper`.
     """
     reproduced = None if paper is None else read_paper(paper)
-    comparison = compare_runs([Path(run) for run in runs], mixed, labels)
+    comparison = compare_runs([Path(run) for run in runs], labels)
     folder = place_comparison(comparison, Path(output) if output else None)
     comparison.folder = folder
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
     findings = examine_comparison(comparison, folder)
-    pages = write_comparison(comparison, findings, folder, papers)
+    pages = write_comparison(comparison, findings, papers)
     for one in findings:
-        print_tables([one.summary, *one.effectiveness.blocks])
+        print_tables(one.blocks)
     print_tables(papers)
     figures = [path for one in findings for path in one.gallery.paths]
     print_tables([*comparison.notes, *map(str, (*pages, *figures))])
-    with open_logger(logger, comparison) as opened:
-        publish_comparison(opened, comparison, [one.gallery for one in findings])
+    about = {"name": name_comparison(comparison), "save_dir": str(folder)}
+    opened = open_logger(logger, find_common_folder(comparison), **about)
+    publish_comparison(opened, comparison, [one.gallery for one in findings])
     return comparison
 
 
@@ -118,19 +113,25 @@ class SectionFindings:
     """The results of comparing the runs of one section.
 
     Attributes:
-        table: the long table of its systems.
         effectiveness: intervals and tests.
         gallery: its figures.
-        aligned: the runs whose cases can be shown.
-        notes: why the cases of other runs cannot be shown.
     """
 
     section: Section
-    table: DataFrame
     effectiveness: Effectiveness
     gallery: Gallery
-    aligned: list[AlignedRun]
-    notes: list[str]
+
+    @cached_property
+    def table(self) -> DataFrame:
+        """The long table of its systems."""
+        systems = {group.label: group.statistics for group in self.section.groups}
+        return tabulate(systems, self.effectiveness.winners)
+
+    @property
+    def search(self) -> Table:
+        """The metrics of the search, a row for each system."""
+        searched = self.table[self.table["section"] == "retrieve"]
+        return select(searched, "system", "label", note=f"{SEEDS} {MARKS}")
 
     @property
     def summary(self) -> Table:
@@ -145,98 +146,75 @@ class SectionFindings:
         found = pivot(cells, self.section.setting, corner="", note=f"{SEEDS} {MARKS}")
         return found if len(found.columns) <= COLUMNS_AT_MOST else found.turned()
 
+    @property
+    def blocks(self) -> list[Table | str]:
+        """The tables of the terminal, of Markdown and of LaTeX, and the notes on them."""
+        return [self.summary, *self.effectiveness.blocks]
+
 
 def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionFindings]:
-    """Tests the runs' rankings, draws figures and opens stored alignments, section by section.
+    """Tests the runs' rankings and draws figures, section by section.
 
     Args:
         directory: the comparison's folder; the figures go into its subfolder `FIGURES`.
     """
     several, findings = len(comparison.sections) > 1, []
     for number, section in enumerate(comparison.sections, start=1):
-        tested, systems = compare_effectiveness(section), {}
-        for group in section.groups:
-            ends = tested.statistics.get(group.label, {})
-            systems[group.label] = group.statistics | {
-                key: replace(group.statistics[key], low=of_queries.low, high=of_queries.high)
-                for key, of_queries in ends.items()
-                if key in group.statistics
-            }
+        tested = compare_effectiveness(section)
         gallery = draw_comparison(section, directory / FIGURES, f"{number}_" if several else "")
-        # One seed of each system, since alignments of different runs are not averaged.
-        aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
-        table = tabulate(systems, tested.winners)
-        findings.append(SectionFindings(section, table, tested, gallery, aligned, notes))
+        findings.append(SectionFindings(section, tested, gallery))
     return findings
 
 
 def write_comparison(
     comparison: Comparison,
     findings: Sequence[SectionFindings],
-    directory: Path,
     papers: Sequence[Table | str] = (),
 ) -> list[Path]:
     """Writes all files of a comparison except its figures; earlier files are replaced.
 
     Args:
+        comparison: its `folder` is set.
         findings: as `examine_comparison` returns them.
         papers: the tables of `write_paper_table`, which come first on the page.
 
     Returns:
         The paths of the page and of the tables in Markdown and LaTeX.
     """
-    parts = []
+    directory, parts = comparison.folder, []
     for one in findings:
-        search = one.table[one.table["section"] == "retrieve"]
-        pictures = map(embed_picture, one.gallery.paths)
+        # One seed of each system, since alignments of different runs are not averaged.
+        runs = [(group.runs[0], group.label) for group in one.section.groups]
+        aligned, notes = open_runs(runs)
         parts.append(
             {
-                "section": one.section,
-                "reports": {g.label: g.runs[0].path / "report.html" for g in one.section.groups},
-                "search": select(search, "system", "label", note=f"{SEEDS} {MARKS}"),
-                "summary": one.summary,
-                "tests": one.effectiveness.table,
-                "test_notes": one.effectiveness.notes,
-                "pictures": list(zip(one.gallery.entries, pictures, strict=True)),
-                "browser": embed_cases(one.aligned),
-                "case_notes": one.notes,
+                "found": one,
+                "reports": {label: run.path / "report.html" for run, label in runs},
+                "browser": embed_cases(aligned),
+                "case_notes": notes,
                 "chapters": tabulate_chapters(one.table),
             }
         )
-    shown = {
-        "comparison": comparison,
-        "parts": parts,
-        "papers": papers,
-        "readings": find_readings(),
-    }
-    page = write_page(directory / "comparison.html", "comparison.html", **shown)
-    _write_numbers(comparison, findings, directory)
-    blocks: list[Table | str] = []
-    for one in findings:
-        blocks += [one.summary, *one.effectiveness.blocks]
-    blocks += comparison.notes
+    page = write_page(
+        directory / "comparison.html",
+        "comparison.html",
+        comparison=comparison,
+        parts=parts,
+        papers=papers,
+    )
+    settings = [one.section.setting for one in findings]
+    numbers = concat([one.table for one in findings], keys=settings, names=["setting", "row"])
+    write_rows(numbers.reset_index()[NUMBERS].to_dict("records"), directory / "comparison.csv")
+    tests = [
+        {"setting": one.section.setting} | row
+        for one in findings
+        for row in one.effectiveness.differences
+    ]
+    if tests:
+        write_rows(tests, directory / "comparison_tests.csv")
+    blocks = [block for one in findings for block in one.blocks] + comparison.notes
     forms = (directory / f"comparison.{form}" for form in ("md", "tex"))
     return [page, *(write_tables(path, "Comparison", blocks) for path in forms)]
-
-
-def _write_numbers(
-    comparison: Comparison, findings: Sequence[SectionFindings], directory: Path
-) -> None:
-    """Writes CSV files: all numbers, one row per system, and the results for pairs of systems."""
-    files: dict[str, list[Row]] = {"": [], "_tests": []}
-    for one in findings:
-        setting = {"setting": one.section.setting}
-        for group in one.section.groups:
-            row = {"system": group.label, "paradigm": group.paradigm, "seeds": group.seeds}
-            numbers = one.table.loc[one.table["system"] == group.label].set_index("key")
-            for ending in ("", "/std", "_low", "_high"):
-                column = numbers[ending.strip("/_") or "mean"].dropna()
-                row |= column.add_suffix(ending, axis="index").to_dict()
-            files[""].append(setting | row)
-        files["_tests"] += [setting | row for row in one.effectiveness.differences]
-    for name, rows in files.items():
-        if rows:
-            write_rows(rows, directory / f"comparison{name}.csv")
 
 
 def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gallery:
@@ -317,23 +295,6 @@ def _finish(grid: seaborn.FacetGrid, title: str) -> Figure:
     return grid.figure
 
 
-@contextmanager
-def open_logger(logger: Any, comparison: Comparison) -> Iterator[Any]:
-    """Yields the given logger, or builds one from settings, with a run in the runs' group."""
-    if not isinstance(logger, Mapping):
-        yield logger
-        return
-    about = {"name": name_comparison(comparison), "save_dir": str(comparison.folder)}
-    records = [run.provenance for run in comparison.runs]
-    settings = describe_run(logger, "compare", records, find_group(comparison.runs))
-    logger = instantiate(settings | {key: settings.get(key) or about[key] for key in about})
-    yield logger
-    if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
-        logger.experiment.finish()
-
-
 def main(config: DictConfig) -> None:
-    settings = OmegaConf.to_container(config.logger, resolve=True) if config.get("logger") else None
-    labels = [] if config.labels is None else list(config.labels)
-    runs = named_folders(config.runs)
-    compare(runs, config.output, config.mixed, settings, config.get("paper"), labels)
+    runs, labels = named_folders(config.runs), list(config.labels or [])
+    compare(runs, config.output, config.logger, config.paper, labels)

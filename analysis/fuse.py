@@ -6,7 +6,7 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
     run_command("fuse", "analysis.fuse:main")
     raise SystemExit
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import isfinite
@@ -20,9 +20,8 @@ from omegaconf import DictConfig
 from analysis.runs.judged_queries import METRICS as TESTED
 from analysis.runs.judged_queries import keep_queries, tabulate_queries
 from analysis.runs.run_folder import Run, named_folders, ranking_file, read_run
-from analysis.tables import metric_names
 from data_modules.tables import short_hash
-from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
+from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import (
     Qrels,
     Ranking,
@@ -140,10 +139,18 @@ def fuse(
     rankings = {split: fusion([part.rankings[split] for part in parts]) for split in splits}
     judged = {split: found for split, found in parts[0].qrels.items() if split in splits}
     fused = Part(name_fusion(parts, fusion), folder, rankings, judged)
-    known = [key.removeprefix("retrieve/") for p in parts if p.run for key in p.run.metrics]
-    asked = list(dict.fromkeys(filter(is_metric, known))) or METRICS
-    measured = {part.name: measure(part, judged, asked) for part in (*parts, fused)}
-    write_fusion(fused, parts, fusion, measured[fused.name], replaced=output is None)
+    measured = {
+        part.name: {
+            "/".join(filter(None, ("retrieve", split, name))): value
+            for split in judged
+            for name, value in evaluate(part.rankings[split], judged[split]).items()
+        }
+        for part in (*parts, fused)
+    }
+    with new_folder(folder, replace=output is None) as partial:
+        write_fusion(fused, parts, fusion, partial)
+        if judged:
+            write_json(partial / "metrics.json", measured[fused.name])
     if judged:
         print(pd.DataFrame(measured).to_string(float_format="{:.3f}".format))
     print(f"{folder}: fused, {', '.join(ranking_file('retrieve', split) for split in splits)}")
@@ -182,7 +189,7 @@ def _read_part(path: Path) -> Part:
     if path.is_file():
         return Part(path.stem, path, {MAIN: Ranking.read(path)})
     run = read_run(path)
-    splits = [MAIN, *sorted(metric_names.find_splits(run.metrics))]
+    splits = [MAIN, *run.splits[1:]]
     files = {split: path / ranking_file("retrieve", split) for split in splits}
     judged = {split: path / ranking_file("retrieve", split, ending="qrels") for split in splits}
     return Part(
@@ -228,50 +235,26 @@ def name_fusion(parts: Sequence[Part], fusion: Fusion) -> str:
     return f"{METHODS[fusion.method]} ({' + '.join(named)})"
 
 
-def measure(part: Part, qrels: Mapping[str, Qrels], names: Sequence[str]) -> dict[str, float]:
-    """Computes a part's flat metrics: "retrieve/mrr@10", "retrieve/SPLIT/mrr@10"."""
-    return {
-        "/".join(filter(None, ("retrieve", split, name))): value
-        for split, judged in qrels.items()
-        for name, value in evaluate(part.rankings[split], judged, names).items()
-    }
-
-
-def write_fusion(
-    fused: Part,
-    parts: Sequence[Part],
-    fusion: Fusion,
-    metrics: Mapping[str, float],
-    replaced: bool = False,
-) -> None:
-    """Writes rankings and judgements, and the other files of a finished run's folder.
-
-    Args:
-        metrics: empty without judgements; then no `metrics.json` is written.
-        replaced: whether an existing folder is replaced, as an earlier result of this command.
-    """
+def write_fusion(fused: Part, parts: Sequence[Part], fusion: Fusion, folder: Path) -> None:
+    """Writes rankings and judgements, configuration and provenance of a finished run."""
     runs = [part.run for part in parts if part.run]
     made = asdict(fusion) | {"runs": [str(part.path) for part in parts]}
     seeds = {run.seed for run in runs}
-    seed = seeds.pop() if len(seeds) == 1 else None
-    config: dict[str, Any] = {"seed": seed, "fusion": made}
+    about = {"seed": seeds.pop() if len(seeds) == 1 else None, "fusion": made}
     record = {"system": fused.name, "paradigm": "fusion", "collection": "TREC runs"}
+    config: dict[str, Any] = {}
     if runs:
         shared = ("collection", "splits", "sources", "text_fields")
         record |= {key: value for key, value in runs[0].provenance.items() if key in shared}
-        config |= {k: v for k, v in runs[0].config.items() if k in ("retrieval_depth", "data")}
-    with new_folder(fused.path, replace=replaced) as folder:
-        for split, ranking in fused.rankings.items():
-            ranking.write(folder / ranking_file("retrieve", split), fusion.method)
-        for split, judged in fused.qrels.items():
-            write_qrels(judged, folder / ranking_file("retrieve", split, ending="qrels"))
-            values = evaluate_queries(fused.rankings[split], judged, TESTED)
-            keep_queries(folder, tabulate_queries("retrieve", split, values, judged))
-        write_text(folder / "config.yaml", yaml.safe_dump(config, allow_unicode=True))
-        record |= {"seed": seed, "version": VERSION, "fusion": made}
-        write_json(folder / "provenance.json", record)
-        if metrics:
-            write_json(folder / "metrics.json", dict(metrics))
+        config = {k: v for k, v in runs[0].config.items() if k in ("retrieval_depth", "data")}
+    for split, ranking in fused.rankings.items():
+        ranking.write(folder / ranking_file("retrieve", split), fusion.method)
+    for split, judged in fused.qrels.items():
+        write_qrels(judged, folder / ranking_file("retrieve", split, ending="qrels"))
+        values = evaluate_queries(fused.rankings[split], judged, TESTED)
+        keep_queries(folder, tabulate_queries("retrieve", split, values, judged))
+    write_text(folder / "config.yaml", yaml.safe_dump(config | about, allow_unicode=True))
+    write_json(folder / "provenance.json", record | about | {"version": VERSION})
 
 
 def main(config: DictConfig) -> None:

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.runs.judged_queries import QUERIES
 from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
-from analysis.tables.metric_names import full_label, label
+from analysis.tables.metric_names import read_key
 from analysis.tables.rows import format_markdown, pivot, tabulate
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import (
@@ -106,7 +106,7 @@ def tabulate_results(
     Raises:
         ValueError, FileNotFoundError: as `compare_runs`; or no run has a split.
     """
-    comparison = compare_runs(named_folders(runs), mixed=True)
+    comparison = compare_runs(named_folders(runs))
     wanted, asked, cells = _as_list(splits), _as_list(metrics), {}
     known = {split for run in comparison.runs for split in run.splits}
     if missing := [split for split in wanted if split not in known]:
@@ -117,9 +117,10 @@ def tabulate_results(
             place = "retrieve" if split == measured[0] else f"retrieve/{split}"
             for metric in asked if split in (wanted or measured) else ():
                 if "/" not in metric:
-                    columns[f"{place}/{name_metric(metric)}"] = f"{split} {label(metric)}"
+                    columns[f"{place}/{name_metric(metric)}"] = f"{split} {read_key(metric).label}"
         for key in (key for key in asked if "/" in key):
-            columns[key] = label(key) if key.startswith("cost/") else full_label(key)
+            read = read_key(key)
+            columns[key] = read.label if read.group == "cost" else read.name
         systems = {
             group.label: {key: group.statistics[key] for key in columns if key in group.statistics}
             for group in section.groups

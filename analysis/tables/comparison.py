@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from analysis.runs.run_folder import Run, find_runs, read_run
-from analysis.tables.metric_names import Statistic, find_splits, join_intervals
+from analysis.tables.metric_names import Statistic, join_intervals
 from gr_mvdr.files import UnfinishedRun, read_json, write_json
 
 PARADIGMS = ("lexical", "multi vector", "generative")  # in the order of tables
@@ -23,9 +23,7 @@ _TARGET = "._target_"
 # Attributes of runs that one table may mix, with a note.
 NOTED = {"commit": "measured at several commits", "sample": "several data.max_rerank_queries"}
 MARK = "†"  # of a system whose seeds were measured at different commits
-# In a comparison's folder. The record lists the compared runs as paths relative to that folder, so
-# that it still holds if the folder is moved together with the runs.
-RECORD = "comparison.json"
+RECORD = "comparison.json"  # in a comparison's folder: its name and the compared runs
 SHOWN_LETTERS = 60  # the most letters of the systems' names in a folder's name
 
 
@@ -75,11 +73,6 @@ class Section:
     setting: str
     groups: list[Group]
 
-    @property
-    def splits(self) -> set[str]:
-        """The names of further test splits."""
-        return find_splits(key for group in self.groups for key in group.statistics)
-
     def labels_by(self, attribute: str) -> dict[str, str]:
         """Returns each value of an attribute of the runs → the labels of its groups."""
         found: dict[str, dict[str, None]] = defaultdict(dict)
@@ -106,7 +99,7 @@ class Comparison:
     """Sections of comparable groups, and what was left out.
 
     Attributes:
-        sections: usually one; several when collections or splits are mixed.
+        sections: one for each collection, choice of splits and protocol.
         notes: a line for each run that was skipped, and for what differs between runs of a table.
         folder: where its files are; None before they are written.
     """
@@ -114,6 +107,17 @@ class Comparison:
     sections: list[Section]
     notes: list[str] = field(default_factory=list)
     folder: Path | None = None
+
+    def only_section(self) -> Section:
+        """Returns the section of all runs.
+
+        Raises:
+            ValueError: the runs are over different collections, splits or protocols.
+        """
+        if len(self.sections) > 1:
+            names = "; ".join(section.setting for section in self.sections)
+            raise ValueError(f"runs: must be over one collection and its splits, are over {names}")
+        return self.sections[0]
 
     @property
     def groups(self) -> list[Group]:
@@ -124,22 +128,17 @@ class Comparison:
         return [run for group in self.groups for run in group.runs]
 
 
-def compare_runs(
-    paths: Sequence[Path], mixed: bool = False, labels: Sequence[object] = ()
-) -> Comparison:
+def compare_runs(paths: Sequence[Path], labels: Sequence[object] = ()) -> Comparison:
     """Reads runs and groups them by collection, system and every choice but seed and study.
 
     Args:
         paths: run folders, or folders that hold some.
-        mixed: show runs on different collections, or measured by different protocols, in sections
-            instead of refusing them.
         labels: the groups' labels, in the order of their runs; by default a label is the system's
             name and the choices that distinguish the group from the system's others.
 
     Raises:
         FileNotFoundError: a path does not exist.
-        ValueError: a path holds no run or is an unfinished one, a run is named twice, collections
-            or protocols differ without `mixed`, or the labels do not fit.
+        ValueError: a path holds no run or is an unfinished one, or the labels do not fit.
     """
     runs, notes = read_runs([Path(path) for path in paths])
     if not runs:
@@ -152,11 +151,6 @@ def compare_runs(
         rivals = [other for named, other in settings if named == name]
         differing = [one for one in protocol if any(one not in other for other in rivals)]
         names.append(", ".join([name, *differing]))
-    if len(settings) > 1 and not mixed:
-        raise ValueError(
-            f"runs over different collections, splits or protocols cannot be compared: "
-            f"{'; '.join(names)}. mixed=true shows them apart"
-        )
     sections = [
         Section(name, _group_runs(runs, notes))
         for name, runs in zip(names, settings.values(), strict=True)
@@ -178,9 +172,6 @@ def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
         if not (folders := find_runs(path)):
             raise ValueError(f"runs={path}: holds no run")
         for folder in folders:
-            if folder.resolve() in runs:
-                what = "" if folder == path else f"the run {folder} "
-                raise ValueError(f"runs={path}: {what}is named twice")
             try:
                 runs[folder.resolve()] = read_run(folder)
             except UnfinishedRun as unfinished:
@@ -225,17 +216,16 @@ def _name_groups(labels: Sequence[str], sections: Sequence[Section]) -> None:
     Raises:
         ValueError: there is not one label for each group, or two groups of a section share one.
     """
-    typed, groups = f"labels=[{', '.join(labels)}]", [g for s in sections for g in s.groups]
-    if len(labels) != len(groups):
-        raise ValueError(
-            f"{typed}: must be {len(groups)}, one for each of the runs (seeds of one system are "
-            f"one): {', '.join(group.label for group in groups)}"
-        )
-    for group, label in zip(groups, labels, strict=True):
+    groups = [group for section in sections for group in section.groups]
+    known = ", ".join(group.label for group in groups)
+    for group, label in zip(groups, labels, strict=False):
         group.label = label
-    for section in sections:
-        if len({group.label for group in section.groups}) < len(section.groups):
-            raise ValueError(f"{typed}: must be distinct")
+    distinct = all(len({g.label for g in one.groups}) == len(one.groups) for one in sections)
+    if len(labels) != len(groups) or not distinct:
+        raise ValueError(
+            f"labels=[{', '.join(labels)}]: must be {len(groups)} distinct ones, one for each of "
+            f"the runs (seeds of one system are one): {known}"
+        )
 
 
 def label_groups(systems: Sequence[str], choices: Sequence[Mapping[str, str]]) -> list[str]:
@@ -309,7 +299,8 @@ def name_comparison(comparison: Comparison) -> str:
     """
     systems = sorted({run.system for run in comparison.runs})
     shown = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", system).strip("-.") for system in systems)
-    folders = sorted(_locate_runs(comparison, find_common_folder(comparison)))
+    common = find_common_folder(comparison)
+    folders = sorted(run.path.absolute().relative_to(common).as_posix() for run in comparison.runs)
     digest = hashlib.sha256(json.dumps(folders).encode()).hexdigest()
     return f"comparison-{shown[:SHOWN_LETTERS]}-{digest[:6]}"
 
@@ -325,12 +316,6 @@ def place_tables(comparison: Comparison, kind: str, output: str | None) -> Path:
     return Path(output) if output else find_common_folder(comparison) / name
 
 
-def _locate_runs(of: Comparison | Group, folder: Path) -> list[str]:
-    """Returns the runs' folders as paths relative to a folder."""
-    start = folder.resolve()
-    return [Path(os.path.relpath(run.path.resolve(), start)).as_posix() for run in of.runs]
-
-
 def place_comparison(comparison: Comparison, output: Path | None = None) -> Path:
     """Creates the folder of a comparison and writes its record.
 
@@ -339,22 +324,11 @@ def place_comparison(comparison: Comparison, output: Path | None = None) -> Path
             within it is used by default, and if `output` holds a comparison of other runs.
     """
     folder = output or find_common_folder(comparison)
-    if output is None or _holds_others(comparison, folder):
-        folder /= name_comparison(comparison)
+    record = {"name": name_comparison(comparison), "runs": [str(r.path) for r in comparison.runs]}
+    kept = folder / RECORD
+    if output is None or (kept.is_file() and read_json(kept)["name"] != record["name"]):
+        folder /= record["name"]
     folder.mkdir(parents=True, exist_ok=True)
-    runs = [
-        {"folder": place, "system": run.system, "seed": run.seed, "label": group.label}
-        for group in comparison.groups
-        for place, run in zip(_locate_runs(group, folder), group.runs, strict=True)
-    ]
     # Written before all other files: an interrupted comparison is made again in the same folder.
-    write_json(folder / RECORD, {"runs": runs})
+    write_json(folder / RECORD, record)
     return folder
-
-
-def _holds_others(comparison: Comparison, folder: Path) -> bool:
-    """Whether a folder holds a comparison of other runs."""
-    if not (folder / RECORD).is_file():
-        return False
-    places = {run["folder"] for run in read_json(folder / RECORD)["runs"]}
-    return places != {*_locate_runs(comparison, folder)}

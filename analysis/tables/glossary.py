@@ -1,7 +1,7 @@
 """The glossary of the HTML pages: pointing at a term shows its explanation.
 
-`glossary` returns all terms; `mark_terms` marks them in a text. Each analysis explains its own
-chapter and metrics (`analysis.tables.metric_names`).
+`glossary` returns all terms; `mark_terms` marks them in a heading or a table. Each analysis
+explains its own chapter and metrics (`analysis.tables.metric_names`).
 """
 
 import re
@@ -27,32 +27,26 @@ def glossary() -> dict[str, str]:
     return dict(sorted(known.items(), key=lambda entry: (entry[0].lower(), entry[0])))
 
 
-def find_terms(text: str, label: bool = False) -> Iterator[tuple[int, int, str]]:
-    """Yields (start, end, term) for each term in a text, from left to right.
+def find_terms(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yields (start, end, term) for each term in a label, from left to right.
 
     If several terms start at one place, the longest is taken.
 
     Args:
-        label: whether the text is a heading, or the name of a metric, a column or a row.
+        text: a heading, or the name of a metric, a column or a row.
     """
-    pattern, terms = _pattern(label)
+    pattern, terms = _pattern()
     for match in pattern.finditer(text):
         yield *match.span(), terms[match.lastindex - 1]
 
 
-def mark_terms(text: str, label: bool = False) -> Markup:
-    """Marks the glossary's terms in a text for a page, which explains them on hover.
-
-    Args:
-        label: see `find_terms`; in a sentence only a term's first occurrence is marked.
-    """
-    marked, last, seen = Markup(), 0, set()
-    for start, end, term in find_terms(text, label):
-        if label or term not in seen:
-            seen.add(term)
-            span = Markup('<span class="term" tabindex="0" data-term="{}">{}</span>')
-            marked += escape(text[last:start]) + span.format(term, text[start:end])
-            last = end
+def mark_terms(text: str) -> Markup:
+    """Marks the glossary's terms in a label for a page, which explains them on hover."""
+    marked, last = Markup(), 0
+    for start, end, term in find_terms(text):
+        span = Markup('<span class="term" tabindex="0" data-term="{}">{}</span>')
+        marked += escape(text[last:start]) + span.format(term, text[start:end])
+        last = end
     return marked + escape(text[last:])
 
 
@@ -65,9 +59,8 @@ def _chapters() -> dict[str, str]:
     return {f"{c.title} | {name.replace('_', ' ')}": c.reading for name, c in chapters if c.reading}
 
 
-@cache
 def _labels() -> dict[str, str]:
-    """Metric names and their meanings in headings and tables; sentences use the words freely."""
+    """Returns the metrics' names, and words in them, with their meanings."""
     declared = {metric.form: metric.meaning for metric in all_metrics()}
     for chapter in all_chapters().values():
         declared |= chapter.words
@@ -75,17 +68,12 @@ def _labels() -> dict[str, str]:
 
 
 @cache
-def _pattern(label: bool) -> tuple[re.Pattern, list[str]]:
-    """Returns a pattern with one group for each form, and the term of each group.
-
-    The pattern for sentences leaves out single letters, metric names and one-word chapter titles,
-    which mean other things there.
-    """
+def _pattern() -> tuple[re.Pattern, list[str]]:
+    """Returns a pattern with one group for each form, and the term of each group."""
     forms: dict[str, str] = {}
-    for entry in (*TERMS, *(_labels() if label else ()), *_chapters()):
+    for entry in (*TERMS, *_labels(), *_chapters()):
         for form in entry.split(" | "):
-            if label or (entry in TERMS and len(form) > 1) or " " in form:
-                forms.setdefault(form, _name(entry))
+            forms.setdefault(form, _name(entry))
     ordered = sorted(forms, key=len, reverse=True)
     groups = "|".join(f"({_as_pattern(form)})" for form in ordered)
     return re.compile(rf"(?<![\w@·])(?:{groups})(?![\w@·])"), [forms[form] for form in ordered]

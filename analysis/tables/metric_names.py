@@ -10,7 +10,7 @@ a part of it: "analysis/exact_match" / "query_to_document" / "hard" / "idf_2_4".
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -97,7 +97,7 @@ def all_chapters() -> dict[str, Chapter]:
             metrics, words = known.metrics + kind.metrics, {**known.words, **kind.words}
             chapters[kind.name] = known._replace(metrics=metrics, words=words)
     chapters["identifiers"] = Chapter("Identifiers", metrics=IDENTIFIERS)
-    chapters["adaptation"] = Chapter("Alignment adaptation", metrics=COSTS)
+    chapters["adaptation"] = Chapter("Alignment adaptation")
     return {name: chapter for name, chapter in chapters.items() if chapter.title}
 
 
@@ -194,23 +194,6 @@ def _find_name(part: str, known: Sequence[Metric]) -> tuple[Metric | None, int, 
     return metric, known.index(metric), label + part[match.end() :].replace("_", " ")
 
 
-def order(key: str) -> tuple:
-    return read_key(key).order
-
-
-def label(key: str) -> str:
-    return read_key(key).label
-
-
-def full_label(key: str) -> str:
-    return read_key(key).name
-
-
-def find_splits(keys: Iterable[str]) -> set[str]:
-    """Returns the names of further test splits, from the middle of their metrics' keys."""
-    return {k.split("/")[1] for k in keys if k.startswith("retrieve/") and k.count("/") == 2}
-
-
 # Values -------------------------------------------------------------------------------------------
 
 
@@ -241,7 +224,7 @@ def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
     }
 
 
-def text(key: str, statistic: Statistic | None) -> str:
+def format_value(key: str, statistic: Statistic | None) -> str:
     """Formats a value: "0.812 ± 0.010", "0.5 [0.4, 0.6]", "12.3 MB"; "–" for None."""
     if statistic is None:
         return MISSING

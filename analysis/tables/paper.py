@@ -14,9 +14,8 @@ from typing import Any
 from pandas import DataFrame, concat, isna, read_csv, to_numeric
 
 from analysis.runs.run_folder import STUDY, look_up
-from analysis.tables import metric_names
 from analysis.tables.comparison import Comparison, Group, Section
-from analysis.tables.metric_names import MISSING, Statistic
+from analysis.tables.metric_names import MISSING, Statistic, read_key
 from analysis.tables.rows import (
     Table,
     describe_value,
@@ -187,7 +186,7 @@ def tabulate_paper(heading: str, lines: DataFrame) -> Table:
         for line in lines.to_dict("records"):
             text = MISSING if isna(line[kind]) else f"{line[kind]:{sign}.1f}"
             text += f" ± {line['std']:.1f}" * (kind == "ours" and not isna(line["std"]))
-            cells[line["system"], f"{kind} {metric_names.label(line['metric'])}"] = text
+            cells[line["system"], f"{kind} {read_key(line['metric']).label}"] = text
     for system, seeds in zip(lines["system"], lines["seeds"], strict=True):
         cells[system, "seeds"] = str(len(seeds.split(", "))) if seeds else MISSING
     return pivot(cells, heading, corner="system")

@@ -4,7 +4,6 @@ import base64
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -48,15 +47,14 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
     aligned, notes = open_runs([(read, read.system)])
     browser = embed_cases(aligned)
     table = tabulate({read.system: join_intervals(read.metrics)})
-    chapters: dict[str, dict[str, list]] = defaultdict(lambda: {"tables": [], "pictures": []})
+    chapters: dict[str, dict[str, list]] = defaultdict(lambda: {"tables": [], "figures": []})
     for title in ("Retrieve", "Rerank", *find_readings()):
         chapters[title]  # creates the entry, so that chapters are in the pages' order
     for title, tables in tabulate_chapters(table).items():
         chapters[title]["tables"] = tables
     for entry in read_gallery(read.path / "figures"):
         if not entry.case:  # the cases themselves are on the page
-            picture = embed_picture(read.path / "figures" / f"{entry.name}.png")
-            chapters[find_figures_chapter(entry.name).title]["pictures"].append((entry, picture))
+            chapters[find_figures_chapter(entry.name).title]["figures"].append(entry)
     ranked = table["group"].isin(RANKED)
     return write_page(
         read.path / "report.html",
@@ -65,7 +63,6 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
         effectiveness=tabulate_rankings(table),
         cards=table[table["headline"] & ~ranked].to_dict("records"),
         chapters={title: shown for title, shown in chapters.items() if any(shown.values())},
-        readings=find_readings(),
         browser=browser,
         case_notes=notes,
         contexts=read_kept(read.path, FILE),
@@ -135,10 +132,10 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
         return "./" + quote(file)
 
     environment.filters |= {
-        "label": partial(mark_terms, label=True),
-        "prose": mark_terms,
+        "label": mark_terms,
         "link": link,
+        "picture": embed_picture,
     }
-    page = environment.get_template(template).render(glossary=glossary(), **values)
-    write_text(path, page)
+    known = {"glossary": glossary(), "readings": find_readings()}
+    write_text(path, environment.get_template(template).render(**known, **values))
     return path

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from pandas import DataFrame, Series
 
-from analysis.tables import metric_names
-from analysis.tables.metric_names import MISSING, Key, Statistic, read_key
+from analysis.tables.metric_names import MISSING, Key, Statistic, format_value, read_key
 from gr_mvdr.files import new_file, read_lines, reading, write_text
 from gr_mvdr.options import make_printable
 
@@ -101,16 +100,15 @@ def tabulate(
         systems have a metric, the highest value is the best one, for costs and errors the lowest.
     """
     rows = []
-    for key in sorted(
-        {key: None for metrics in systems.values() for key in metrics}, key=metric_names.order
-    ):
+    keys = {key: None for metrics in systems.values() for key in metrics}
+    for key in sorted(keys, key=lambda key: read_key(key).order):
         read, measured = read_key(key), {s: m[key] for s, m in systems.items() if key in m}
         better = "low" if read.group == "cost" else read.metric.better
         means = [statistic.mean for statistic in measured.values()]
         best = {"high": max, "low": min}[better](means) if better and len(means) > 1 else None
         for system, statistic in measured.items():
             star = " *" if winners.get(key) == system else ""
-            cell = Cell(metric_names.text(key, statistic) + star, statistic.mean == best)
+            cell = Cell(format_value(key, statistic) + star, statistic.mean == best)
             place = {"system": system, "key": key, "name": read.name, "cell": cell}
             rows.append(place | read._asdict() | asdict(statistic))
     return DataFrame(rows, columns=COLUMNS).astype({"headline": bool, "whole": bool})
@@ -216,22 +214,19 @@ def escape_latex(text: str) -> str:
     return make_printable(text).replace("\n", " ").translate(str.maketrans(_LATEX))
 
 
-def write_rows(
-    rows: Sequence[Row], path: Path, columns: Sequence[str] | None = None, none: str = ""
-) -> None:
-    """Writes rows as CSV (temporary name, then renamed); NaN becomes an empty cell.
+def write_rows(rows: Sequence[Row], path: Path, columns: Sequence[str] | None = None) -> None:
+    """Writes rows as CSV (temporary name, then renamed); None and NaN become empty cells.
 
     A text that a spreadsheet would run as a formula gets an apostrophe in front.
 
     Args:
         columns: the columns in their order; by default as they first appear in the rows.
-        none: what is written for None.
     """
 
     def as_cell(value: Any) -> Any:
         if isinstance(value, str) and _FORMULA.match(value):
             return f"'{value}"
-        return none if value is None else "" if value != value else value
+        return "" if value is None or value != value else value
 
     columns = columns or list(dict.fromkeys(name for row in rows for name in row))
     with new_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
@@ -241,7 +236,7 @@ def write_rows(
 
 
 def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
-    """Reads the rows of `write_rows` with none="null": parses numbers, leaves out empty cells.
+    """Reads the rows of `write_rows`: parses numbers, leaves out empty cells.
 
     Args:
         folder: the run's folder, in which the file must lie; None = the user named the file.
@@ -256,19 +251,19 @@ def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
 
 
 def read_value(text: str) -> Any:
-    """Parses a cell: a number if the text is one, None for "null", else the text."""
+    """Parses a cell: a number if the text is one, else the text."""
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    if text[:1] == "'" and _FORMULA.match(text[1:]):
-        return text[1:]
-    return None if text == "null" else text
+    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
 
 
 def describe_value(value: Any) -> Any:
-    """Formats a value for a cell; a part as its class and arguments: "FirstTokens(k=28)"."""
+    """Formats a value for a cell: "null", or a part's class and arguments: "FirstTokens(k=28)"."""
+    if value is None:
+        return "null"
     if isinstance(value, dict) and "_target_" in value:
         arguments = (f"{k}={describe_value(part)}" for k, part in value.items() if k != "_target_")
         return f"{value['_target_'].rpartition('.')[2]}({', '.join(arguments)})"

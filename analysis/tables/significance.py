@@ -4,7 +4,7 @@ The values of each test query are read from the runs' `queries.parquet`.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -13,8 +13,8 @@ from pandas import DataFrame
 
 from analysis.runs.judged_queries import JudgedQueries
 from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
-from analysis.tables.comparison import LEVEL, Section
-from analysis.tables.metric_names import Statistic, label
+from analysis.tables.comparison import LEVEL, Group, Section
+from analysis.tables.metric_names import read_key
 from analysis.tables.rows import Row, Table, pivot
 from gr_mvdr.progress import track
 
@@ -23,17 +23,17 @@ METRICS = ("mrr@10", "recall@10")
 
 @dataclass
 class Effectiveness:
-    """How well the systems of a section search: intervals and tests over queries.
+    """How the systems of a section differ in searching: tests over queries.
 
     Attributes:
-        statistics: label → "retrieve/METRIC" → mean over queries (and seeds) with its interval.
+        systems: the labels of the tested systems.
         differences: a row for every two systems and each of `METRICS`: `metric`, `first` and
             `second` (labels), the `difference` of their means, `p` of the two-sided paired
             randomisation test, and `corrected`, p after Holm's correction over pairs of systems.
         notes: a line for each system that is left out, with the reason.
     """
 
-    statistics: dict[str, dict[str, Statistic]] = field(default_factory=dict)
+    systems: list[str] = field(default_factory=list)
     differences: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Effectiveness:
             for row in self.differences
             if row["corrected"] < LEVEL
         )
-        others = len(self.statistics) + len(self.notes) - 1  # a system without tests has a note
+        others = len(self.systems) + len(self.notes) - 1  # a system without tests has a note
         return {f"retrieve/{m}": label for (m, label), n in beaten.items() if n == others}
 
     @property
@@ -57,7 +57,10 @@ class Effectiveness:
         if not self.differences:
             return None
         cells = {
-            (f"{row['first']} − {row['second']}", f"retrieve {label(row['metric'])}"): _show(row)
+            (
+                f"{row['first']} − {row['second']}",
+                f"retrieve {read_key(row['metric']).label}",
+            ): _show(row)
             for row in self.differences
         }
         pairs = len(self.differences) // len(METRICS)
@@ -84,6 +87,8 @@ def _show(row: Row) -> str:
 def compare_effectiveness(section: Section) -> Effectiveness:
     """Bootstraps and tests the searches of a section (Smucker et al., 2007).
 
+    The `statistics` of its groups receive the intervals over queries.
+
     Every system with a ranking and judgements takes part, unless its judgements differ from those
     of the first system. Systems that are left out are noted.
     """
@@ -97,13 +102,14 @@ def compare_effectiveness(section: Section) -> Effectiveness:
         else:
             judged = queries.judgements
             values[group.label] = queries.values(METRICS)
-            tested.statistics[group.label] = _bootstrap(values[group.label])
+            _bootstrap(group, values[group.label])
             continue
         tested.notes.append(f"{group.label}: no intervals and tests, {reason}.")
+    tested.systems = list(values)
     pairs = list(combinations(values, 2))
     for metric in METRICS:
         both = [(values[a][metric], values[b][metric]) for a, b in pairs]
-        p_values = [randomisation_test(*one) for one in track(both, f"testing {label(metric)}")]
+        p_values = [randomisation_test(*one) for one in track(both, f"testing {metric}")]
         table = DataFrame(pairs, columns=["first", "second"])
         table.insert(0, "metric", metric)
         table["difference"] = [first.mean() - second.mean() for first, second in both]
@@ -112,10 +118,9 @@ def compare_effectiveness(section: Section) -> Effectiveness:
     return tested
 
 
-def _bootstrap(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
-    columns = torch.tensor(np.stack(list(values.values()), 1))
-    numbers = torch.stack([columns.mean(0), *interval(columns)], 1).tolist()
-    return {
-        f"retrieve/{metric}": Statistic(mean, None, low, high)
-        for metric, (mean, low, high) in zip(values, numbers, strict=True)
-    }
+def _bootstrap(group: Group, values: dict[str, np.ndarray]) -> None:
+    """Adds the intervals over queries to a group's statistics."""
+    ends = (end.tolist() for end in interval(torch.tensor(np.stack(list(values.values()), 1))))
+    for metric, low, high in zip(values, *ends, strict=True):
+        if (key := f"retrieve/{metric}") in group.statistics:
+            group.statistics[key] = replace(group.statistics[key], low=low, high=high)

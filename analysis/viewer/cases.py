@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
 from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -77,13 +76,13 @@ class AlignedRun:
     Attributes:
         label: the system's name on the page.
         store: its alignments.
-        ranking: the ranking of its search; None if it was not kept.
+        ranking: the ranking of its search, which is empty if it was not kept.
         best: query id → what `BestDocuments` kept of it.
     """
 
     label: str
     store: AlignmentStore
-    ranking: Ranking | None
+    ranking: Ranking
     best: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
@@ -91,13 +90,9 @@ class AlignedRun:
         """Pair → its number in the store."""
         return {tuple(pair): number for number, pair in enumerate(self.store.pairs)}
 
-    @property
-    def paradigm(self) -> str:
-        return self.store.description.paradigm
-
     def rank(self, pair: Pair) -> int | None:
         """Returns the document's rank in the run's ranking of the query; None if it is missing."""
-        ranked = self.ranking.documents(pair[0]) if self.ranking else []
+        ranked = self.ranking.documents(pair[0])
         return ranked.index(pair[1]) + 1 if pair[1] in ranked else None
 
     def reciprocal_rank(self, pair: Pair) -> float:
@@ -106,7 +101,7 @@ class AlignedRun:
 
     def score(self, pair: Pair) -> float | None:
         """Returns the document's score in that ranking; None if it is missing."""
-        return self.ranking.scores(pair[0]).get(pair[1]) if self.ranking else None
+        return self.ranking.scores(pair[0]).get(pair[1])
 
 
 def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
@@ -122,7 +117,7 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
         if not folder.is_dir():
             continue
         try:
-            ranked = Ranking.read(ranking, run.path) if ranking.exists() else None
+            ranked = Ranking.read(ranking, run.path) if ranking.exists() else Ranking({})
             kept = read_kept(run.path, FILE)
             opened.append(AlignedRun(label, AlignmentStore(folder), ranked, kept))
         except (FileNotFoundError, ValueError) as error:
@@ -184,13 +179,15 @@ def _describe_case(runs: Sequence[AlignedRun], pair: Pair) -> dict[str, Any]:
     }
     views = {str(number): _view(run, pair) for number, run in holding.items()}
     words = next(iter(views.values()))["query"]
+    # At first, the systems with the lowest and the highest rank are shown.
+    ordered = sorted(holding, key=lambda number: holding[number].reciprocal_rank(pair))
     texts = [run.best[query]["text"] for run in runs if query in run.best]
     titles = [row["title"] for rows in best.values() for row in rows if row["id"] == document]
     return {
         "text": (texts or [_join(words["tokens"], words["special"])])[0] or query,
         "title": (titles or [""])[0],
         "views": views,
-        "shown": _most_different(holding, pair),
+        "shown": sorted({ordered[0], ordered[-1]}),
         "best": best,
     }
 
@@ -199,17 +196,6 @@ def _join(tokens: Sequence[str], special: Sequence[bool]) -> str:
     """Restores a text from its tokens, for a text that was not kept."""
     words = [token for token, skip in zip(tokens, special, strict=True) if not skip]
     return "".join(words).replace("▁", " ").replace("Ġ", " ").strip()
-
-
-def _most_different(holding: dict[int, AlignedRun], pair: Pair) -> list[int]:
-    """Returns the systems with the most different reciprocal ranks; ties prefer two paradigms."""
-    pairs = list(combinations(holding, 2))
-
-    def difference(two: tuple[int, ...]) -> tuple[float, bool]:
-        a, b = (holding[number] for number in two)
-        return abs(a.reciprocal_rank(pair) - b.reciprocal_rank(pair)), a.paradigm != b.paradigm
-
-    return list(max(pairs, key=difference)) if pairs else [*holding]
 
 
 def _view(run: AlignedRun, pair: Pair) -> dict[str, Any]:
@@ -222,5 +208,5 @@ def _view(run: AlignedRun, pair: Pair) -> dict[str, Any]:
         for side, tokens in ids.items()
         for own in [tokens[0].tolist()]
     }
-    described = describe_pair(layers, run.paradigm, texts, every=False)
+    described = describe_pair(layers, run.store.description.paradigm, texts, every=False)
     return described | {"rank": run.rank(pair), "search_score": run.score(pair)}

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings
-from analysis.figures import COLOURS, COLUMN_WIDTH, PAGE_WIDTH, GalleryEntry, styled
+from analysis.figures import COLUMN_WIDTH, PAGE_WIDTH, GalleryEntry, styled
 from analysis.statistics import spread_numbers
 from analysis.viewer.directed_alignment import directed_alignment, own_direction
 from gr_mvdr.options import Count, part
@@ -18,7 +18,6 @@ NORMALISED = {
     "document_to_query": "Each row sums to one over the query",
 }
 CELL, LETTER = 0.13, 0.055  # inches for a token's row or column, and for a letter of its label
-LABEL_SIZE = 6.5  # points: the largest at which the labels of 40 rows fit on a page
 MAXIMUM_ROWS = 40  # document tokens in a heatmap: more cannot be read on a page
 
 
@@ -93,8 +92,7 @@ def alignment_heatmap(
     size = max(COLUMN_WIDTH, min(width, PAGE_WIDTH)), height
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    look = {"font_size": LABEL_SIZE, "outline": COLOURS[5]}
-    draw_alignment(axes, weights, same, document_tokens, query_tokens, label, **look)
+    draw_alignment(axes, weights, same, document_tokens, query_tokens, label)
     figure.suptitle(title, parse_math=False)
     return figure
 

@@ -34,7 +34,7 @@ def made(folder, system, seed=1, queries=QUERIES, splits=("dev",), metrics=None,
 def judged(folder):
     """The rows by claim and place: "MVDR finds more than GR" → {"almanac dev": row}."""
     found = {}
-    for row in judge_claims(compare_runs([folder], mixed=True)).itertuples():
+    for row in judge_claims(compare_runs([folder])).itertuples():
         found.setdefault(row.claim, {})[row.place] = row
     return found
 

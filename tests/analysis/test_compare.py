@@ -67,7 +67,6 @@ def test_mean_and_sample_standard_deviation_over_seeds(sweep):
     assert colbert["retrieve/mrr@10"].std == pytest.approx(0.02**0.5)  # √((0.1² + 0.1²) / 1)
     assert colbert["cost/train_seconds"].std == pytest.approx(5000**0.5)
     assert bm25["retrieve/mrr@10"] == Statistic(0.625, None)
-    assert section.splits == {"test_unseen"}
     assert not comparison.notes
 
 
@@ -92,10 +91,10 @@ def test_all_files_are_written(sweep, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "0.600 ± 0.141" in out and str(tmp_path / "out/comparison.html") in out
     rows = list(csv.DictReader((tmp_path / "out/comparison.csv").open()))
-    assert [row["system"] for row in rows] == ["t5_colbert", "bm25"]
-    assert float(rows[0]["retrieve/mrr@10"]) == pytest.approx(0.6)
-    assert float(rows[0]["retrieve/mrr@10/std"]) == pytest.approx(0.141421356)
-    assert rows[1]["retrieve/mrr@10/std"] == "" and rows[0]["seeds"] == "1, 2"
+    colbert, bm25 = (row for row in rows if row["key"] == "retrieve/mrr@10")
+    assert (colbert["system"], bm25["system"]) == ("t5_colbert", "bm25")
+    assert float(colbert["mean"]) == pytest.approx(0.6) and bm25["std"] == ""
+    assert float(colbert["std"]) == pytest.approx(0.141421356)
     markdown = (tmp_path / "out/comparison.md").read_text()
     assert "| retrieve MRR@10 | 0.600 ± 0.141 | **0.625** |" in markdown
     page = (tmp_path / "out/comparison.html").read_text()
@@ -120,10 +119,7 @@ def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(s
     assert first.parent == sweep
     assert re.fullmatch(r"comparison-bm25_t5-colbert-[0-9a-f]{6}", first.name)
     record = json.loads((first / "comparison.json").read_text())
-    assert record["runs"] == [
-        {"folder": "../0", "system": "t5_colbert", "seed": 1, "label": "t5_colbert"},
-        {"folder": "../10", "system": "bm25", "seed": 1, "label": "bm25"},
-    ]
+    assert record == {"name": first.name, "runs": [str(sweep / "0"), str(sweep / "10")]}
     made = (first / "comparison.html").read_text()
     others = {compare([sweep / "1", sweep / "10"]).folder, compare([sweep]).folder}
     assert len({first, *others}) == 3
@@ -136,20 +132,11 @@ def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(s
     assert compare([moved / "0", moved / "10"]).folder == moved / first.name
 
 
-def test_a_comparison_of_other_runs_is_kept(sweep, tmp_path):
-    out = tmp_path / "out"
-    compare([sweep / "0", sweep / "10"], out)
-    made = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    assert compare([sweep / "0", sweep / "1"], out).folder.parent == out
-    assert {file: file.read_bytes() for file in made} == made
-    assert compare([sweep / "10", sweep / "0"], out).folder == out
-
-
 def test_systems_are_called_as_the_user_says(sweep):
     comparison = compare([sweep / "10", sweep / "0", sweep / "1"], labels=["words", "vectors"])
     assert [group.label for group in comparison.groups] == ["words", "vectors"]
     assert [group.seeds for group in comparison.groups] == ["1", "1, 2"]
-    with pytest.raises(ValueError, match=r"labels=\[a\]: must be 2, one for each of the runs"):
+    with pytest.raises(ValueError, match=r"labels=\[a\]: must be 2 distinct ones, one for"):
         compare([sweep], labels=["a"])
 
 
@@ -199,13 +186,11 @@ def test_a_study_tells_runs_apart_only_where_they_have_the_same_seed(tmp_path, s
 
 
 @pytest.mark.parametrize("difference", [{"collection": "wtq"}, {"sources": {"corpus.jsonl": "b"}}])
-def test_different_settings_are_refused_or_shown_apart(tmp_path, difference):
+def test_different_settings_are_shown_apart(tmp_path, difference):
     same = {"splits": ["test"], "sources": {"corpus.jsonl": "a"}}
     write_run(tmp_path / "a", "bm25", 1, {"retrieve/mrr@10": 0.5}, **same)
     write_run(tmp_path / "b", "bm25", 1, {"retrieve/mrr@10": 0.6}, **(same | difference))
-    with pytest.raises(ValueError, match="different collections, splits or protocols"):
-        compare([tmp_path])
-    comparison = compare([tmp_path], mixed=True)
+    comparison = compare([tmp_path])
     assert len(comparison.sections) == 2
     assert len({section.setting for section in comparison.sections}) == 2
 
@@ -219,13 +204,6 @@ def test_the_same_files_at_another_place_are_the_same_data(tmp_path):
     assert [group.seeds for group in section.groups] == ["1, 2"]
 
 
-def test_nothing_to_compare_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="runs=nowhere: no such folder"):
-        compare(["nowhere"])
-    with pytest.raises(ValueError, match=f"runs={tmp_path}: holds no run$"):
-        compare([tmp_path])
-
-
 def test_a_run_that_cannot_be_compared_is_one_line(sweep, capsys):
     (sweep / "0" / "metrics.json").unlink()
     compare([sweep], sweep / "out")
@@ -234,8 +212,9 @@ def test_a_run_that_cannot_be_compared_is_one_line(sweep, capsys):
     )
     with pytest.raises(ValueError, match="runs=.*/0: must be a finished run, it has no metrics"):
         compare([sweep / "0", sweep / "1"])
-    with pytest.raises(ValueError, match=r"runs=.*/1: is named twice"):
-        compare([sweep / "1", sweep / "1"])
+    (sweep / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"runs=.*/empty: holds no run$"):
+        compare([sweep / "empty"])
     assert not list(sweep.glob("comparison*")) and not capsys.readouterr().out
 
 

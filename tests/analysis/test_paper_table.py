@@ -27,10 +27,10 @@ Table 0,SEAL,NQ320k,recall@1,,T5-SEAL,retrieve,,
 def tabulated(tmp_path):
     """Writes a paper's lines and our runs into one table: row → cells."""
 
-    def tabulate(runs, lines, **options):
+    def tabulate(runs, lines):
         path = tmp_path / "own.csv"
         path.write_text(lines.format(COLUMNS) if "{}" in lines else COLUMNS + lines)
-        comparison = compare_runs([runs], **options)
+        comparison = compare_runs([runs])
         table, *notes = write_paper_table(comparison, read_paper(path), tmp_path / "tables")
         return {name: [cell.text for cell in cells] for name, cells in table.rows}, notes
 
@@ -138,7 +138,7 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path, tabulated):
         for name, values in numbers.items()
         for k, value in zip((1, 2, 4), values, strict=True)
     ]
-    cells, _ = tabulated(tmp_path / "runs", "".join(lines), mixed=True)
+    cells, _ = tabulated(tmp_path / "runs", "".join(lines))
     cells = {name: texts[:3] for name, texts in cells.items()}
     assert cells["beir/a, k=1"] == ["9.0", "97.0", "+88.0"]
     assert cells["beir/b, k=1"][1] == "98.0"

@@ -1,3 +1,5 @@
+from statistics import fmean
+
 import pytest
 
 from analysis.runs.run_folder import Run
@@ -12,7 +14,8 @@ def run_of(folder, ranks, seed=1, queries=QUERIES):
     """A run in which the relevant document of each query stands at the given rank, 0 = nowhere."""
     folder.mkdir(parents=True)
     judge_gold(folder, ranks, queries)
-    return Run(folder, {}, {"system": folder.name, "collection": "fruit"}, {"retrieve/mrr@10": 1.0})
+    metrics = {"retrieve/mrr@10": fmean(1 / rank for rank in ranks)}
+    return Run(folder, {}, {"system": folder.name, "collection": "fruit"}, metrics)
 
 
 def section_of(tmp_path, **systems):
@@ -23,20 +26,21 @@ def section_of(tmp_path, **systems):
 def test_means_and_intervals_over_queries(tmp_path):
     section = section_of(tmp_path, good=[1, 2] * 20, sure=[1] * 40)
     found = compare_effectiveness(section)
-    mrr = found.statistics["good"]["retrieve/mrr@10"]
-    assert mrr.mean == pytest.approx(0.75)
+    good, sure = (group.statistics["retrieve/mrr@10"] for group in section.groups)
+    assert good.mean == pytest.approx(0.75)
     # The mean of 40 values with deviation 1/4 has a standard error of 0.04.
-    assert mrr.low == pytest.approx(0.75 - 1.96 * 0.04, abs=0.015)
-    assert mrr.high == pytest.approx(0.75 + 1.96 * 0.04, abs=0.015)
-    sure = found.statistics["sure"]["retrieve/mrr@10"]
+    assert good.low == pytest.approx(0.75 - 1.96 * 0.04, abs=0.015)
+    assert good.high == pytest.approx(0.75 + 1.96 * 0.04, abs=0.015)
     assert sure.low == sure.high == 1
     assert found.winners == {"retrieve/mrr@10": "sure"}  # both systems find all
 
 
 def test_seeds_are_averaged_query_by_query(tmp_path):
     seeds = [run_of(tmp_path / "a", [1] * 40), run_of(tmp_path / "b", [2] * 40)]
-    found = compare_effectiveness(Section("fruit", [Group(seeds, "both")]))
-    assert found.statistics["both"]["retrieve/mrr@10"].mean == pytest.approx(0.75)
+    group = Group(seeds, "both")
+    compare_effectiveness(Section("fruit", [group]))
+    found = group.statistics["retrieve/mrr@10"]
+    assert (found.low, found.mean, found.high) == pytest.approx((0.75,) * 3)
 
 
 def test_every_pair_of_systems_is_tested_and_corrected(tmp_path):
@@ -61,7 +65,7 @@ def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
     section.groups.append(Group([other], "other"))
     (tmp_path / "second/queries.parquet").unlink()
     found = compare_effectiveness(section)
-    assert list(found.statistics) == ["first"] and not found.differences
+    assert found.systems == ["first"] and not found.differences
     assert (
         "second: no intervals and tests, a run has no retrieve in queries.parquet" in found.notes[0]
     )

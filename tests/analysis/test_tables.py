@@ -47,10 +47,10 @@ def test_a_table_escapes_its_texts_and_the_best_are_bold():
 def test_no_text_of_a_csv_is_a_formula_and_numbers_stay(tmp_path):
     texts = ["=cmd()", "+cmd", "-2+3", "@cmd", "\tcmd", "-", "=", "-0.5", "+1.5e-3", "a=b", "'a"]
     rows = [{"name": text, "=x": -0.5, "none": None, "nan": nan} for text in texts]
-    write_rows(rows, tmp_path / "rows.csv", none="null")
+    write_rows(rows, tmp_path / "rows.csv")
     header, *lines = csv.reader((tmp_path / "rows.csv").open(newline=""))
     assert header == ["name", "'=x", "none", "nan"]
     assert [line[0] for line in lines] == [f"'{text}" for text in texts[:5]] + texts[5:]
-    assert all(line[1:] == ["-0.5", "null", ""] for line in lines)
+    assert all(line[1:] == ["-0.5", "", ""] for line in lines)
     names = [row["name"] for row in read_rows(tmp_path / "rows.csv")]
     assert names == [*texts[:7], -0.5, 0.0015, *texts[9:]]
