@@ -146,9 +146,7 @@ def _read_class(key: str, name: str) -> Signature | None:
 
 def _check_together(config: dict[str, Any]) -> None:
     """Raises an error if keys contradict each other, or the place of a run is wrong."""
-    model, trainer = config.get("model") or {}, config.get("trainer")
-    if trainer:
-        _check_trainer(trainer)
+    model = config.get("model") or {}
     search, size = model.get("search") or {}, model.get("dimension")
     codes = search.get("pq_bytes")
     if search.get("dtype") in ("pq", "residual") and codes and size and size % codes:
@@ -167,12 +165,3 @@ def _check_together(config: dict[str, Any]) -> None:
     if initial and weights:
         rule = "must be null with weights=…, which trains nothing"
         raise ValueError(f"initial={initial}: {rule}")
-
-
-def _check_trainer(trainer: dict[str, Any]) -> None:
-    epochs, ends = trainer.get("max_epochs"), trainer.get("max_steps", -1) != -1
-    if epochs in (None, -1) and not ends and not trainer.get("max_time"):
-        raise ValueError(
-            f"trainer.max_epochs={show(epochs)}: must be ≥ 1 without trainer.max_steps, or "
-            "training would not end"
-        )

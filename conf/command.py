@@ -25,7 +25,7 @@ from hydra.errors import (
 )
 from hydra.types import RunMode
 from hydra.version import VersionBase
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from conf.checks import check_hub, check_values
@@ -78,7 +78,6 @@ def _run_command(name: str, target: str) -> None:
     internals.run_and_report = lambda function: function()
     with report_errors():
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
-        _check_flags(sys.argv[1:])
         _check_options(sys.argv[1:])
         job()
 
@@ -108,9 +107,8 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
             rule = "is a sweep, which needs the command line; hydra.mode=RUN makes one run of it"
             raise ValueError(f"{' '.join(overrides)}: {rule}")
         HydraConfig.instance().set_config(config)
-        for key in ("name", "logger.group"):  # resolved while Hydra knows this command
-            if (value := OmegaConf.select(config, key)) is not None:
-                OmegaConf.update(config, key, value)
+        if "name" in config:
+            config.name = config.name  # resolved while Hydra knows this command
         with open_dict(config):
             del config["hydra"]
         check_values(config)
@@ -129,17 +127,6 @@ def _own_hydra() -> Iterator[None]:
             Singleton._instances.pop(kind, None)
             if instance is not None:
                 Singleton._instances[kind] = instance
-
-
-def _check_flags(arguments: Sequence[str]) -> None:
-    """Raises ValueError for an option that Hydra does not know; Hydra would print its usage."""
-
-    def refuse(message: str) -> None:
-        raise ValueError(f"{message}: options are key=value without dashes, or those of --help")
-
-    parser = internals.get_args_parser()
-    parser.error = refuse
-    parser.parse_args(arguments)
 
 
 def _check_options(arguments: list[str]) -> None:

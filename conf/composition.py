@@ -16,16 +16,16 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from conf.wandb_logger import wandb_group, wandb_offline
+from conf.wandb_logger import wandb_offline
 from gr_mvdr.files import CIRCUMSTANCES
 from gr_mvdr.options import show
 
-SHOWN_CHANGE, SHOWN_CHANGES = 24, 48  # letters of a run's name for one change, and for all
+SHOWN_CHANGES = 48  # letters of a run's name for all changes
 
 
 def register_resolvers() -> None:
     """Registers the resolvers with OmegaConf."""
-    for resolver in (run_name, wandb_offline, wandb_group, one_of, pretrained, pretrained_decoder):
+    for resolver in (run_name, wandb_offline, one_of, pretrained, pretrained_decoder):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 
@@ -47,32 +47,14 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
     for key in ("model", "data", *CIRCUMSTANCES):
         asked.pop(key, None)
     if asked:
-        name += describe_changes(asked)
-        name.append(hashlib.sha256(str(sorted(asked.items())).encode()).hexdigest()[:6])
+        digest = hashlib.sha256(str(sorted(asked.items())).encode()).hexdigest()[:6]
+        words = [asked.pop("experiment", "")]
+        asked.pop("data.path", None)  # is in the collection's name
+        for key, value in sorted(asked.items()):
+            words.append(f"{key.removesuffix('.name').rpartition('.')[2]}_{Path(value).name}")
+        said = re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(filter(None, words)))
+        name += [said[:SHOWN_CHANGES].strip("_.-"), digest]
     return "-".join(name)
-
-
-def describe_changes(asked: Mapping[str, str]) -> list[str]:
-    """Writes overrides as words of a folder's name: the experiment first, analysis settings last.
-
-    Each word is cut to `SHOWN_CHANGE` letters; words beyond `SHOWN_CHANGES` letters are left out.
-
-    Args:
-        asked: key → value, as typed.
-    """
-    words: list[str] = []
-    for key in sorted(asked, key=lambda k: (k != "experiment", k.startswith("analysis"), k)):
-        value = asked[key].strip("'\"")
-        if value[:1] not in ("[", "{"):
-            value = Path(value).name  # the last part of a path
-        *above, last = key.split(".")
-        if above and last in ("name", "path"):
-            last = above[-1]
-        text = value if key == "experiment" else f"{last}_{value}"
-        word = re.sub(r"[^A-Za-z0-9.-]+", "_", text)[:SHOWN_CHANGE].strip("_.-")
-        if key != "data.path" and len("-".join([*words, word])) <= SHOWN_CHANGES:
-            words.append(word)
-    return words
 
 
 def one_of(value: str, *options: str) -> bool:

@@ -65,12 +65,7 @@ def launch(processes: int, trainer: DictConfig) -> None:
     Raises:
         SystemExit: a process failed and has printed the reason; the status is that of the process.
     """
-    gpus = 0 if trainer.accelerator == "cpu" else torch.cuda.device_count()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    there = f"{gpus} GPUs" if gpus else f"{cores} cores"
-    slow = "; more processes than cores are slower" if not gpus and processes > (cores or 1) else ""
-    devices = f"trainer.devices={trainer.devices}"
-    print(f"{devices}: training starts {processes} processes on {there}{slow}", flush=True)
+    print(f"trainer.devices={trainer.devices}: {processes} processes start", flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     command = ["--standalone", f"--nproc-per-node={processes}", str(TRAIN), *job_arguments()]
     with _restore_signal_handlers():

@@ -164,21 +164,6 @@ def test_the_train_commands_of_the_documents_compose():
         compose_config("train", *expanded(keys)[0])
 
 
-def run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_help_fits_a_screen_and_names_every_group():
-    said = run("train.py", "--help")
-    assert len(said.splitlines()) <= 50
-    for group in ("backbone", "data", "model", "trainer", "analysis", "logger", "experiment"):
-        assert re.search(rf"^\s*{group}: ", said, re.M), group
-
-
 def without_links(page):
     """Links to runs are relative to the page's folder."""
     return re.sub(r'href="\./[^"]*"', "", page.read_text())
