@@ -20,7 +20,7 @@ from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
-from analysis.runs.run_folder import Run, claim_folder, look_up, read_run, require_run
+from analysis.runs.run_folder import Run, claim_folder, look_up, read_run
 from analysis.tables.metric_names import RANKED, join_intervals
 from analysis.tables.rows import Table, escape_markdown, format_markdown, pivot, select, tabulate
 from gr_mvdr.files import (
@@ -49,10 +49,6 @@ from models.t5_seal import T5SEAL
 RECORDED = (
     *("collection", "documents", "text_fields", "cleaning", "train_split", "splits", "cut_texts"),
     *("parameters", "seed", "git", "version"),
-)
-CONFIGURED = (
-    *("query_length", "document_length", "data.max_test_queries", "data.max_rerank_queries"),
-    "data.candidates",
 )
 CARD = Path(__file__).with_name("model_card.md")  # its code blocks run in the order given
 
@@ -219,7 +215,7 @@ def _describe(run: Run) -> list[Table]:
     sources = record.get("sources", {}) | record.get("training_sources", {})
     facts = {"backbone": weights or "none: trained from random weights"}
     facts |= {name: record.get(name) for name in RECORDED}
-    facts |= {key: look_up(run.config, key) for key in CONFIGURED} | record.get("versions", {})
+    facts |= record.get("versions", {})
     # Only file names, since the exported folder may be published.
     facts |= {Path(name).name: str(value) for name, value in sources.items()}
     cells = {
@@ -234,4 +230,4 @@ def _describe(run: Run) -> list[Table]:
 
 def main(config: DictConfig) -> None:
     chosen = (config[key] for key in ("output", "trust", "push", "license"))
-    export_run(require_run(config.run), *chosen)
+    export_run(config.run, *chosen)

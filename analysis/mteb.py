@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from analysis.runs.run_folder import require_run
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import reading
 from models.retriever import Retriever
@@ -178,21 +177,17 @@ def evaluate_run(
         raise ValueError("analysis.mteb: needs mteb ≥ 2: pip install 'gr-mvdr[mteb]'") from None
     chosen = [task for name in tasks for task in find_tasks(name, languages)]
     model, cache = MtebModel(Retriever.load(run, trust=trust)), mteb.ResultCache(Path(output))
-    results = [found for task in chosen for found in _evaluate(model, task, cache, resume)]
+    how = {"overwrite_strategy": "only-missing" if resume else "always", "co2_tracker": False}
+    results: list[Any] = []
+    for task in chosen:
+        with reading(f"tasks={task.metadata.name}"):
+            results += mteb.evaluate(model, task, cache=cache, **how).task_results
     print(
         model.retriever.label, tabulate(results).to_string(float_format="{:.4f}".format), sep="\n"
     )
     place = cache.get_task_result_path(chosen[0].metadata.name, model.mteb_model_meta).parent
     print(f"{run}: evaluated, {place}")
     return results
-
-
-def _evaluate(model: MtebModel, task: Any, cache: Any, resume: bool) -> list[Any]:
-    import mteb
-
-    how = {"overwrite_strategy": "only-missing" if resume else "always", "co2_tracker": False}
-    with reading(f"tasks={task.metadata.name}"):
-        return mteb.evaluate(model, task, cache=cache, **how).task_results
 
 
 def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
@@ -211,27 +206,21 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
         try:
             tasks = mteb.get_benchmark(name).tasks
         except KeyError:
-            _, _, close = str(unknown).partition("Did you mean: ")
-            close = f", did you mean {re.sub(r'[^-.A-Za-z0-9_]', '', close)}?" if close else ""
-            raise ValueError(f"tasks=[{name}]: no task or benchmark of mteb{close}") from None
+            said = f"no task or benchmark of mteb. {unknown.args[0]}"
+            raise ValueError(f"tasks=[{name}]: {said}") from None
     found = []
     for task in tasks:
         with suppress(ValueError):  # the task has none of the languages
             found.append(task.filter_languages(languages, hf_subsets=task.hf_subsets))
     if not found:
         raise ValueError(f"languages={languages}: must be languages of tasks=[{name}], such as eng")
-    for part in (part for task in found for part in _parts(task)):
-        own = part.metadata
-        if not isinstance(part, AbsTaskRetrieval) or own.modalities != ["text"]:
-            raise ValueError(f"tasks=[{name}]: {own.name} must be retrieval or reranking of texts")
-        if own.dataset.get("trust_remote_code"):
-            raise ValueError(f"tasks=[{name}]: {own.name} runs code of the hub, must be data alone")
+    for task in found:
+        for part in getattr(task.metadata, "tasks", None) or [task]:  # CQADupstack averages tasks
+            own = part.metadata
+            if not isinstance(part, AbsTaskRetrieval) or own.modalities != ["text"]:
+                rule = f"{own.name} must be retrieval or reranking of texts"
+                raise ValueError(f"tasks=[{name}]: {rule}")
     return found
-
-
-def _parts(task: Any) -> list[Any]:
-    """Returns the task, or the tasks that it averages (CQADupstack)."""
-    return getattr(task.metadata, "tasks", None) or [task]
 
 
 def tabulate(results: Sequence[Any]) -> pd.DataFrame:
@@ -249,11 +238,8 @@ def tabulate(results: Sequence[Any]) -> pd.DataFrame:
 
 
 def main(config: DictConfig) -> None:
-    run, tasks = require_run(config.run), config.tasks
-    if not tasks:
-        raise ValueError("tasks=[]: must be names of mteb's tasks, such as [NanoSciFactRetrieval]")
-    named, languages = (
+    tasks, languages = (
         [given] if isinstance(given, str) else given and list(given)
-        for given in (tasks, config.languages)
+        for given in (config.tasks, config.languages)
     )
-    evaluate_run(run, named, config.output, languages, config.resume, config.trust)
+    evaluate_run(config.run, tasks, config.output, languages, config.resume, config.trust)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
@@ -27,8 +26,8 @@ from analysis.analysis import Analysis, Findings, Subject, Texts
 from analysis.evaluation import release_memory
 from analysis.figures import Gallery
 from analysis.gold import find_gold_tokens
-from analysis.runs.publish import describe_run, find_group, publish_run
-from analysis.runs.run_folder import claim_folder, read_run, require_run
+from analysis.runs.publish import open_logger, publish_run
+from analysis.runs.run_folder import claim_folder, read_run
 from analysis.tables.report import write_report
 from analysis.tables.rows import write_rows
 from analysis.tokens import (
@@ -148,20 +147,15 @@ def extract_run(
         precision=precision,
         made_from=f"{hash_weights(model)}-{made_from.hexdigest()[:16]}",
     )
-    was_training = model.training
-    model.eval()
-    try:
-        return write_alignments(
-            run / "alignments",
-            description,
-            names,
-            batches,
-            lambda batch: model.explain(batch.to(model.device)),
-            partial(token_strings, data.tokenizer),
-            find_special(data),
-        )
-    finally:
-        model.train(was_training)
+    return write_alignments(
+        run / "alignments",
+        description,
+        names,
+        batches,
+        lambda batch: model.explain(batch.to(model.device)),
+        partial(token_strings, data.tokenizer),
+        find_special(data),
+    )
 
 
 def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) -> Texts:
@@ -239,8 +233,6 @@ def analyse_again(
 
 def main(config: DictConfig) -> None:
     settings = OmegaConf.to_container(config.analysis, resolve=True)
-    run = require_run(config.run)
-    read = read_run(run)
-    about = describe_run(config.get("logger"), "analyse", [read.provenance], find_group([read]))
-    logger = instantiate(about) or None
-    analyse_again(run, settings, logger, config.trust)
+    read = read_run(Path(config.run))
+    logger = open_logger(config.logger, read.path.parent)
+    analyse_again(config.run, settings, logger, config.trust)

@@ -1,12 +1,8 @@
-"""How runs reach wandb: offline without an account, in a group, and without warnings."""
+"""How runs reach wandb: offline without an account, and without warnings."""
 
-import netrc
 import os
+from pathlib import Path
 from typing import Any
-
-from hydra.core.hydra_config import HydraConfig
-
-GROUP = "WANDB_RUN_GROUP"  # wandb's own variable; a sweep sets it for its jobs
 
 
 def make_logger(**settings: Any) -> Any:
@@ -24,21 +20,9 @@ def make_logger(**settings: Any) -> Any:
 
 def wandb_offline() -> bool:
     """True unless the user has logged in to wandb (WANDB_API_KEY, or a netrc entry)."""
-    if os.environ.get("WANDB_MODE"):
-        return os.environ["WANDB_MODE"] != "online"
+    if mode := os.environ.get("WANDB_MODE"):
+        return mode != "online"
     if os.environ.get("WANDB_API_KEY"):
         return False
-    try:
-        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
-    except (OSError, netrc.NetrcParseError):
-        return True
-    return not any("wandb" in host for host in hosts)
-
-
-def wandb_group() -> str | None:
-    """Returns the group of this command's runs: the user's or the sweep's, else the experiment."""
-    if group := os.environ.get(GROUP):
-        return group
-    if not HydraConfig.initialized():  # composed without a command line
-        return None
-    return HydraConfig.get().runtime.choices.get("experiment")
+    accounts = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    return not (accounts.is_file() and "wandb" in accounts.read_text())

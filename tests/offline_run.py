@@ -29,7 +29,6 @@ class OfflineRun:
     name: str = ""
     started: int = 0
     group: str = ""
-    job_type: str = ""
     tags: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -71,7 +70,7 @@ def _read_offline_run(file: Path) -> OfflineRun:
             run = record.run
             found.name, found.group = run.display_name, run.run_group
             found.started = run.start_time.ToNanoseconds()
-            found.job_type, found.tags = run.job_type, list(run.tags)
+            found.tags = list(run.tags)
             found.config |= _values(run.config.update)
         elif kind == "config":
             found.config |= _values(record.config.update)

@@ -120,6 +120,6 @@ def test_the_command_line(run, capsys):
     assert f"{folder}: analysed, {folder / 'report.html'}" in capsys.readouterr().out
     for arguments, message in (
         (["run=nowhere"], "run=nowhere: no such run folder"),
-        ([], "run=null: must be the folder of a finished run, such as run=outputs/…"),
+        ([], "run=…: must be given on the command line"),
     ):
         assert command(*asked, *arguments) == f"error: {message}"

@@ -1,12 +1,10 @@
 """What reaches wandb, read from the files of offline runs."""
 
-import re
 import sys
 
 import pytest
 
 from conf.command import run_command
-from conf.wandb_logger import GROUP
 from tests.offline_run import read_offline_runs
 from tests.runs import TINY, undrawn
 
@@ -33,7 +31,6 @@ def sweep(tmp_path_factory):
     """A sweep over two systems, then a comparison of its runs by hand, all logged to wandb."""
     folder = tmp_path_factory.mktemp("sweep")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(GROUP, raising=False)
         run(patch, "train", "-m", "model=bm25,t5_colbert", f"output={folder}", *KEYS)
         run(patch, "analysis.compare", f"runs=[{folder}]", "logger=wandb", f"output={folder}/own")
     return folder
@@ -41,11 +38,8 @@ def sweep(tmp_path_factory):
 
 def test_a_sweeps_runs_and_their_comparisons_share_a_group(sweep):
     runs = read_offline_runs(sweep)
-    assert [run.job_type for run in runs] == ["train", "train", "compare", "compare"]
-    (group,) = {run.group for run in runs}
-    assert re.fullmatch(r"sweep-model-[0-9a-f]{6}", group)
-    assert runs[0].tags == ["BM25", "almanac-50", "lexical"]
-    assert runs[1].tags == ["T5-ColBERT", "almanac-50", "multi_vector"]
+    assert len(runs) == 4
+    assert {run.group for run in runs} == {sweep.name}
     assert [run.name.partition("-")[0] for run in runs] == [
         "bm25",
         "t5_colbert",
@@ -70,7 +64,7 @@ def test_a_comparison_holds_tables_figures_and_its_page(sweep):
     ended, own = read_offline_runs(sweep)[2:]
     for run in (ended, own):
         columns, rows = run.table("tables/comparison")
-        assert [row[columns.index("system")] for row in rows] == ["BM25", "T5-ColBERT"]
+        assert {row[columns.index("system")] for row in rows} == {"BM25", "T5-ColBERT"}
         assert "corrected" in run.table("tables/comparison_tests")[0]
         assert run.picture("figures/mrr").is_file()
         assert run.artefacts[f"{run.name}-comparison.html"] == "comparison"
@@ -83,11 +77,9 @@ def test_wandb_warns_of_nothing_and_is_told_what_the_user_says(tmp_path, monkeyp
 
     warned = []
     monkeypatch.setattr(wandb, "termwarn", lambda text, **how: warned.append(text))
-    keys = ["logger.group=mine", "logger.tags=[a,b]", "logger.job_type=try", "logger.project=p"]
+    keys = ["logger.group=mine", "+logger.tags=[a,b]", "logger.project=p"]
     arguments = ["model=bm25", f"output={tmp_path}", *KEYS, *keys]
     run(monkeypatch, "train", *arguments)
     assert not warned
     (found,) = read_offline_runs(tmp_path)
-    assert (found.group, found.job_type, found.tags) == ("mine", "try", ["a", "b"])
-    run(monkeypatch, "analysis.compare", f"runs=[{tmp_path}]", "logger=wandb")
-    assert read_offline_runs(tmp_path)[-1].group == "mine"
+    assert (found.group, found.tags) == ("mine", ["a", "b"])

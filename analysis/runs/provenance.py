@@ -47,17 +47,19 @@ def record_provenance(
         "splits": data.test_splits,
         "cut_texts": data.count_cut_texts(),
         "unjudged_queries": collection.unjudged(data.test_splits),
-        "query_groups": {
-            split: len(set(collection.group_queries(split, data.groups).values()))
-            for split in data.test_splits
-        },
         "candidates": data.candidates_from,
         "seed": seed,
         "ranks": world_size(),
         "version": VERSION,
         "git": find_revision(),
         "versions": {name: version(name) for name in PACKAGES},
-        "hardware": _hardware(),
+        "hardware": {
+            "machine": platform.machine(),
+            "processor": find_processor(),
+            "cores": os.cpu_count(),
+            "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+            "python": platform.python_version(),
+        },
     }
 
 
@@ -92,17 +94,6 @@ def find_revision() -> str:
     except FileNotFoundError:
         return "unknown"
     return found.stdout.strip() or "unknown"
-
-
-def _hardware() -> dict[str, Any]:
-    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return {
-        "machine": platform.machine(),
-        "processor": find_processor(),
-        "cores": os.cpu_count(),
-        "gpus": gpus,
-        "python": platform.python_version(),
-    }
 
 
 def find_processor() -> str:

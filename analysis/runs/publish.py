@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from analysis.figures import Gallery
@@ -25,41 +26,23 @@ ARTEFACTS = {
 # Patterns of files in a comparison's folder: its tables, and its artefacts by kind.
 TABLES = ("comparison*.csv", "paper_table.csv")
 COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
-SORTED_BY = ("system", "collection", "paradigm")  # a run's tags, if the user gives none
-TAG_LETTERS = 64  # wandb's limit
 
 
-def describe_run(
-    settings: Mapping[str, Any] | None,
-    job_type: str,
-    records: Sequence[Mapping[str, Any]],
-    group: str | None = None,
-) -> dict[str, Any]:
-    """Fills in the logger settings by which wandb sorts runs: group, job type and tags.
-
-    Values that the user has set stay, and keys that the settings lack are not added.
+def open_logger(settings: Mapping[str, Any] | None, folder: Path, **about: Any) -> Any:
+    """Makes a run's logger; None without settings.
 
     Args:
-        settings: as in conf/logger; None or empty = no logger.
-        job_type: "train", "analyse" or "compare".
-        records: the provenance of the run, or of every compared run.
-        group: the group's name; None = the names of the collections.
+        settings: as in conf/logger.
+        folder: the folder that holds the run or the compared runs; it names their group.
+        about: further arguments; they and the group replace the arguments that are null.
     """
-    found = [[record.get(kind) for record in records] for kind in SORTED_BY]
-    tags = dict.fromkeys(str(tag)[:TAG_LETTERS] for kind in found for tag in kind if tag)
-    group = group or ", ".join(dict.fromkeys(map(str, found[SORTED_BY.index("collection")])))
-    about = {"group": group, "job_type": job_type, "tags": list(tags)}
+    if not settings:
+        return None
     if OmegaConf.is_config(settings):
         settings = OmegaConf.to_container(settings, resolve=True)
-    return {k: about.get(k) if value is None else value for k, value in (settings or {}).items()}
-
-
-def find_group(runs: Sequence[Run]) -> str | None:
-    """Returns the group that all runs share; None if they have none or several."""
-    loggers = [run.config.get("logger") for run in runs]
-    groups = [logger.get("group") if isinstance(logger, dict) else None for logger in loggers]
-    same = all(group == groups[0] for group in groups) and isinstance(groups[0], str)
-    return groups[0] if same else None
+    about |= {"group": folder.absolute().name}
+    filled = {k: about.get(k) if value is None else value for k, value in settings.items()}
+    return instantiate(filled)
 
 
 def publish_run(logger: Any, run: Run) -> None:
@@ -78,6 +61,10 @@ def publish_run(logger: Any, run: Run) -> None:
     _log_figures(logger, Gallery(run.path / "figures", keep=True))
     log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
     logger.finalize("success")
+    _finish(logger)
+
+
+def _finish(logger: Any) -> None:
     if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
         logger.experiment.finish()
 
@@ -102,6 +89,7 @@ def publish_comparison(
     for gallery in galleries:
         _log_figures(logger, gallery)
     log_artefacts(logger, folder, COMPARED, name_comparison(comparison))
+    _finish(logger)
 
 
 def _log_tables(logger: Any, paths: Iterable[Path]) -> None:

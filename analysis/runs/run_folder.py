@@ -2,12 +2,9 @@
 
 import hashlib
 import json
-import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ from gr_mvdr.files import (
     check_file,
     check_finished,
     check_finite,
-    name_errors,
     read_config,
     read_json,
     read_metrics,
@@ -161,32 +157,23 @@ def _only_watches(callback: Any) -> bool:
 def claim_folder(folder: Path) -> Iterator[None]:
     """Keeps other commands out of a folder until the block ends, however it ends.
 
-    The operating system locks the file `.lock`, which names this process, until the process ends.
-    The file of a killed process is therefore taken over. The folder is created, and removed again
-    if it is empty at the end.
+    The operating system locks the file `.lock` until the process ends. The file of a killed process
+    is therefore taken over. The folder is created, and removed again if it is empty at the end.
 
     Raises:
-        ValueError: another process works in the folder; the message names the process.
+        ValueError: another process works in the folder.
         OSError: the folder cannot be written to.
     """
-    path = folder / LOCK
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, timeout=1)  # gives an owner that has just begun time to write its name
+    lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
     except Timeout:
-        owner = ""
-        with suppress(OSError):  # the owner has just ended
-            owner = path.read_text()
-        raise ValueError(f"run={folder}: {owner or 'another process works in it'}") from None
+        raise ValueError(f"run={folder}: another process works in it") from None
     try:
-        with name_errors(path):
-            now = datetime.now().astimezone().isoformat(timespec="seconds")
-            owner = f"process {os.getpid()} on {socket.gethostname()}"
-            path.write_text(f"{owner} works in it since {now}")
         yield
     finally:
-        path.unlink(missing_ok=True)
+        (folder / LOCK).unlink(missing_ok=True)
         lock.release()
         with suppress(OSError):
             folder.rmdir()  # if it is empty
@@ -284,17 +271,6 @@ def look_up(config: Mapping[str, Any], key: str) -> Any:
     return reduce(step, key.split("."), config)
 
 
-def require_run(path: str | None) -> Path:
-    """Returns the folder of the run that a command is for.
-
-    Raises:
-        ValueError: the user named none.
-    """
-    if not path:
-        raise ValueError("run=null: must be the folder of a finished run, such as run=outputs/…")
-    return Path(path)
-
-
 def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
     """Reads a run's folder.
 
@@ -327,7 +303,7 @@ def named_folders(runs: str | Sequence[str]) -> list[Path]:
 def find_runs(folder: Path) -> list[Path]:
     """Finds the run folders at or below a folder, finished or not; numbered ones by number."""
     folder = Path(folder)
-    if any((folder / part).is_file() for part in PARTS) or (folder / ".hydra").is_dir():
+    if any((folder / part).is_file() for part in PARTS):
         return [folder]
     children = [child for child in folder.iterdir() if child.is_dir() and child.name[0] != "."]
     children.sort(key=lambda child: (child.name.isdigit() and int(child.name), child.name))

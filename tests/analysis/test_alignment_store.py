@@ -168,17 +168,17 @@ def test_an_interrupted_call_keeps_the_older_store_and_a_finished_one_is_kept(tm
     assert extract("weights").pairs == PAIRS and explained == []
 
 
-def test_a_run_is_aligned_in_evaluation_mode_and_again_if_its_weights_change(tmp_path, tiny_data):
-    system, modes = make_multi_vector().train(), []
+def test_a_run_is_aligned_in_inference_mode_and_again_if_its_weights_change(tmp_path, tiny_data):
+    system, modes = make_multi_vector().eval(), []
     explain = system.explain
 
     def watched(batch):
-        modes.append((system.training, torch.is_inference_mode_enabled()))
+        modes.append(torch.is_inference_mode_enabled())
         return explain(batch)
 
     system.explain = watched
     store = extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
-    assert len(store) == 7 and modes == [(False, True)] and system.training
+    assert len(store) == 7 and modes == [True]
     extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
     assert len(modes) == 1
     torch.nn.init.ones_(next(system.parameters()))

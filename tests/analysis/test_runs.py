@@ -21,17 +21,16 @@ def outputs(tmp_path):
         (run / "config.yaml").write_text(yaml.dump({"seed": 1}))
         if metrics:
             write_json(run / "metrics.json", metrics)
-        for file in run.iterdir():
+        for file in (*run.iterdir(), run):
             os.utime(file, (at, at))
 
-    found = {"retrieve/ndcg@5": 0.25, "retrieve/mrr@10": 0.5, "retrieve/dev/mrr@10": 0.75}
+    found = {"retrieve/recall@10": 0.25, "retrieve/mrr@10": 0.5, "retrieve/dev/mrr@10": 0.75}
     typed = ["model=a", "data.path=x", "seed=2", "+trainer.max_time=1", "output=y", "resume=true"]
     made("b", 1000, typed, found)
     made("a", 2000, [], found | {"rerank/mrr@10": 0.9})
     made("cut", 3000, [])
     made("sweep/broken", 4000, [], found)
     (tmp_path / "outputs/sweep/broken/provenance.json").write_text("{")
-    os.utime(tmp_path / "outputs/sweep/broken/provenance.json", (1, 1))
     return tmp_path / "outputs"
 
 
@@ -40,7 +39,8 @@ def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys)
     said = capsys.readouterr().out
     lines = [line.split("  ") for line in said.splitlines()[1:]]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
-    assert [row[0] for row in rows] == ["b", "a", "cut", "sweep/broken"]
+    names = [f"{outputs}/{name}" for name in ("b", "a", "cut", "sweep/broken")]
+    assert [row[0] for row in rows] == names
     assert rows[0][1:5] == ["B", "towns", "0.500", "0.250"]
     assert rows[0][6] == "seed=2 trainer.max_time=1" and len(rows[1]) == 6
     assert rows[2][1:5] == ["CUT", "towns", "–", "–"] and rows[2][-1] == "unfinished"
