@@ -114,6 +114,7 @@ def test_the_cases_of_a_report(run, show):
         page.locator('[data-switch="layer"]').first.select_option(index=layer)
         weights = pair[layer].alignment[0].mean(0)[:, 0]
         shares = (weights - weights.min()) / (weights.max() - weights.min())
+        tokens(page, "document").first.hover()  # leaves the token that is hovered next
         tokens(page, "query").first.hover()
         assert marked(page, "document", "partner") == (shares >= 0.25).nonzero().flatten().tolist()
     status = page.get_by_role("status").first.inner_text()
