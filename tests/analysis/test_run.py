@@ -8,7 +8,7 @@ import torch
 from omegaconf import OmegaConf
 
 from analysis.alignment_store import StoreDescription
-from analysis.analysis import Findings, Subject, Texts
+from analysis.analysis import Subject, Texts
 from analysis.figures import read_gallery
 from analysis.run import ask, write_findings
 from analysis.tables import glossary as glossary_of
@@ -120,15 +120,6 @@ def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
     assert whole.keys() == parts.keys()
     for key, value in whole.items():
         assert value == pytest.approx(parts[key], rel=1e-4, abs=1e-5), key
-
-
-def test_metrics_tables_and_figures_are_written_together(tmp_path):
-    rows = [{"a": 1, "b": float("nan")}, {"a": 2, "b": None}]
-    metrics = write_findings(
-        [Findings({"analysis/x": 1.0}, {"x": rows}), Findings({"analysis/y": 2.0})], tmp_path
-    )
-    assert metrics == {"analysis/x": 1.0, "analysis/y": 2.0}
-    assert (tmp_path / "x.csv").read_text().splitlines() == ["a,b", "1,", "2,"]
 
 
 EXAMPLE = Path(__file__).parents[2] / "analysis/analysis.py"

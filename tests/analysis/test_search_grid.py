@@ -9,7 +9,6 @@ import torch
 from analysis.studies.study import check_study, run_study
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
 from models.docid import Docid
-from tests.analysis.viewer.tiny import make_multi_vector
 
 GRID = {"mode": ["gather"], "keep_document": [0.25, 1.0]}
 CURVES = {"x": "keep_document", "title": "Pruning"}
@@ -95,12 +94,6 @@ def test_bad_studies_are_refused_before_training(studied_system):
     ):
         with pytest.raises(ValueError, match=message):
             check_study(study(**wrong), studied_system)
-
-
-def test_codes_that_do_not_divide_a_vector_are_refused_before_training():
-    wrong = study(settings={"dtype": ["pq"], "pq_bytes": [4, 3]})
-    with pytest.raises(ValueError, match="pq_bytes=3: must divide the 8 dimensions"):
-        check_study(wrong, make_multi_vector())
 
 
 def test_beams_lose_what_a_wider_one_finds(studied_data, tmp_path):
