@@ -33,7 +33,7 @@ from analysis.evaluation import (
 )
 from analysis.run import analyse_run
 from analysis.runs.provenance import print_losses, record_provenance
-from analysis.runs.publish import open_logger, publish_run
+from analysis.runs.publish import describe_logger, publish_run
 from analysis.runs.run_folder import Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from analysis.tables.report import summarise_run, write_report
@@ -195,7 +195,7 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
     documents = count_of(record["documents"], "document")
     print(f"{config.system} on {record['collection']}: {documents} → {run}")
     print_losses(record, config)
-    return open_logger(config.logger, run.parent)
+    return instantiate(describe_logger(config.logger, run.parent)) or None
 
 
 def train_model(

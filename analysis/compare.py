@@ -17,12 +17,13 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import seaborn
+from hydra.utils import instantiate
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from pandas import Categorical, DataFrame, concat
 
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, Gallery, GalleryEntry, styled
-from analysis.runs.publish import open_logger, publish_comparison
+from analysis.runs.publish import describe_logger, publish_comparison
 from analysis.runs.run_folder import named_folders
 from analysis.tables.comparison import (
     LEVEL,
@@ -103,7 +104,8 @@ def compare(
     figures = [path for one in findings for path in one.gallery.paths]
     print_tables([*comparison.notes, *map(str, (*pages, *figures))])
     about = {"name": name_comparison(comparison), "save_dir": str(folder)}
-    opened = open_logger(logger, find_common_folder(comparison), **about)
+    described = describe_logger(logger, find_common_folder(comparison), **about)
+    opened = instantiate(described) or None
     publish_comparison(opened, comparison, [one.gallery for one in findings])
     return comparison
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
@@ -26,7 +27,7 @@ from analysis.analysis import Analysis, Findings, Subject, Texts
 from analysis.evaluation import release_memory
 from analysis.figures import Gallery
 from analysis.gold import find_gold_tokens
-from analysis.runs.publish import open_logger, publish_run
+from analysis.runs.publish import describe_logger, publish_run
 from analysis.runs.run_folder import claim_folder, read_run
 from analysis.tables.report import write_report
 from analysis.tables.rows import write_rows
@@ -234,5 +235,5 @@ def analyse_again(
 def main(config: DictConfig) -> None:
     settings = OmegaConf.to_container(config.analysis, resolve=True)
     read = read_run(Path(config.run))
-    logger = open_logger(config.logger, read.path.parent)
+    logger = instantiate(describe_logger(config.logger, read.path.parent)) or None
     analyse_again(config.run, settings, logger, config.trust)

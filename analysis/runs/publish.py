@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from analysis.figures import Gallery
@@ -28,21 +27,20 @@ TABLES = ("comparison*.csv", "paper_table.csv")
 COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
 
 
-def open_logger(settings: Mapping[str, Any] | None, folder: Path, **about: Any) -> Any:
-    """Makes a run's logger; None without settings.
+def describe_logger(
+    settings: Mapping[str, Any] | None, folder: Path, **about: Any
+) -> dict[str, Any]:
+    """Returns the settings of a run's logger, complete; {} without settings.
 
     Args:
         settings: as in conf/logger.
         folder: the folder that holds the run or the compared runs; it names their group.
         about: further arguments; they and the group replace the arguments that are null.
     """
-    if not settings:
-        return None
     if OmegaConf.is_config(settings):
         settings = OmegaConf.to_container(settings, resolve=True)
     about |= {"group": folder.absolute().name}
-    filled = {k: about.get(k) if value is None else value for k, value in settings.items()}
-    return instantiate(filled)
+    return {k: about.get(k) if value is None else value for k, value in (settings or {}).items()}
 
 
 def publish_run(logger: Any, run: Run) -> None:
