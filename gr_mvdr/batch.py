@@ -87,14 +87,14 @@ class PairBatch:
         return {name: getattr(self, name) for name in names}
 
 
-def pad(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Pads B lists of token ids on the right to the longest of them, with zeros.
+def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:
+    """Pads B lists of token ids on the right to the longest of them, with `pad_id`.
 
     Returns:
         ids (B, L) int64 and mask (B, L) bool, True = real token. L is at least 1.
     """
     mask = length_mask(torch.tensor([len(sequence) for sequence in sequences]))
-    ids = torch.zeros(mask.shape, dtype=torch.int64)
+    ids = torch.full(mask.shape, pad_id, dtype=torch.int64)
     tokens = [token for sequence in sequences for token in sequence]
     ids[mask] = torch.tensor(tokens, dtype=torch.int64)  # an empty list would be floats
     return ids, mask

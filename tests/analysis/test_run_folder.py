@@ -71,7 +71,7 @@ def test_a_claimed_folder_is_swept_and_finished_ones_are_not_touched(tmp_path):
         assert not missing and not (tmp_path / "run/.lock").exists()
     os.chmod(tmp_path / "run", 0o755)
     (tmp_path / "run/report.html").unlink()
-    left = tmp_path / "run/figures" / f".a.png.{'0' * 8}-1-1-abc.partial"
+    left = tmp_path / "run/figures" / f".a.png.{'0' * 8}.partial"
     left.parent.mkdir()
     left.touch()
     with open_run(config) as (_, missing):
