@@ -54,7 +54,8 @@ class Paper:
 def read_paper(paper: str | Path) -> Paper:
     """Reads a paper's table from a CSV file with a line for each row and metric; `#` is a comment.
 
-    Columns:
+    Its columns::
+
         table, row: the names of the table and of the row.
         collection: where the paper measured the value.
         metric, value: the value is in percent, or missing.
