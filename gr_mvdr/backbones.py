@@ -139,7 +139,7 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
     """Reads the configuration of a pretrained model; never runs code from its folder.
 
     Raises:
-        ValueError: it is missing, of a decoder alone, or quantised.
+        ValueError: it is missing, quantised, or of no encoder or encoder-decoder of texts.
     """
     if Path(name).is_dir():
         check_files(Path(name))
@@ -150,6 +150,9 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
         cause = describe_error(error)
         raise ValueError(f"backbone.name={name}: cannot be read: {cause}") from None
     kind = config.model_type
+    if not hasattr(config, "hidden_size"):  # CLIP, ResNet
+        rule = "must be an encoder or an encoder-decoder of texts"
+        raise ValueError(f"backbone.name={name}: is of the family {kind}, {rule}")
     # BERT has a causal form, too; a decoder-only family has no masked language model.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:

@@ -104,11 +104,16 @@ class FileEmbeddings(DocumentEmbeddings):
         """See `DocumentEmbeddings`.
 
         Raises:
-            ValueError: the file has another form, or lacks a document.
+            ValueError: the file has another form, names a document twice, or lacks a document.
         """
         with reading(f"model.identifiers.embeddings={self.file}"):
             ids, vectors = self._content
-            rows = dict(zip(ids, range(len(vectors)), strict=True))
+            if len(ids) != len(vectors):
+                counts = f"{len(ids):,} ids and {len(vectors):,} vectors"
+                raise ValueError(f"must hold one vector an id, holds {counts}")
+            rows = {identifier: row for row, identifier in enumerate(ids)}
+            if len(rows) < len(ids):
+                raise ValueError("must name each document once")
             wanted = documents["id"][:]
             if missing := [identifier for identifier in wanted if identifier not in rows]:
                 rule = "must hold a vector of every document"

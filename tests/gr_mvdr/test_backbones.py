@@ -128,3 +128,10 @@ def test_a_key_that_no_t5_has_is_named():
     """transformers would take any."""
     with pytest.raises(ValueError, match=r"backbone\.shape\.d_modle: must be a key of"):
         load_backbone(None, shape=SHAPE | {"d_modle": 32})
+
+
+@pytest.mark.parametrize("kind", ["clip", "resnet"])
+def test_a_model_of_images_is_refused(kind, tmp_path):
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+    with pytest.raises(ValueError, match=rf"backbone.name=.*: is of the family {kind}, must be an"):
+        load_backbone(str(tmp_path))

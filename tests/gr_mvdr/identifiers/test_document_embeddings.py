@@ -43,9 +43,12 @@ def test_a_file_without_every_vector_is_refused(kind, tmp_path):
     file = tmp_path / f"items.{kind}"
     faults = [
         (dict(ids=["a", "b", "x"]), "must hold a vector of every document, 1 have none, such as"),
+        (dict(ids=["a", "b", "b"]), "must name each document once"),
         (dict(vectors=VECTORS * np.nan), "must hold finite numbers"),
         (dict(vectors=np.array([["a"] * 2] * 3)), "could not convert string"),
     ]
+    if kind == "npy":
+        faults.append((dict(ids=["a", "b"]), "must hold one vector an id, holds 2 ids"))
     for content, message in faults:
         write_vectors(file, **content)
         with pytest.raises(ValueError, match=rf"embeddings=.*items\.{kind}: {message}"):
