@@ -162,6 +162,8 @@ def draw_lines(
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "title": None}
         seaborn.move_legend(grid, **place, ncols=max(1, min(len(names), columns)))
     grid.figure.suptitle(title, y=1.02, parse_math=False)
+    # seaborn has kept a margin for a legend beside the panels. Later labels move panels, too.
+    grid.figure.set_layout_engine("tight")
     return grid.figure
 
 
