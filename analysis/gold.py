@@ -229,10 +229,8 @@ class GoldAlignment(PairAnalysis):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.pairs, self.generative = (
-            self.subject.store.pairs,
-            self.description.paradigm == "generative",
-        )
+        self.pairs = self.subject.store.pairs
+        self.generative = self.description.paradigm == "generative"
 
     def measure(self, batch: Explanation, first: int) -> Iterable[DataFrame]:
         last, special = batch.layers[-1], self.texts.kinds.special
@@ -403,11 +401,8 @@ class DecodedIdentifiers(Analysis):
         same for the most probable identifier; "random_precision" is the answer's share of a
         document's tokens. Returns nothing without gold, and for docids that are not text.
         """
-        data, split, queries = (
-            self.subject.data,
-            self.subject.split,
-            self.subject.queries(self.queries),
-        )
+        data, split = self.subject.data, self.subject.split
+        queries = self.subject.queries(self.queries)
         grades = data.judgements(split, queries)
         pairs = [(q, d) for q in queries["id"][:] for d, grade in grades[q].items() if grade > 0]
         gold = find_gold_tokens(data, split, pairs)
