@@ -28,10 +28,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.checks import check_hub, check_values
-from conf.composition import list_options, prepare_arguments, register_resolvers
-from conf.rules import RULES
-from conf.signatures import read_signature
+from conf.composition import GROUPS, list_options, prepare_arguments, register_resolvers
 from gr_mvdr.options import make_printable
 
 CONFIGURATIONS = Path(__file__).parent
@@ -68,6 +65,8 @@ def _run_command(name: str, target: str) -> None:
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name=name)
     def job(config: DictConfig) -> None:
+        from conf.checks import check_hub, check_values  # not needed for --help
+
         with report_errors():
             check_values(config)
             check_hub(config)
@@ -97,6 +96,8 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
     """
     if isinstance(overrides, str):
         raise ValueError(f"{overrides}: must be a list, such as ['model=bm25', 'seed=2']")
+    from conf.checks import check_values
+
     register_resolvers()
     with explain_errors(overrides), _own_hydra():
         arguments = prepare_arguments(list(overrides))
@@ -133,10 +134,9 @@ def _check_options(arguments: list[str]) -> None:
     """Raises ValueError if a group's option is not a name; Hydra's error lacks the group."""
     for argument in arguments:
         group, _, option = argument.partition("=")
-        if not _NO_NAME.fullmatch(option) or not group:
-            continue
         folder = CONFIGURATIONS / group.partition("@")[0]
-        if names := {path.stem for path in folder.glob("*.yaml")} | {*list_options(group)}:
+        if group and _NO_NAME.fullmatch(option) and (group in GROUPS or folder.is_dir()):
+            names = {path.stem for path in folder.glob("*.yaml")} | {*list_options(group)}
             said = ", ".join(sorted(names))
             raise ValueError(f"{argument}: must be one of {said}; ~{group} leaves the group out")
 
@@ -209,6 +209,9 @@ def _explain_key(key: str, argument: str) -> str:
     Args:
         argument: as the user typed it, such as "data.path=FOLDER".
     """
+    from conf.rules import RULES
+    from conf.signatures import read_signature
+
     names = key.split(".")
     for place in reversed(range(len(names) - 1)):
         group, *inner = names[place:]

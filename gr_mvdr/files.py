@@ -21,12 +21,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from ssl import SSLError
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
-import numpy as np
 import yaml
 
 from gr_mvdr.options import describe_type, fits_type, make_printable, show
@@ -184,6 +180,10 @@ def describe_hub_error(error: Exception) -> str:
 @cache
 def find_hub_failure() -> str | None:
     """Returns why the hub cannot be reached; None if it can, however slowly it answers."""
+    from ssl import SSLError
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -486,7 +486,7 @@ def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:
     for name, part in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {part.dtype} {[*part.shape]}".encode(), crc)
         if part.nbytes <= SMALL:
-            crc = zlib.crc32(part.contiguous().numpy().reshape(-1).view(np.uint8), crc)
+            crc = zlib.crc32(part.contiguous().numpy(), crc)
     return crc
 
 
