@@ -382,8 +382,10 @@ class RetrievalDataModule(pl.LightningDataModule):
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
     def planning_queries(self) -> Dataset:
-        """The queries that a search may be tuned on: training queries, else the documents."""
-        return self.queries(self.train_split) if self.train_split else self.documents
+        """The queries that a search may be tuned on: of validation, of training, else documents."""
+        held_out = self.validation_split not in self.test_splits and self.validation_split
+        split = held_out or self.train_split
+        return self.queries(split) if split else self.documents
 
     def test_queries(self, split: str) -> Dataset:
         """The queries of a test split, or a fixed random sample of `max_test_queries` of them."""

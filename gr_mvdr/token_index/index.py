@@ -33,6 +33,7 @@ PLANS, SAMPLE = "plans.json", "sample.safetensors"
 # How many times faster the exact search reads a token than a search retrieves it, and reads a
 # document than a search scores it separately.
 _TOKEN, _DOCUMENT = 64, 4
+_MARGIN = 2  # standard errors: in 49 of 50 samples, the recall on all queries is higher
 
 
 class ScoredDocuments(NamedTuple):
@@ -177,7 +178,7 @@ class TokenIndex:
             return replace(options, **plans[key])
 
     def _choose(self, options: SearchOptions, scoring: Scoring, depth: int) -> dict[str, Any]:
-        """Doubles the open values until recall minus its standard error reaches `options.recall`.
+        """Doubles the open values until recall minus `_MARGIN` reaches `options.recall`.
 
         Stops if the next values would cost more than the exact search. Then the exact search is
         chosen, unless it would ignore a value that the user set; in this case, the values with the
@@ -218,7 +219,7 @@ class TokenIndex:
         while len(recalls) < len(tried) and max(recalls, default=0.0) < options.recall:
             results = retrieve(replace(options, **tried[len(recalls)]))
             shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
-            recalls.append(fmean(shares) - pstdev(shares) / len(shares) ** 0.5)
+            recalls.append(fmean(shares) - _MARGIN * pstdev(shares) / len(shares) ** 0.5)
         self.costs = costs
         best = max(recalls)
         chosen = tried[recalls.index(best)]

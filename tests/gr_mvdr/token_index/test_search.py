@@ -19,7 +19,7 @@ COLBERT, DOCUMENTS, LENGTH, DEPTH = Scoring(MaxSim()), 600, 20, 100
 
 @pytest.fixture(scope="module")
 def clustered(tmp_path_factory):
-    """A folder with the index of documents whose tokens crowd around 100 words, and queries."""
+    """A folder with an index of documents whose tokens crowd around 100 words; queries; others."""
     generator = torch.Generator().manual_seed(0)
 
     def vectors(words, noise):
@@ -32,9 +32,10 @@ def clustered(tmp_path_factory):
     packed = PackedTokens(vectors(words.flatten(), 0.1), counts, words.flatten())
     folder = tmp_path_factory.mktemp("chosen") / "index"
     TokenIndex.build(folder, [str(n) for n in range(DOCUMENTS)], lambda ids: [packed])
-    asked = words[torch.randperm(DOCUMENTS, generator=generator)[:24], :6]
+    asked = words[torch.randperm(DOCUMENTS, generator=generator)[:224], :6]
     mask = torch.ones(6, dtype=torch.bool)
-    return folder, [TokenVectors(vectors(row, 0.15), mask, row) for row in asked]
+    queries = [TokenVectors(vectors(row, 0.15), mask, row) for row in asked]
+    return folder, queries[:24], queries[24:]
 
 
 @pytest.fixture
@@ -66,6 +67,15 @@ def test_the_recall_is_reached(index, clustered):
     half = {key: getattr(options, key) // 2 for key in ("neighbours", "probes", "refine")}
     fewer = options.changed(**half | {"refine": max(DEPTH, half["refine"])})
     assert fewer == options or recall(index, clustered[1], fewer, DEPTH) < 0.95
+
+
+@pytest.mark.parametrize("neighbours", [250, 500, 1000])
+def test_the_recall_holds_on_other_queries(index, clustered, neighbours):
+    """What is asked is just what the sample finds with these neighbours."""
+    options = SearchOptions("impute", neighbours=neighbours, probes=None)
+    wanted = recall(index, clustered[1], options)
+    options = index.planned(SearchOptions("impute", probes=None, recall=wanted), COLBERT, DEPTH)
+    assert recall(index, clustered[2], options) >= wanted
 
 
 def test_the_exact_search_takes_over_where_it_is_cheaper(index, monkeypatch, capsys):
