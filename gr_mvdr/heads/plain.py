@@ -352,8 +352,9 @@ def real_places(mask: Tensor) -> Tensor:
 # (`torch.utils.checkpoint`) lengthens a training step by a third or more.
 
 # Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger tensor again
-# each time, page by page, which takes a third of the product's time.
-_CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
+# each time, page by page. But every block adds a gradient of the whole table: on a CPU, its logits
+# are at least twice as large as the table.
+_CPU_BLOCK, _BLOCK, _TABLES = 31 * 2**20, 2**28, 2
 
 # The arguments of `Head.logits`: hidden (n, d), context (n, d) or None, position (n,).
 States = tuple[Tensor, Tensor | None, Tensor]
@@ -464,7 +465,9 @@ def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tenso
 def _blocks(head: Head, labels: Tensor) -> list[slice]:
     """Divides n positions into nearly equal slices that fit into a block; one slice if n is 0."""
     n = len(labels)
-    size = _CPU_BLOCK if labels.device.type == "cpu" else _BLOCK
+    size = _BLOCK
+    if labels.device.type == "cpu":
+        size = max(_CPU_BLOCK, _TABLES * sum(part.nbytes for part in head.table_parameters))
     most = max(1, size // (4 * head.numbers_per_position))
     size = max(1, -(-n // max(1, -(-n // most))))
     return [slice(start, start + size) for start in range(0, max(1, n), size)]

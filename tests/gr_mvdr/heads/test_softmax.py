@@ -52,6 +52,7 @@ def task(request, float64, monkeypatch):
     torch.manual_seed(0)
     head = HEADS[request.param](load_backbone(None, shape=SHAPE, decodes=True))
     monkeypatch.setattr(heads, "_CPU_BLOCK", 4 * 4 * head.numbers_per_position)
+    monkeypatch.setattr(heads, "_TABLES", 0)
     position, labels = torch.arange(N) % 3, torch.randint(4, 30, (N,))
     if request.param == "pawa-positions":
         labels = 1 + 4 * position + labels % 4
