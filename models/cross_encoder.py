@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import check_length, encoder_mask, load_backbone, max_length
+from gr_mvdr.backbones import check_length, load_backbone, max_length, read_states
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import rotate_documents
@@ -102,8 +102,7 @@ class CrossEncoder(System):
         else:
             vectors = self.encoder.get_input_embeddings()(ids)
             pair = {"inputs_embeds": vectors + self.query_type * ~of_document.unsqueeze(-1)}
-        read = self.encoder(attention_mask=encoder_mask(self.encoder, mask), **pair)
-        states = read.last_hidden_state
+        states = read_states(self.encoder, mask, **pair)
         if self.hparams.pooling == "first":
             return states, (torch.arange(ids.shape[1], device=ids.device) == 0).expand_as(mask)
         return states, mask / mask.sum(1, keepdim=True)

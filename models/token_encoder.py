@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import encoder_mask, load_backbone
+from gr_mvdr.backbones import load_backbone, read_states
 from gr_mvdr.options import build
 from gr_mvdr.pooling import AllTokens, Grouped, merge_tokens
 from gr_mvdr.relevance import at_least_float32
@@ -121,10 +121,9 @@ class TokenEncoder(nn.Module):
         """Encodes as `forward`, but returns the vectors before merging and the groups to merge."""
         pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
         embeddings, read = pooling.enter(table(ids), mask)
-        seen = read if attended is None else pooling.enter(embeddings, attended)[1]
-        seen = encoder_mask(self.backbone, seen)
-        states = self.backbone(inputs_embeds=embeddings, attention_mask=seen)
-        states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
+        seen = None if attended is None else pooling.enter(embeddings, attended)[1]
+        states = read_states(self.backbone, read, seen, inputs_embeds=embeddings)
+        states, mask, ids = pooling.leave(states, read, ids)
         if side == "document" and self.template.skip:
             skipped = torch.tensor(self.template.skip, device=ids.device)
             mask = mask & ~torch.isin(ids, skipped)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.alignment import LexicalMaxSim
-from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_backbone
+from gr_mvdr.backbones import check_length, hash_weights, load_backbone, read_states
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.bm25 import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
@@ -96,8 +96,7 @@ class SPLADE(LexicalSystem):
         The logits (B, L, V) never exist at once: each term's token with the largest logit is found
         first, and only positive logits are computed again with a gradient.
         """
-        seen = encoder_mask(self.encoder, mask)
-        states = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state * self.scale
+        states = read_states(self.encoder, mask, input_ids=ids) * self.scale
         table = self.encoder.get_input_embeddings().weight
         with torch.no_grad():
             per_text = [

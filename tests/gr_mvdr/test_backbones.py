@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from transformers import (
     MT5Config,
     MT5ForConditionalGeneration,
@@ -13,6 +14,7 @@ from gr_mvdr import files
 from gr_mvdr.backbones import (
     check_embedding_ties,
     load_backbone,
+    read_states,
 )
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -135,3 +137,25 @@ def test_a_model_of_images_is_refused(kind, tmp_path):
     (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
     with pytest.raises(ValueError, match=rf"backbone.name=.*: is of the family {kind}, must be an"):
         load_backbone(str(tmp_path))
+
+
+@pytest.mark.parametrize("family", ["Bert", "Electra", "Roberta", "XLMRoberta"])
+def test_packed_texts_get_the_states_and_gradients_of_padded_ones(family, tmp_path, float64):
+    shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+    config = getattr(transformers, f"{family}Config")(vocab_size=40, embedding_size=16, **shape)
+    getattr(transformers, f"{family}Model")(config).save_pretrained(tmp_path)
+    encoder, (ids, mask) = load_backbone(str(tmp_path), dropout_rate=0.0).double(), batch()
+    mask = mask.bool()
+    read = []
+    encoder.register_forward_pre_hook(
+        lambda _, args, given: read.append([*given["input_ids"].shape]), with_kwargs=True
+    )
+    found = []
+    for attention in ("packed", "sdpa"):
+        encoder.set_attn_implementation(attention)
+        states = read_states(encoder, mask, input_ids=ids)[mask]
+        gradients = torch.autograd.grad(states.pow(3).sum(), [*encoder.parameters()])
+        found.append([states, *gradients])
+    assert read == [[1, 8], [2, 5]]
+    for packed, padded in zip(*found, strict=True):
+        assert torch.allclose(packed, padded, rtol=0, atol=1e-12)
