@@ -264,14 +264,15 @@ def read_states(
         inputs: `input_ids` (B, L) or `inputs_embeds` (B, L, d), and others of the encoder's.
     """
     packs = encoder.config._attn_implementation == "packed" and mask.device.type == "cpu"
-    if not packs or attended is not None:
+    if not packs or attended is not None or not mask.any():
         seen = _encoder_mask(encoder, mask if attended is None else attended)
         return encoder(attention_mask=seen, **inputs).last_hidden_state
     # RoBERTa's positions begin after its padding token.
     first = encoder.config.pad_token_id + 1 if "roberta" in encoder.config.model_type else 0
     positions = torch.arange(first, first + mask.shape[1]).expand_as(mask)
     real = {name: part[mask][None] for name, part in (inputs | {"position_ids": positions}).items()}
-    states = encoder(**real, lengths=mask.sum(1).tolist()).last_hidden_state[0]
+    lengths = [length for length in mask.sum(1).tolist() if length]
+    states = encoder(**real, lengths=lengths).last_hidden_state[0]
     return states.new_zeros(*mask.shape, states.shape[1]).masked_scatter(mask[..., None], states)
 
 
