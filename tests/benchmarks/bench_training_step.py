@@ -35,9 +35,11 @@ def draw_batch(vocabulary: int, padded: bool) -> PairBatch:
     sides = []
     for length, mean, deviation in ((QUERY, 14, 4), (DOCUMENT, 150, 60)):
         ids = torch.randint(5, vocabulary, (PAIRS, length))
-        lengths = torch.normal(float(mean), float(deviation), (PAIRS, 1)).clamp(5, length)
-        mask = torch.arange(length) < (lengths if padded else length)
-        sides += [ids[:, mask.any(0)], mask.expand_as(ids)[:, mask.any(0)]]
+        lengths = torch.full((PAIRS, 1), length)
+        if padded:
+            lengths = torch.normal(float(mean), float(deviation), (PAIRS, 1)).clamp(5, length)
+        mask = torch.arange(length) < lengths
+        sides += [ids[:, mask.any(0)], mask[:, mask.any(0)]]
     return PairBatch(*sides, OWN)
 
 
