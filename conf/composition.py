@@ -27,7 +27,7 @@ SHOWN_CHANGES = 48  # letters of a run's name for all changes
 
 
 class _Loader(CParser, omegaconf_internals.get_yaml_loader()):
-    """OmegaConf's YAML loader on libyaml's parser, which is ten times as fast."""
+    """OmegaConf's YAML loader on libyaml's parser, which is several times as fast."""
 
     def __init__(self, stream: Any) -> None:
         CParser.__init__(self, stream)

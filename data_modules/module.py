@@ -382,9 +382,9 @@ class RetrievalDataModule(pl.LightningDataModule):
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
     def planning_queries(self) -> Dataset:
-        """The queries that a search may be tuned on: of validation, of training, else documents."""
-        held_out = self.validation_split not in self.test_splits and self.validation_split
-        split = held_out or self.train_split
+        """The validation queries, else training queries, else documents: to tune a search on."""
+        is_tested = self.validation_split in self.test_splits
+        split = self.train_split if is_tested else self.validation_split or self.train_split
         return self.queries(split) if split else self.documents
 
     def test_queries(self, split: str) -> Dataset:

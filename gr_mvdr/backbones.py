@@ -255,8 +255,8 @@ def read_states(
 ) -> Tensor:
     """Encodes texts into states (B, L, d), which are arbitrary at padding.
 
-    On a CPU, a BERT or RoBERTa reads texts packed, without padding, which is a fifth to a quarter
-    of a batch of passages.
+    On a CPU, a BERT or RoBERTa reads its texts packed, one after another, without padding, which
+    may be a quarter of a batch.
 
     Args:
         mask: (B, L) bool, True = real token.
@@ -267,8 +267,7 @@ def read_states(
     if not packs or attended is not None or not mask.any():
         seen = _encoder_mask(encoder, mask if attended is None else attended)
         return encoder(attention_mask=seen, **inputs).last_hidden_state
-    # RoBERTa's positions begin after its padding token.
-    first = encoder.config.pad_token_id + 1 if "roberta" in encoder.config.model_type else 0
+    first = _position_table(encoder)[1]
     positions = torch.arange(first, first + mask.shape[1]).expand_as(mask)
     real = {name: part[mask][None] for name, part in (inputs | {"position_ids": positions}).items()}
     lengths = [length for length in mask.sum(1).tolist() if length]
@@ -360,11 +359,16 @@ def check_embedding_ties(model: PreTrainedModel) -> None:
 def max_length(model: PreTrainedModel) -> int | None:
     """Returns the most tokens that a model with learned positions reads; None = unlimited."""
     positions = getattr(model.config, "max_position_embeddings", None)
+    table, first = _position_table(model)
+    return None if table is None or positions is None else positions - first
+
+
+def _position_table(model: PreTrainedModel) -> tuple[Any, int]:
+    """Returns a model's table of learned positions, or None, and the number of the first one."""
     table = next((p for n, p in model.named_modules() if n.endswith(_POSITIONS)), None)
-    if table is None or positions is None:
-        return None
     # RoBERTa's positions begin after its padding token.
-    return positions - (0 if table.padding_idx is None else table.padding_idx + 1)
+    padding = getattr(table, "padding_idx", None)
+    return table, 0 if padding is None else padding + 1
 
 
 def check_length(model: PreTrainedModel, **lengths: int) -> None:

@@ -94,8 +94,8 @@ def training_steps(
         search={},
         optimizer={"learning_rate": 1e-12, "weight_decay": 0.0, "schedule": "constant"},
     ).train()
-    bert = system.encoder.backbone
-    batch = draw_batch(bert.config.vocab_size, padded=name is not None)
+    backbone = system.encoder.backbone
+    batch = draw_batch(backbone.config.vocab_size, padded=name is not None)
     optimizer = system.configure_optimizers()
     theirs = torch.optim.AdamW(system.parameters(), 0.0)  # as transformers' trainer builds it
 
@@ -120,10 +120,10 @@ def training_steps(
         return []
 
     def their_step() -> list[Tensor]:
-        packs = bert.config._attn_implementation
-        bert.set_attn_implementation(own["attention"])  # padded, as everywhere else
+        packs = backbone.config._attn_implementation
+        backbone.set_attn_implementation(own["attention"])  # padded, as everywhere else
         found = step(lambda: their_loss(*encode()), theirs)
-        bert.set_attn_implementation(packs)
+        backbone.set_attn_implementation(packs)
         return found
 
     return {
