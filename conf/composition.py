@@ -109,6 +109,8 @@ def register_experiments(names_only: bool = False) -> None:
     # Hydra copies the store whenever it composes, but never changes the copy: none is needed.
     ConfigStore.__deepcopy__ = lambda store, memo: store
     store = ConfigStore.instance().store
+    if names_only and "experiment" in ConfigStore.instance().repo:
+        return  # a caller in Python has registered them whole
     for groups in read_experiments().values():
         for group, options in groups.items():
             for option, content in options.items() if not names_only or "/" not in group else ():

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
 from omegaconf import OmegaConf
@@ -72,6 +73,12 @@ def base(name: str, *groups: str) -> dict:
     register_experiments()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return OmegaConf.to_container(compose(name, [*further, *groups]))
+
+
+def test_help_leaves_registered_experiments_whole():
+    register_experiments()
+    register_experiments.__wrapped__(names_only=True)
+    assert ConfigStore.instance().load("experiment/demo.yaml").node.trainer.max_epochs == 18
 
 
 def configuration(name: str, overrides: list[str]):
