@@ -171,7 +171,7 @@ def best_places(
 
     Args:
         scores: (D,) float, −inf for excluded documents.
-        id_of: place → document id; called only for documents that may be among the best.
+        id_of: place → document id; called only if scores tie, or to name a document in an error.
         above: only documents with a higher score are returned, so never an excluded document.
 
     Returns:
@@ -189,7 +189,8 @@ def best_places(
         raise ValueError(f"document {document!r}: the score is nan")
     # Includes all documents that tie with the k-th best.
     chosen = np.flatnonzero(scores >= best[0] if best[0] > above else scores > above)
-    chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
+    if len(np.unique(scores[chosen])) < len(chosen):
+        chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
     return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
 
 

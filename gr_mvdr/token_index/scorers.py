@@ -292,7 +292,9 @@ def expected_relevance(retrieved: Retrieved, query: TokenVectors, scoring: Scori
     """Estimates Eq. 1, to rank candidates before they are scored in full.
 
     Every query token chooses one document token and its salience. If it retrieved none in a
-    document, it gets its lowest retrieved similarity and the mean salience of its retrieved tokens.
+    document, it gets the mean salience of its retrieved tokens, and a similarity as far below the
+    lowest retrieved one as their mean is above it: the excess of an exponential tail over any
+    threshold has the same mean.
 
     Args:
         query: (N, …) the query that retrieved the tokens.
@@ -302,7 +304,8 @@ def expected_relevance(retrieved: Retrieved, query: TokenVectors, scoring: Scori
         (C,) fp32; only their order matters.
     """
     seen = retrieved.best > -torch.inf
-    values = torch.where(seen, retrieved.best, missing_similarity(retrieved, "last"))
+    lowest, mean = (missing_similarity(retrieved, how) for how in ("last", "mean"))
+    values = torch.where(seen, retrieved.best, 2 * lowest - mean)
     if retrieved.salience is None and query.salience is None:
         return values.sum(1)  # Z is the same for all
     weights = torch.ones_like(values)

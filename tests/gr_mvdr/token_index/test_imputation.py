@@ -58,14 +58,15 @@ def test_saliences_weight_the_query_tokens():
 
 @pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens"])
 def test_expected_relevance_by_hand(normaliser):
-    """Missed similarities are the lowest of their row, their saliences the row's mean."""
+    """A missed similarity is as far below its row's lowest as the mean is above it."""
     salience = torch.tensor([[1.0, 2.0, 3.0], [0.5, 1.5, 100.0]])
     retrieved = replace(HAND, salience=salience)
     query = TokenVectors(
         torch.zeros(2, 1), torch.ones(2, dtype=torch.bool), torch.ones(2), torch.tensor([2.0, 1.0])
     )
     relevances = expected_relevance(retrieved, query, Scoring(MaxSim(), normaliser))
-    # Document 4: 0.9 with u 1 · 2, and missed 0.6 with u (0.5 + 1.5)/2. Document 7: 0.8, 0.7.
-    totals = torch.tensor([0.9 * 2 + 0.6 * 1, 0.8 * 4 + 0.7 * 0.5])
+    # Document 4: 0.9 with u 1 · 2; the second row has 0.7 and 0.6, so 2 · 0.6 − 0.65 is missed,
+    # with u (0.5 + 1.5)/2. Document 7: 0.8, 0.7.
+    totals = torch.tensor([0.9 * 2 + 0.55 * 1, 0.8 * 4 + 0.7 * 0.5])
     z = {"none": 1, "alignment": torch.tensor([3.0, 4.5]), "query_tokens": 2}[normaliser]
     assert torch.allclose(relevances, totals / z)
