@@ -76,10 +76,17 @@ format: $(INSTALLED) ## repair style and format
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: $(INSTALLED) ## run every benchmark in tests/benchmarks
-	@set -e; for file in tests/benchmarks/bench_*.py; do \
-		$(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
+# A peer of another torch, for the CPU as above.
+.peers/.installed: Makefile
+	@$(PYTHON) -m venv .peers
+	@.peers/bin/python -m pip install --quiet --no-input --disable-pip-version-check torch==2.11.0
+	@.peers/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
+		xtr-warp-rs==2.1.0.2110
+	@touch $@
 
-clean: ## remove .venv and caches; outputs/ stays
-	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info docs/_build docs/api
+bench: $(INSTALLED) .peers/.installed ## run every benchmark and write docs/benchmarks.md: 20 minutes on a quiet machine
+	$(RUN) -m tests.benchmarks
+
+clean: ## remove .venv, .peers and caches; outputs/ stays
+	rm -rf .venv .peers .pytest_cache .ruff_cache build *.egg-info docs/_build docs/api
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gr_mvdr.decoding.ngram_index import NgramIndex
+from tests.benchmarks.rows import print_row, show
 
 N_TOKENS, DOCUMENT_LENGTH, VOCABULARY = 5_000_000, 250, 32_000
 
@@ -27,11 +28,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index"
         index.save(path)
-        size, start = path.stat().st_size / len(index), time.perf_counter()
+        size, start = path.stat().st_size / len(index), time.process_time()
         NgramIndex.load(path)
-        loaded = time.perf_counter() - start
-    print(f"{len(index):,} tokens: built in {built:.2f} s, {size:.2f} bytes a token", end=", ")
-    print(f"loaded in {loaded:.3f} s")
+        loaded = time.process_time() - start
+    work = f"n-gram index of {len(index):,} tokens, {size:.1f} bytes a token"
+    print_row(f"{work}: built; loaded", f"{show(built)}; {show(loaded)}")
     assert built < 10 and size <= 10 and loaded < 1
 
 

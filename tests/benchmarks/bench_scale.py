@@ -1,6 +1,6 @@
 """Benchmark of the data's scale: documents read from files and tokenised; generated and iterated.
 
-The almanac generates them, 100,000 or as many as an argument says. A second process then starts
+The almanac generates them, 30,000 or as many as an argument says. A second process then starts
 from what the first one cached.
 """
 
@@ -10,19 +10,18 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 from data_modules.collection import collect
 from data_modules.formats.catalogue import FORMATS
 from data_modules.sources import AlmanacDataModule
 from data_modules.tokenisation import add_tokens, clean_table, join_fields
+from tests.benchmarks.rows import ROOT, cpu_seconds, print_row, show
 
-DOCUMENTS = 100_000
+DOCUMENTS, BATCH = 30_000, 256
 MOST_BYTES, MOST_SECONDS = 3e9, 20  # of the whole process; of the second start
 MOST_READING = 60e-5  # seconds a document: read, cleaned, joined, tokenised, kept
-BATCH = 256
-ROOT = Path(__file__).parents[2]
 
 
 def start(documents: int) -> AlmanacDataModule:
@@ -55,55 +54,52 @@ def read_files(data: AlmanacDataModule, folder: Path) -> float:
     (folder / "qrels").mkdir()
     judged = f"query-id\tcorpus-id\tscore\n{tables[1][0]['id']}\t{tables[0][0]['id']}\t1\n"
     (folder / "qrels" / "train.tsv").write_text(judged)
-    begun = time.perf_counter()
+    begun = cpu_seconds()
     documents = collect(FORMATS["beir"].read(folder), folder / "store").documents
     cleaned = clean_table(documents, ["unicode", "html", "punctuation"])
     add_tokens(join_fields(cleaned, ["title", "text"]), data.tokenizer)
-    return time.perf_counter() - begun
+    return cpu_seconds() - begun
 
 
 def measure(documents: int, iterated: bool) -> None:
-    """One process: the seconds of its start, its peak memory, and of an epoch's iteration."""
-    begun = time.perf_counter()
+    """One process: prints its CPU seconds by step, its pairs of an epoch and its peak memory."""
+    begun = cpu_seconds()
     data = start(documents)
-    print(f"SECONDS {time.perf_counter() - begun:.1f}")
+    measured = {"start": cpu_seconds() - begun}
     if iterated:
         with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-            print(f"READING {read_files(data, Path(folder)):.1f}")
-        begun, pairs = time.perf_counter(), 0
-        for batch in data.train_dataloader():
-            pairs += len(batch)
-        seconds = time.perf_counter() - begun
-        print(f"one epoch: {pairs:,} pairs in {seconds:.0f} s, {pairs / seconds:,.0f} a second")
-    print(f"BYTES {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}")
+            measured["reading"] = read_files(data, Path(folder))
+        begun = cpu_seconds()
+        measured["pairs"] = sum(map(len, data.train_dataloader()))
+        measured["epoch"] = cpu_seconds() - begun
+    measured["bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(measured))
 
 
-def run(cache: Path, documents: int, iterated: bool) -> dict[str, float]:
+def run(cache: Path, documents: int, *iterated: str) -> dict[str, float]:
     """What `measure` prints in a process of its own."""
     command = [sys.executable, "-m", "tests.benchmarks.bench_scale", str(documents), "alone"]
-    command += ["iterate"] if iterated else []
     environment = {**os.environ, "HF_DATASETS_CACHE": str(cache)}
-    lines = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.splitlines()
-    names = ("SECONDS", "BYTES", "READING")
-    print(*[line for line in lines if line.split()[0] not in names], sep="\n")
-    pairs = (line.split() for line in lines)
-    return {name: float(value) for name, value, *_ in pairs if name in names}
+    pipe: Any = dict(stdout=subprocess.PIPE, text=True, check=True)
+    printed = subprocess.run([*command, *iterated], cwd=ROOT, env=environment, **pipe).stdout
+    return json.loads(printed.splitlines()[-1])
 
 
 def main(documents: int) -> None:
-    """Prints the figures and whether they meet their bars."""
+    """Prints the rows, and exits if a bar is missed."""
     with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-        first = run(Path(folder), documents, iterated=True)
-        second = run(Path(folder), documents, iterated=False)
-    memory, reading = max(first["BYTES"], second["BYTES"]), first["READING"]
-    most = MOST_READING * documents
-    print(f"{documents:,} documents: generated, tokenised, first batch in {first['SECONDS']:.0f} s")
-    print(f"files read, cleaned, joined, tokenised in {reading:.1f} s (bar {most:.0f} s)")
-    print(f"peak memory {memory / 1e9:.2f} GB (bar {MOST_BYTES / 1e9:.0f} GB)")
-    print(f"second start {second['SECONDS']:.1f} s (bar {MOST_SECONDS} s)")
-    if memory > MOST_BYTES or second["SECONDS"] > MOST_SECONDS or reading > most:
+        first = run(Path(folder), documents, "iterate")
+        second = run(Path(folder), documents)
+    memory, reading = max(first["bytes"], second["bytes"]), first["reading"]
+    work = f"{documents:,} documents"
+    print_row(f"{work}: generated, tokenised, a first batch", show(first["start"]))
+    print_row(f"{work}: the same from the cache", show(second["start"]))
+    print_row(f"{work}: files read, cleaned, joined, tokenised", show(reading))
+    print_row(
+        f"{work}: an epoch's batches", f"{first['pairs'] / first['epoch']:,.0f} pairs a second"
+    )
+    print_row(f"{work}: peak memory", f"{memory / 1e9:.2f} GB")
+    if memory > MOST_BYTES or second["start"] > MOST_SECONDS or reading > MOST_READING * documents:
         sys.exit("a bar is missed")
 
 

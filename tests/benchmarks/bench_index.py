@@ -1,0 +1,217 @@
+"""Benchmark of searches of token vectors, query by query: ours, Qdrant Edge's, xtr-warp-rs's.
+
+    python -m tests.benchmarks.bench_index [RUN]
+
+RUN is a finished multi-vector run: the vectors of its index, its test queries that are judged, and
+a sample of its training queries. Without it, the vectors stand in for an encoder's: words and
+topics by Zipf's law, a token's vector is made of its word's, its neighbours' and its document's, so
+that common words crowd the neighbourhoods as they do in text. Queries are noisy pieces of
+documents. Building is writing: nothing is encoded. Every recall is of the exact search's best
+documents, on queries that chose nothing.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from gr_mvdr.alignment import MaxSim
+from gr_mvdr.evaluation.ranking import best_documents
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.texts import TextTable
+from gr_mvdr.token_index.engine import EngineIndex
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import SearchOptions
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from models.retriever import Retriever
+from tests.benchmarks.rows import ROOT, cpu_seconds, print_row, show
+
+SIZES, QUERIES, DEPTHS = (1_000, 8_700, 38_000), 64, (10, 100)  # documents
+COMPARED = 2_600  # documents for all searches
+MEAN_LENGTH, LONGEST, DIMENSION = 104, 200, 128
+WORDS, TOPICS, TOPIC_WORDS, QUERY_LENGTHS = 16_000, 300, 400, (5, 18)
+COLBERT = Scoring(MaxSim())
+PEERS = ROOT / ".peers" / "bin" / "python"
+AUTO = {"exact": SearchOptions(), "gather": SearchOptions("gather")}
+SEARCHES = {
+    "exact": SearchOptions(),
+    **{
+        f"gather, k' = {250 << power}": SearchOptions(
+            "gather", neighbours=250 << power, probes=4 << power, refine=100 << power
+        )
+        for power in range(4)
+    },
+    "exact, residual codes": SearchOptions(dtype="residual"),
+    "Edge, exact": SearchOptions(engine="edge"),
+    "Edge, exact, turbo8": SearchOptions(engine="edge", dtype="turbo8"),
+    "Edge, mean, refine = 500": SearchOptions("mean", refine=500, engine="edge"),
+}
+Rankings = list[list[str]]
+
+
+class Texts:
+    """Random texts of topics, and the vectors of their tokens."""
+
+    def __init__(self, seed: int = 0):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.words = normalize(self.normal(WORDS, DIMENSION), dim=1)
+        self.zipf = 1 / torch.arange(1, WORDS + 1).float()
+        self.topics = torch.randint(WORDS, (TOPICS, TOPIC_WORDS), generator=self.generator)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+    def document(self) -> Tensor:
+        """(m,) word ids, half of them of a topic."""
+        spread = torch.exp(0.5 * self.normal(1)).item()
+        length = min(LONGEST, max(12, int(0.92 * MEAN_LENGTH * spread)))
+        common = self.zipf.multinomial(length, replacement=True, generator=self.generator)
+        topic = self.topics[torch.randint(TOPICS, (1,), generator=self.generator)][0]
+        of_topic = topic[
+            self.zipf[:TOPIC_WORDS].multinomial(length, True, generator=self.generator)
+        ]
+        return torch.where(self.normal(length) > 0, common, of_topic)
+
+    def vectors(self, ids: Tensor) -> Tensor:
+        """(m, d) unit vectors of a text's tokens."""
+        words = self.words[ids]
+        window = torch.nn.functional.avg_pool1d(words.T[None], 5, 1, 2, count_include_pad=False)
+        noise = 0.3 * self.normal(len(ids), DIMENSION) / DIMENSION**0.5
+        return normalize(words + window[0].T + 0.7 * words.mean(0) + noise, dim=1)
+
+    def query(self, document: Tensor) -> TokenVectors:
+        """A piece of a document, with vectors as of a text of its own."""
+        length = int(torch.randint(*QUERY_LENGTHS, (1,), generator=self.generator))
+        length = min(length, len(document))
+        start = int(torch.randint(len(document) - length + 1, (1,), generator=self.generator))
+        ids = document[start : start + length]
+        return TokenVectors(self.vectors(ids), torch.ones(length, dtype=torch.bool), ids)
+
+
+class Vectors:
+    """Documents by id, and queries, as token vectors; more queries to choose an effort on."""
+
+    def __init__(self, documents: int, run: str | None = None):
+        if run is None:
+            texts, self.documents = Texts(), {}
+            words = [texts.document() for _ in range(documents)]
+            for number, ids in enumerate(words):
+                tokens = TokenVectors(texts.vectors(ids), torch.ones_like(ids) > 0, ids)
+                self.documents[f"d{number}"] = tokens
+            asked = [texts.query(words[5 * n % documents]) for n in range(3 * QUERIES)]
+            self.queries, self.sample = asked[:QUERIES], asked[QUERIES:]
+            return
+        retriever = Retriever.load(run, "cpu", trust=True)
+        system, data = retriever.system, retriever.data
+        names = data.documents["id"][:]
+        held = (system.searcher.vectors(system.searcher.numbers([name])) for name in names)
+        self.documents = {name: one.unpad(0) for name, one in zip(names, held, strict=True)}
+        queries = data.test_queries(data.test_splits[0])
+        encoded = system.encoded_queries(queries.select(range(min(QUERIES, len(queries)))))
+        sample = system.encoded_queries(data.planning_queries().select(range(2 * QUERIES)))
+        self.queries, self.sample = ([q for _, q in part] for part in (encoded, sample))
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.documents.values()))
+
+    def encode(self, names: Sequence[str]) -> Iterator[PackedTokens]:
+        for name in names:
+            yield self.documents[name][None].pack()
+
+
+def measure(
+    vectors: Vectors, options: SearchOptions, folder: Path
+) -> tuple[float, float, Rankings]:
+    """Builds an index and searches it: seconds of the build, seconds a query, and rankings."""
+    names, start = list(vectors.documents), cpu_seconds()
+    if options.engine:
+        index, table = EngineIndex(options, folder), {"id": names, "text": [""] * len(names)}
+        index.load(
+            {"dimension": vectors.queries[0].vectors.shape[1]}, TextTable(table), vectors.encode
+        )
+    else:
+        index = TokenIndex.build(folder, names, vectors.encode, options.storage)
+        index.keep_sample(vectors.sample)
+        options = index.planned(options, COLBERT, max(DEPTHS))
+        index.proposer(options)
+    built = cpu_seconds() - start
+
+    def search(query: TokenVectors) -> list[str]:
+        if options.engine:
+            return list(index.search([("", query)], COLBERT, options, max(DEPTHS))[""])
+        ((numbers, scores),) = index.search([query], COLBERT, options)
+        found = [names[number] for number in numbers.tolist()]
+        return list(best_documents(found, scores.numpy(), max(DEPTHS)))
+
+    search(vectors.queries[0]), search(vectors.queries[1])
+    start = cpu_seconds()
+    rankings = [search(query) for query in vectors.queries]
+    return built, (cpu_seconds() - start) / len(rankings), rankings
+
+
+def recalls(exact: Rankings, found: Rankings) -> str:
+    """Recall at every depth, as text."""
+    pairs = [list(zip(exact, found, strict=True))] * len(DEPTHS)
+    shares = [
+        np.mean([len({*a[:k]} & {*b[:k]}) / k for a, b in both])
+        for k, both in zip(DEPTHS, pairs, strict=True)
+    ]
+    return ", ".join(f"@{k} {share:.3f}" for k, share in zip(DEPTHS, shares, strict=True))
+
+
+def compare_all(vectors: Vectors) -> None:
+    """Prints a row for every search, and for xtr-warp-rs where `make bench` installed it."""
+    exact, base = [], 0.0
+    where = f"{vectors.tokens:,} vectors"
+    for name, options in SEARCHES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            built, seconds, rankings = measure(vectors, options, Path(folder) / "index")
+        exact, base = (exact, base) if exact else (rankings, seconds)
+        work = f"{name}, {where}: recall {recalls(exact, rankings)}; built in {show(built)}"
+        print_row(work, show(seconds), f"exact: {show(base)}", seconds / base)
+    if not PEERS.exists():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(
+            f"{folder}/documents.npy", torch.cat([d.vectors for d in vectors.documents.values()])
+        )
+        np.save(f"{folder}/queries.npy", torch.cat([q.vectors for q in vectors.queries]))
+        lengths = [[*map(len, vectors.documents.values())], [*map(len, vectors.queries)]]
+        Path(folder, "lengths.json").write_text(json.dumps(lengths))
+        command = [str(PEERS), str(Path(__file__).with_name("peer_xtr_warp.py")), folder]
+        alone = {**os.environ, "RAYON_NUM_THREADS": "1"}
+        result = subprocess.run(command, env=alone, stdout=subprocess.PIPE, check=True)
+    names = list(vectors.documents)
+    for name, built, seconds, numbers in json.loads(result.stdout):
+        found = [[names[number] for number in own] for own in numbers]
+        work = f"xtr-warp-rs, {name}, {where}: recall {recalls(exact, found)}"
+        work += f"; built in {show(built)}"
+        print_row(work, "", show(seconds), None)
+
+
+def main(run: str | None = None) -> None:
+    torch.set_num_threads(1)
+    compare_all(Vectors(COMPARED, run))
+    for documents in () if run else SIZES:
+        vectors, rows = Vectors(documents), {}
+        for name, options in AUTO.items():
+            with tempfile.TemporaryDirectory() as folder:
+                rows[name] = measure(vectors, options, Path(folder) / "index")
+        (_, base, exact), (built, seconds, found) = rows.values()
+        work = f"gather, recall=0.99, {vectors.tokens:,} vectors: recall {recalls(exact, found)}"
+        print_row(
+            f"{work}; built in {show(built)}", show(seconds), f"exact: {show(base)}", seconds / base
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
