@@ -178,7 +178,7 @@ class TokenIndex:
             return replace(options, **plans[key])
 
     def _choose(self, options: SearchOptions, scoring: Scoring, depth: int) -> dict[str, Any]:
-        """Doubles the open values until `options.recall` is reached with a margin (`_MARGIN`).
+        """Raises the open values by √2 until `options.recall` is reached with a margin (`_MARGIN`).
 
         Stops if the next values would cost more than the exact search. Then the exact search is
         chosen, unless it would ignore a value that the user set; in this case, the values with the
@@ -191,13 +191,14 @@ class TokenIndex:
         tokens, depth = len(nearest.rows), min(depth, documents)
         bounds = {"neighbours": (250, tokens), "probes": (4, nearest.n_lists)}
         bounds["refine"] = depth, max(depth, documents // _DOCUMENT)
-        # The open options at 1, 2, 4, … times their least values, up to the largest useful ones.
+        # The open options at 1, √2, 2, … times their least values, up to the largest useful ones.
         ladder: list[dict[str, Any]] = []
-        for power in range(tokens.bit_length()):
-            values = {k: min(bounds[k][0] << power, bounds[k][1]) for k in options.open_keys}
+        for step in range(2 * tokens.bit_length()):
+            factor = 2 ** (step / 2)
+            values = {k: min(int(factor * bounds[k][0]), bounds[k][1]) for k in options.open_keys}
             ladder += [] if values in ladder else [values]
         if not (self.directory / SAMPLE).is_file():
-            return {"mode": "exact"} if may_be_exact else ladder[min(3, len(ladder) - 1)]
+            return {"mode": "exact"} if may_be_exact else ladder[min(6, len(ladder) - 1)]
         tried = [
             values
             for values in ladder

@@ -40,7 +40,6 @@ MEAN_LENGTH, LONGEST, DIMENSION = 104, 200, 128
 WORDS, TOPICS, TOPIC_WORDS, QUERY_LENGTHS = 16_000, 300, 400, (5, 18)
 COLBERT = Scoring(MaxSim())
 PEERS = ROOT / ".peers" / "bin" / "python"
-AUTO = {"exact": SearchOptions(), "gather": SearchOptions("gather")}
 SEARCHES = {
     "exact": SearchOptions(),
     **{
@@ -160,12 +159,11 @@ def measure(
 
 def recalls(exact: Rankings, found: Rankings) -> str:
     """Recall at every depth, as text."""
-    pairs = [list(zip(exact, found, strict=True))] * len(DEPTHS)
-    shares = [
-        np.mean([len({*a[:k]} & {*b[:k]}) / k for a, b in both])
-        for k, both in zip(DEPTHS, pairs, strict=True)
-    ]
-    return ", ".join(f"@{k} {share:.3f}" for k, share in zip(DEPTHS, shares, strict=True))
+    texts = []
+    for k in DEPTHS:
+        pairs = zip(exact, found, strict=True)
+        texts.append(f"@{k} {np.mean([len({*a[:k]} & {*b[:k]}) / k for a, b in pairs]):.3f}")
+    return ", ".join(texts)
 
 
 def compare_all(vectors: Vectors) -> None:
@@ -202,11 +200,11 @@ def main(run: str | None = None) -> None:
     torch.set_num_threads(1)
     compare_all(Vectors(COMPARED, run))
     for documents in () if run else SIZES:
-        vectors, rows = Vectors(documents), {}
-        for name, options in AUTO.items():
+        vectors, rows = Vectors(documents), []
+        for options in (SearchOptions(), SearchOptions("gather")):
             with tempfile.TemporaryDirectory() as folder:
-                rows[name] = measure(vectors, options, Path(folder) / "index")
-        (_, base, exact), (built, seconds, found) = rows.values()
+                rows.append(measure(vectors, options, Path(folder) / "index"))
+        (_, base, exact), (built, seconds, found) = rows
         work = f"gather, recall=0.99, {vectors.tokens:,} vectors: recall {recalls(exact, found)}"
         print_row(
             f"{work}; built in {show(built)}", show(seconds), f"exact: {show(base)}", seconds / base
