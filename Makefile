@@ -46,6 +46,7 @@ docs: $(INSTALLED) ## build the documentation and its API reference: docs/_build
 results: $(INSTALLED) ## make the tables of these pages again from the records in results/
 	$(RUN) -m analysis.record runs=[] page=README.md
 	$(RUN) -m analysis.record runs=[] page=docs/results.md
+	$(RUN) -m analysis.record runs=[] page=docs/benchmarks.md
 
 PYTEST := $(RUN) -m pytest -q -n auto --dist worksteal
 # The kernels of a CPU without AVX-512 and bf16, sums in another order, tests in another order.
@@ -76,7 +77,7 @@ format: $(INSTALLED) ## repair style and format
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-# A peer of another torch, for the CPU as above.
+# xtr-warp-rs needs an older torch, so it gets an environment of its own.
 .peers/.installed: Makefile
 	@$(PYTHON) -m venv .peers
 	@.peers/bin/python -m pip install --quiet --no-input --disable-pip-version-check torch==2.11.0

@@ -178,7 +178,7 @@ class TokenIndex:
             return replace(options, **plans[key])
 
     def _choose(self, options: SearchOptions, scoring: Scoring, depth: int) -> dict[str, Any]:
-        """Raises the open values by √2 until `options.recall` is reached with a margin (`_MARGIN`).
+        """Multiplies the open values by √2 until recall minus `_MARGIN` reaches `options.recall`.
 
         Stops if the next values would cost more than the exact search. Then the exact search is
         chosen, unless it would ignore a value that the user set; in this case, the values with the

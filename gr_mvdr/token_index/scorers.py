@@ -292,9 +292,9 @@ def expected_relevance(retrieved: Retrieved, query: TokenVectors, scoring: Scori
     """Estimates Eq. 1, to rank candidates before they are scored in full.
 
     Every query token chooses one document token and its salience. If it retrieved none in a
-    document, it gets the mean salience of its retrieved tokens, and a similarity as far below the
-    lowest retrieved one as their mean is above it: the excess of an exponential tail over any
-    threshold has the same mean.
+    document, it gets the mean salience of its retrieved tokens, and a similarity that is as far
+    below the lowest of them as their mean is above it. (In an exponential tail, the mean excess
+    over a threshold is the same for all thresholds.)
 
     Args:
         query: (N, …) the query that retrieved the tokens.

@@ -191,5 +191,5 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
 def test_the_tables_of_the_results_are_those_of_the_records(monkeypatch):
     """If this fails: `make results`."""
     monkeypatch.chdir(ROOT)
-    for page in (Path("README.md"), Path("docs/results.md")):
+    for page in map(Path, ("README.md", "docs/results.md", "docs/benchmarks.md")):
         assert renew_tables(page) == page.read_text()

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.bench_index [RUN]
 
-RUN is a finished multi-vector run: the vectors of its index, its test queries that are judged, and
-a sample of its training queries. Without it, the vectors stand in for an encoder's: words and
+RUN is a finished multi-vector run, of which all indexed vectors, some test queries, and the queries
+on which it tunes a search are read. Without it, the vectors stand in for an encoder's: words and
 topics by Zipf's law, a token's vector is made of its word's, its neighbours' and its document's, so
 that common words crowd the neighbourhoods as they do in text. Queries are noisy pieces of
 documents. Building is writing: nothing is encoded. Every recall is of the exact search's best
@@ -166,15 +166,19 @@ def recalls(exact: Rankings, found: Rankings) -> str:
     return ", ".join(texts)
 
 
+def describe(name: str, vectors: Vectors, exact: Rankings, found: Rankings, built: float) -> str:
+    recall = recalls(exact, found)
+    return f"{name}, {vectors.tokens:,} vectors: recall {recall}; built in {show(built)}"
+
+
 def compare_all(vectors: Vectors) -> None:
     """Prints a row for every search, and for xtr-warp-rs where `make bench` installed it."""
     exact, base = [], 0.0
-    where = f"{vectors.tokens:,} vectors"
     for name, options in SEARCHES.items():
         with tempfile.TemporaryDirectory() as folder:
             built, seconds, rankings = measure(vectors, options, Path(folder) / "index")
         exact, base = (exact, base) if exact else (rankings, seconds)
-        work = f"{name}, {where}: recall {recalls(exact, rankings)}; built in {show(built)}"
+        work = describe(name, vectors, exact, rankings, built)
         print_row(work, show(seconds), f"exact: {show(base)}", seconds / base)
     if not PEERS.exists():
         return
@@ -191,9 +195,8 @@ def compare_all(vectors: Vectors) -> None:
     names = list(vectors.documents)
     for name, built, seconds, numbers in json.loads(result.stdout):
         found = [[names[number] for number in own] for own in numbers]
-        work = f"xtr-warp-rs, {name}, {where}: recall {recalls(exact, found)}"
-        work += f"; built in {show(built)}"
-        print_row(work, "", show(seconds), None)
+        work = describe(f"xtr-warp-rs, {name}", vectors, exact, found, built)
+        print_row(work, "", show(seconds))
 
 
 def main(run: str | None = None) -> None:
@@ -205,10 +208,8 @@ def main(run: str | None = None) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(measure(vectors, options, Path(folder) / "index"))
         (_, base, exact), (built, seconds, found) = rows
-        work = f"gather, recall=0.99, {vectors.tokens:,} vectors: recall {recalls(exact, found)}"
-        print_row(
-            f"{work}; built in {show(built)}", show(seconds), f"exact: {show(base)}", seconds / base
-        )
+        work = describe("gather, recall=0.99", vectors, exact, found, built)
+        print_row(work, show(seconds), f"exact: {show(base)}", seconds / base)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Benchmark of what a person waits for first: help, an error, imports, a run of BM25."""
+"""Benchmark of what a person waits for first: help, an error, the imports, a run of BM25."""
 
 import sys
 from itertools import count
@@ -11,14 +11,10 @@ LIBRARIES = "import torch, transformers.modeling_utils, pytorch_lightning, datas
 
 def main() -> None:
     python, train = [sys.executable], [sys.executable, "train.py"]
-    compare(
-        "`train.py --help`",
-        {
-            "ours": lambda: run_alone([*train, "--help"]),
-            "`import hydra`": lambda: run_alone([*python, "-c", "import hydra"]),
-        },
-        bar=3,
-    )
+    for work, key in (("`train.py --help`", "--help"), ("an unknown key", "model.dimensions=8")):
+        steps = {"ours": lambda key=key: run_alone([*train, key], check=key == "--help")}
+        steps["`import hydra`"] = lambda: run_alone([*python, "-c", "import hydra"])
+        compare(work, steps, bar=4)
     compare(
         "`import train`",
         {

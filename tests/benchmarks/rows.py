@@ -1,6 +1,5 @@
-"""What the benchmarks share: CPU time taken in turns, and the rows of docs/benchmarks.md."""
+"""What the benchmarks share: CPU times, and the rows of docs/benchmarks.md."""
 
-import os
 import resource
 import statistics
 import subprocess
@@ -22,8 +21,16 @@ def cpu_seconds() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def take_turns(steps: Mapping[str, Callable[[], Any]], rounds: int = 5) -> dict[str, float]:
-    """Returns the median CPU seconds of each step; the steps alternate, after one warm-up each."""
+def compare(
+    work: str, steps: Mapping[str, Callable[[], Any]], bar: float | None = None, rounds: int = 5
+) -> None:
+    """Prints a row for each step other than "ours": the median CPU times of both, and their ratio.
+
+    The steps alternate, after one warm-up each.
+
+    Args:
+        bar: the largest ratio of ours to the first other; AssertionError above it.
+    """
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + 1):
         for name, step in steps.items():
@@ -31,19 +38,8 @@ def take_turns(steps: Mapping[str, Callable[[], Any]], rounds: int = 5) -> dict[
             step()
             if number:
                 taken[name].append(cpu_seconds() - started)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
-
-
-def compare(
-    work: str, steps: Mapping[str, Callable[[], Any]], bar: float | None = None, rounds: int = 5
-) -> None:
-    """Times "ours" and other steps; prints a row for each other.
-
-    Args:
-        bar: the largest ratio of ours to the first other; AssertionError above it.
-    """
-    times = take_turns(steps, rounds)
-    ours, others = times["ours"], {name: t for name, t in times.items() if name != "ours"}
+    others = {name: statistics.median(seconds) for name, seconds in taken.items()}
+    ours = others.pop("ours")
     for name, seconds in others.items():
         print_row(work, show(ours), f"{name}: {show(seconds)}", ours / seconds)
     ratio = ours / next(iter(others.values()))
@@ -54,7 +50,7 @@ def show(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def run_alone(command: Sequence[str], **environment: str) -> None:
+def run_alone(command: Sequence[str], check: bool = True) -> None:
     """Runs a process in the project's folder; its output is not shown."""
     quiet: Any = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=True, **quiet)
+    subprocess.run(command, cwd=ROOT, check=check, **quiet)
