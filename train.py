@@ -128,7 +128,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         logger = announce_run(config, folder, model, record) if is_first else None
         metrics: dict[str, float] = {}
         if is_trained(config):
-            model, metrics["cost/train_seconds"] = train_model(trainer, folder, model, data, logger)
+            model, metrics = train_model(trainer, folder, model, data, logger)
             release_memory()
         elif taken is not None:
             # The weights of another run are not copied, unless nothing is measured: then this run
@@ -200,15 +200,15 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
 
 def train_model(
     trainer: pl.Trainer, run: Path, model: System, data: RetrievalDataModule, logger: Any
-) -> tuple[System, float]:
-    """Trains a model; returns it on its device, with the training time in seconds."""
+) -> tuple[System, dict[str, float]]:
+    """Trains a model; returns it on its device, with the costs of its training."""
     trainer.loggers = [CurveLogger(run), *([logger] if logger else [])]
-    seconds = fit(model, data, trainer, run)
+    costs = fit(model, data, trainer, run)
     if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole
         trained = FinishedRun("run", run, read_config(run), {}, trust=True)
         model = trained.load_model(data.documents, data.known_documents)
     # Lightning has moved it to the CPU. Search and analysis are in fp32, as in a restored run.
-    return model.eval().float().to(trainer.strategy.root_device), seconds
+    return model.eval().float().to(trainer.strategy.root_device), costs
 
 
 def measure_run(

@@ -38,7 +38,7 @@ from gr_mvdr.files import (
 
 # A record's files; the last three only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES)
-COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds")
+COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
 NOTE = "Mean ± sample standard deviation over seeds; one seed has none. Bold: the best of a column."
 _START, _END = "<!-- table:", "<!-- end -->"
 _BLOCK = re.compile(rf"({_START} (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
@@ -101,7 +101,7 @@ def tabulate_results(
         runs: folders of records, or of runs.
         splits: test splits; by default all of them.
         metrics: columns: a metric of the search, for every split ("mrr@10"), or the key of any
-            metric ("cost/train_seconds"); columns that no run has are left out.
+            metric ("cost/train_seconds", "cost/train_flops"); columns that no run has are left out.
 
     Raises:
         ValueError, FileNotFoundError: as `compare_runs`; or no run has a split.

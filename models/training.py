@@ -14,6 +14,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn.utils import get_total_norm
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
 
 from gr_mvdr.files import CHECKPOINT, name_errors, new_file, new_folder, read_checkpoint
 from gr_mvdr.options import NonNegative, Positive
@@ -26,6 +27,15 @@ CURVES = "training/metrics.csv"  # in a run's folder
 # An fp16 scaler skips steps whose gradients overflow and halves its scale; below this it never
 # recovers.
 _LEAST_SCALE = 1.0
+
+_COUNTS = ("batches", "counted", "operations")  # of all resumptions together
+# Operations are counted in the first of so many batches: each is a call in Python meanwhile.
+_COUNTED = 20
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch counts a GPU's only
+_FORMULAS = {
+    _ATTENTION: sdpa_flop,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,
+}
 
 
 def make_optimizer(
@@ -81,6 +91,13 @@ class TrainingWatch(Timer):
         self.checkpoint, self.saved_step = checkpoint, 0
         self.norm: Tensor | None = None  # of the last step's gradients; None = no step yet
         self.sum_of_norms: Tensor | float = 0.0  # in this epoch
+        self.counter: FlopCounterMode | None = None  # counts the current batch
+        self.batches = self.counted = self.operations = 0
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the training's matrix products on this rank, estimated."""
+        return self.operations * self.batches / max(1, self.counted)
 
     def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
         super().on_train_start(trainer, model)
@@ -94,6 +111,27 @@ class TrainingWatch(Timer):
         # uninterrupted one, and each accumulated batch and each rank draws different numbers.
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
         torch.manual_seed(hash((seed, trainer.global_step, place, rank())))
+        if place % _COUNTED == 0:
+            self.counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS).__enter__()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
+        super().on_train_batch_end(trainer)
+        self.batches += 1
+        if self.counter is not None:
+            self.counter.__exit__(None, None, None)
+            self.operations += self.counter.get_total_flops()
+            self.counter, self.counted = None, self.counted + 1
+
+    def on_exception(self, *_: Any) -> None:
+        if self.counter is not None:
+            self.counter.__exit__(None, None, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {key: getattr(self, key) for key in _COUNTS}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        vars(self).update({key: state_dict.get(key, 0) for key in _COUNTS})
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, model: Any, optimizer: Any) -> None:
         # The gradients are summed over ranks, unscaled and not clipped yet.
@@ -252,13 +290,16 @@ class CheckpointFile(TorchCheckpointIO):
         return checkpoint
 
 
-def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> float:
-    """Trains a system, from the run's last checkpoint if there is one; returns the seconds.
+def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> dict[str, float]:
+    """Trains a system, from the run's last checkpoint if there is one.
 
     Args:
         model: a `System`; it stays on the trainer's device.
         data: the system's data module.
         run: the run's folder, which receives the tokeniser and the checkpoint.
+
+    Returns:
+        `cost/train_seconds`, `cost/train_flops`.
 
     Raises:
         ValueError: the trainer's settings contradict each other, no step was trained, or the
@@ -288,7 +329,7 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
-    return watch.time_elapsed()
+    return {"cost/train_seconds": watch.time_elapsed(), "cost/train_flops": watch.flops}
 
 
 def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:

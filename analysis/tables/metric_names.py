@@ -248,6 +248,8 @@ def _find_unit(key: Key, value: float) -> tuple[float, int, str]:
         case "bytes":
             power = max(0, min(len(str(int(value))) - 1, 14)) // 3
             return 1000.0**power, int(power > 0), ("B", "kB", "MB", "GB", "TB")[power]
+        case "flops" if value >= 1e11:
+            return 1e12, int(value < 1e14), "TFLOPs"
         case "flops":
             return 1e6, 3 if value < 1e8 else 0, "MFLOPs"
         case "s" | "ms" as unit:

@@ -69,3 +69,28 @@ def test_the_curve_has_every_step_and_the_norm_before_clipping(tools, tmp_path, 
     assert curve["gradient_norm"][0] == pytest.approx(norm, rel=1e-5) and norm > 0.02
     if algorithm == "norm":
         assert norms == pytest.approx([0.01] * 8, rel=1e-3)
+
+
+class Linear(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4, bias=False)
+
+    def training_step(self, batch, _):
+        loss = self.layer(batch).square().mean()
+        self.log("train/loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def test_operations_of_both_passes_are_counted_over_resumptions(tmp_path):
+    batches, checkpoint = [torch.ones(3, 8)] * 25, None
+    for epochs in (1, 2):
+        run = trainer(tmp_path, max_epochs=epochs)
+        run.fit(Linear(), loader(*batches), ckpt_path=checkpoint, weights_only=True)
+        checkpoint = tmp_path / "last.ckpt"
+        watch = next(c for c in run.callbacks if isinstance(c, TrainingWatch))
+        # A product for the layer, one for its weights' gradient; its inputs need none.
+        assert watch.flops == epochs * 25 * 2 * (2 * 3 * 8 * 4)
