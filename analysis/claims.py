@@ -3,9 +3,10 @@
 A claim compares two sides query by query (rankings, searches of a study, stored alignments), or
 states the sign of a trend over token types. The seeds of a system are averaged first.
 
-A claim is confirmed or contradicted if its 95 % interval excludes the claim's bound and a paired
-test against the bound is significant after Holm's correction over the claims of a collection.
-Otherwise it is undecided.
+A claim is confirmed or contradicted if three conditions hold; otherwise it is undecided. Its 95 %
+interval over queries and seeds excludes the claim's bound. A paired test against the bound is
+significant after Holm's correction over the paper's claims on a collection. Every system that is
+trained was trained with at least three seeds.
 """
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
@@ -17,25 +18,21 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from pandas import DataFrame, Series, concat
-from torch.linalg import matrix_norm
 
-from analysis.alignment_store import MANIFEST, AlignmentStore
 from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
-from analysis.low_rank import composite_norm, equal_rows_residual, real_entries
-from analysis.runs.judged_queries import JudgedQueries
-from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, named_folders
-from analysis.statistics import NORMAL, holm, interval, randomisation_test
+from analysis.runs.judged_queries import JudgedQueries, read_table
+from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, Run, named_folders
+from analysis.statistics import NORMAL, holm, randomisation_test, seed_interval
 from analysis.tables.comparison import LEVEL, Comparison, Group, Section, compare_runs, place_tables
 from analysis.tables.metric_names import read_key
 from analysis.tables.rows import (
@@ -48,13 +45,15 @@ from analysis.tables.rows import (
     write_rows,
 )
 from gr_mvdr.files import read_text, write_text
+from models.results import count_of
 
-STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"
+STUDIED, ALIGNED, MEASURED = "study=", "low_rank", "analysis/"
+RERANKED, BEST_FORM = "rerank", "rerank/best form"
 MVDR = "T5-ColBERT"
-TABLES, KEPT = (STUDY, STUDY_QUERIES), (f"{ALIGNED}/{MANIFEST}",)  # files of a study, of alignments
+TABLES, KEPT = (STUDY, STUDY_QUERIES), (LOW_RANK,)  # files of a study, of stored alignments
 WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # selects the row over all tokens
-ESTIMATES = ("effect", "low", "high", "p", "units")
-VALUES = 2**23  # similarity values in a batch of stored pairs
+ESTIMATES = ("effect", "low", "high", "p", "units", "trainings")
+SEEDS = 3  # a claim about trained systems is decided by at least so many trainings of each
 
 
 class Missing(Exception):
@@ -67,9 +66,9 @@ class Side:
 
     Attributes:
         system: its name in the runs.
-        place: a ranking ("retrieve", "rerank", "rerank/FORM"), a study ("study=pruning"),
-            `ALIGNED`, or for a trend the prefix of its metric
-            ("analysis/exact_match/query_to_document").
+        place: a ranking ("retrieve", "rerank", "rerank/FORM"; `BEST_FORM` is the form of reranking
+            that ranks best), a study ("study=pruning"), `ALIGNED`, or for a trend the prefix of its
+            metric ("analysis/exact_match/query_to_document").
         setting: for a study, column → value; among several matching rows, the row with the most
             neighbours counts.
     """
@@ -91,7 +90,7 @@ class Claim:
         name: the claim in a few words.
         source: the paper, and the place in it.
         second: None = the claim is about the first side's own value.
-        metric: a metric of a query; for `ALIGNED`, a measure of `_measure_pairs`; for a trend, the
+        metric: a metric of a query; for `ALIGNED`, a column of `LOW_RANK`; for a trend, the
             metric's name.
         sign: 1 = above the bound, −1 = below it.
         note: how the paper's sentence is turned into numbers.
@@ -119,8 +118,9 @@ class Claim:
 def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
     """Estimates the `effect` that a claim is about: first side minus second.
 
-    The row also holds the 95 % interval from `low` to `high`, the `p`-value against the bound, and
-    the number of `units`.
+    The row also holds the 95 % interval from `low` to `high`, the `p`-value against the bound, the
+    number of `units`, and the `trainings`: the fewest seeds of a trained side, 0 if none is
+    trained.
 
     Args:
         groups: the runs of each side, one for each seed.
@@ -135,13 +135,20 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
         _read_values(side, group.runs, claim.metric, split)
         for side, group in zip(claim.sides, groups, strict=True)
     ]
-    table = DataFrame(dict(enumerate(sides))).sort_index()
+    table = concat(dict(enumerate(sides)), axis=1).sort_index()
     if table.isna().any(axis=None):
         raise Missing("its sides were measured on different queries")
-    differences = table[0].to_numpy() - (table[1].to_numpy() if claim.second else 0)
-    low, high = map(float, interval(torch.from_numpy(differences)[:, None]))
-    p = randomisation_test(differences, np.full_like(differences, claim.bound))
-    found = float(differences.mean()), low, high, p, len(differences)
+    systems = [table[number].to_numpy().T for number in range(len(sides))]
+    first, second = (*(values.mean(0) for values in systems), np.zeros(len(table)))[:2]
+    trained = [side.shape[1] for side, group in zip(sides, groups, strict=True) if group.is_trained]
+    p = randomisation_test(first - second, np.full(len(table), claim.bound))
+    found = (
+        (first - second).mean(),
+        *seed_interval(*systems),
+        p,
+        len(table),
+        min(trained, default=0),
+    )
     return dict(zip(ESTIMATES, found, strict=True))
 
 
@@ -165,17 +172,17 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     z = math.atanh(min(max(rho, -1 + 1e-9), 1 - 1e-9))
     error = math.sqrt((1 + rho**2 / 2) / (units - 3))
     low, high = (math.tanh(z + sign * NORMAL * error) for sign in (-1, 1))
-    found = rho, low, high, math.erfc(abs(z) / error / math.sqrt(2)), units
+    found = rho, low, high, math.erfc(abs(z) / error / math.sqrt(2)), units, len(runs)
     return dict(zip(ESTIMATES, found, strict=True))
 
 
-def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Series:
-    """Returns query → a side's value, averaged over the seeds that were studied or analysed."""
+def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> DataFrame:
+    """Returns query → a side's value in each run that was studied or analysed."""
     if side.place != ALIGNED and not side.place.startswith(STUDIED):
         queries = JudgedQueries(runs, side.place, split)
         if queries.judgements is None:
             raise Missing(f"{side.system}: {queries.missing}")
-        return Series(queries.values([metric])[metric], index=list(queries.judgements))
+        return concat([table[metric] for table in queries.seeds], axis=1)
     files, read = (KEPT, _read_alignments) if side.place == ALIGNED else (TABLES, _read_study)
     runs = [run for run in runs if all((run.path / file).is_file() for file in files)]
     if not runs:
@@ -183,7 +190,18 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Se
     seeds = DataFrame({run.path: read(side, run, metric) for run in runs})
     if seeds.isna().any(axis=None):
         raise Missing(f"{side.system}: its seeds were measured on different queries")
-    return seeds.mean(axis=1)
+    return seeds
+
+
+def _choose_form(side: Side, runs: Sequence[Run], metric: str, split: str) -> Side:
+    """Returns a side that reranks in the best form as one that reranks in the form that is best."""
+    if side.place != BEST_FORM:
+        return side
+    places = read_table(runs[0].path)["ranking"].unique()
+    forms = [JudgedQueries(runs, place, split) for place in places if place.startswith(RERANKED)]
+    judged = [form for form in forms if form.judgements is not None]
+    best = max(judged, key=lambda form: form.values([metric])[metric].mean(), default=None)
+    return replace(side, place=best.place if best else RERANKED)
 
 
 def _read_study(side: Side, run: Run, metric: str) -> Series:
@@ -207,27 +225,9 @@ def _count(neighbours: Any) -> float:
 
 
 def _read_alignments(side: Side, run: Run, metric: str) -> Series:
-    """Averages a measure of the last layer over heads, and over each query's stored pairs."""
-    store = AlignmentStore(run.path / ALIGNED)
-    queries = [query for query, _ in store.pairs]
-    return Series(list(_measure_pairs(store, metric)), index=queries).groupby(level=0).mean()
-
-
-def _measure_pairs(store: AlignmentStore, metric: str) -> Iterator[float]:
-    """Yields each pair's mean over the heads of the last layer.
-
-    `relative_error`: ‖A − R‖_F / ‖A‖_F; `norm_ratio`: ‖A − R‖ / ‖W‖ in the lemma's norm (gr_as_mvdr
-    Lemma 5.1). R is the best matrix with equal rows.
-    """
-    for batch in store.explanations(store.batch_size(VALUES, 64)):
-        last = batch.layers[-1]
-        masks = last.document_mask[:, None], last.query_mask[:, None]
-        residuals = equal_rows_residual(last.alignment, *masks)
-        if metric == "norm_ratio":
-            found = composite_norm(residuals) / batch.decoder.projection_norms[-1].double()
-        else:
-            found = matrix_norm(residuals) / matrix_norm(real_entries(last.alignment, *masks))
-        yield from found.mean(1).tolist()
+    """Reads each query's mean of a measure of the last layer."""
+    rows = read_rows(run.path / LOW_RANK, run.path)
+    return Series({str(row["query"]): row.get(metric, math.nan) for row in rows})
 
 
 def read_claims(file: Path) -> tuple[Claim, ...]:
@@ -256,8 +256,8 @@ def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> Da
     Returns:
         One row per judgement: `COLUMNS`, `bound` and `sign`. `place` is the collection and split;
         `compared` a formula; `systems` the runs' labels; `seeds` the seeds of each side;
-        `corrected` is p after Holm's correction over the tests of a collection; `missing` says why
-        there is no effect. The other columns are those of `estimate`, and the `verdict`.
+        `corrected` is p after Holm's correction over the paper's claims on a collection; `missing`
+        says why there is no effect. The other columns are those of `estimate`, and the `verdict`.
     """
     tables = []
     names = [section.setting.partition(" (")[0] for section in comparison.sections]
@@ -265,13 +265,14 @@ def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> Da
         title = name if names.count(name) == 1 else section.setting
         rows = [row for claim in claims for row in _judge(claim, section, title)]
         table = DataFrame(rows, columns=[*COLUMNS, "bound", "sign"], dtype=object)
-        tested = table["p"].notna()
-        table.loc[tested, "corrected"] = holm(table.loc[tested, "p"].tolist())
+        for _, family in table[table["p"].notna()].groupby(table["source"].str.split().str[0]):
+            table.loc[family.index, "corrected"] = holm(family["p"].tolist())
         tables.append(table)
     table = concat(tables, ignore_index=True)
     above = count_from_bound(table)
     certain = (above[["low", "high"]] > 0).all(axis=1) | (above[["low", "high"]] < 0).all(axis=1)
     certain &= table["corrected"].astype(float) < LEVEL
+    certain &= (table["trainings"] == 0) | (table["trainings"] >= SEEDS)
     verdicts = np.where(above["effect"] > 0, "confirmed", "contradicted")
     return table.assign(verdict=np.where(certain, verdicts, "undecided"))
 
@@ -287,22 +288,28 @@ def _judge(claim: Claim, section: Section, title: str) -> Iterator[Row]:
     first, *further = section.groups[0].runs[0].splits or [""]
     if claim.first.place.startswith((STUDIED, ALIGNED, MEASURED)):
         further = []
-    row = {"claim": claim.name, "source": claim.source, "compared": str(claim), "missing": ""}
+    row = {"claim": claim.name, "source": claim.source, "missing": ""}
     row |= {"bound": claim.bound, "sign": claim.sign, "systems": "", "seeds": ""}
     named = {s.system: [g for g in section.groups if _name(g) == s.system] for s in claim.sides}
     if missing := [system for system, groups in named.items() if not groups]:
         place = f"{title} {first}".strip()
-        yield row | {"place": place, "missing": f"no run of {', '.join(missing)}"}
+        missed = f"no run of {', '.join(missing)}"
+        yield row | {"place": place, "compared": str(claim), "missing": missed}
     for chosen in product(*named.values()):  # two sides of one system share a group
         groups = [dict(zip(named, chosen, strict=True))[side.system] for side in claim.sides]
         row["systems"] = " − ".join(group.label for group in groups)
         row["seeds"] = "; ".join(dict.fromkeys(group.seeds for group in groups))
         for split in ["", *further]:
+            sides = [
+                _choose_form(side, group.runs, claim.metric, split)
+                for side, group in zip(claim.sides, groups, strict=True)
+            ]
+            asked = replace(claim, **dict(zip(("first", "second"), sides, strict=False)))
+            row |= {"place": f"{title} {split or first}".strip(), "compared": str(asked)}
             try:
-                found = estimate(claim, groups, split)
+                yield row | estimate(asked, groups, split)
             except Missing as missed:
-                found = {"missing": str(missed)}
-            yield row | {"place": f"{title} {split or first}".strip()} | found
+                yield row | {"missing": str(missed)}
 
 
 def _name(group: Group) -> str:
@@ -319,7 +326,9 @@ def tabulate_place(found: DataFrame, place: str) -> Table:
     for row in found.itertuples():
         effect = f"{row.effect:+.3f} [{row.low:+.3f}, {row.high:+.3f}]".replace("-", "−")
         bound = f"{row.bound:g}".replace("-", "−")
-        texts = [row.verdict, effect, bound, f"{row.corrected:.4f}", str(row.units)]
+        few = 0 < row.trainings < SEEDS
+        verdict = f"{row.verdict}: {count_of(row.trainings, 'seed')}" if few else row.verdict
+        texts = [verdict, effect, bound, f"{row.corrected:.4f}", str(row.units)]
         rows.append((row.claim, list(map(Cell, [*texts, row.systems, row.seeds, row.source]))))
     return Table(place, columns, rows, corner="claim")
 
@@ -351,10 +360,11 @@ def format_claims(table: DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[st
 
 
 EXPLAINED = (
-    f"Effect: first side minus second, its mean over units (queries, or token types of a trend) "
-    f"with a 95 % bootstrap interval; a query's values are averaged over seeds first. p: two-sided "
-    f"paired randomisation test against the bound, corrected over the claims of a collection "
-    f"(Holm). Confirmed or contradicted: p < {LEVEL} and the interval leaves out the bound."
+    f"Effect: first side minus second, its mean over seeds and units (queries, or token types of a "
+    f"trend) with a 95 % interval of a bootstrap over seeds and queries. p: two-sided paired "
+    f"randomisation test against the bound, corrected over the claims of a paper on a collection "
+    f"(Holm). Confirmed or contradicted: p < {LEVEL}, the interval leaves out the bound, and every "
+    f"trained system has at least {SEEDS} seeds."
 )
 
 

@@ -18,7 +18,7 @@ from analysis.runs.run_folder import ranking_file
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
 from gr_mvdr.evaluation.metrics import MACRO
-from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries, write_qrels
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
 from models.base import System, Table
 
 # Query id → metric → value.
@@ -96,18 +96,40 @@ def _record(
     further = "" if split == data.test_splits[0] else split
     place = [part for part in (stage, form, further) if part]
     ranking.write(run / ranking_file(*place), type(model).__name__)
-    judged = ranking_file(stage, further, ending="qrels")
     qrels = data.judgements(split, queries)
-    write_qrels(qrels, run / judged)
-    of_queries = judge(ranking, data, split, queries, METRICS)
-    ranked = "/".join(filter(None, (stage, form)))
-    keep_queries(run, tabulate_queries(ranked, further, of_queries, qrels))
-    values = DataFrame.from_dict(of_queries, orient="index")[list(data.metrics)]
-    means = values.mean().to_dict()
-    if groups := data.collection.group_queries(split, data.groups):  # xtr Table 3
-        macro = values.groupby(groups).mean().mean()
-        means |= {f"{MACRO}{name}": value for name, value in macro.items()}
-    return {"/".join((*place, name)): float(value) for name, value in means.items()}
+    write_qrels(qrels, run / ranking_file(stage, further, ending="qrels"))
+    of_queries, metrics = judge(ranking, data, split, queries, METRICS), {}
+    parts = divide_queries(of_queries, qrels, data) if stage == "retrieve" else {}
+    for part, judged in {form: of_queries, **parts}.items():
+        place = list(filter(None, (stage, part)))
+        keep_queries(run, tabulate_queries("/".join(place), further, judged, qrels))
+        values = DataFrame.from_dict(judged, orient="index")[list(data.metrics)]
+        means = values.mean().to_dict()
+        if groups := data.collection.group_queries(split, data.groups):  # xtr Table 3
+            macro = values.groupby(groups).mean().mean()
+            means |= {f"{MACRO}{name}": value for name, value in macro.items()}
+        place += [further] if further else []
+        metrics |= {"/".join((*place, name)): float(value) for name, value in means.items()}
+    return metrics
+
+
+def divide_queries(
+    values: QueryMetrics, qrels: Qrels, data: RetrievalDataModule
+) -> dict[str, QueryMetrics]:
+    """Divides queries by whether training had a question about one of their relevant documents.
+
+    A generative system may know the text of a document without ever having seen a query for it.
+
+    Returns:
+        Part → its queries; {} if all queries are in one part.
+    """
+    split = data.train_split
+    trained = data.collection.relevant_documents(split) if split else set()
+    parts: dict[str, QueryMetrics] = {"training_question": {}, "no_training_question": {}}
+    for query, metrics in values.items():
+        relevant = {document for document, grade in qrels[query].items() if grade > 0}
+        parts["no_" * relevant.isdisjoint(trained) + "training_question"][query] = metrics
+    return parts if all(parts.values()) else {}
 
 
 def judge(

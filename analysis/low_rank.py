@@ -33,6 +33,7 @@ exponential needs no condition, but makes the bound vacuous if attention is shar
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -52,6 +53,7 @@ from analysis.figures import (
     page_figure,
     styled,
 )
+from analysis.runs.run_folder import LOW_RANK
 from analysis.statistics import long_frame
 from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import pair_mask
@@ -243,7 +245,11 @@ class LowRank(PairAnalysis):
             yield frame[frame["frobenius"] > 0]
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """Returns metrics of the last layer, the tables `low_rank` and `spectrum`, and Figure 4."""
+        """Returns metrics of the last layer, the tables of `low_rank` and Figure 4.
+
+        The table `low_rank_queries` holds means over the heads of the last layer and the stored
+        pairs of each query, with the system's own A: what claims are tested on.
+        """
         last = frame[frame["layer"] == frame["layer"].max()]
         metrics = {
             (key if name == OWN else f"{name}/{key}"): rows[key].mean()
@@ -276,7 +282,16 @@ class LowRank(PairAnalysis):
         if "bound" in table:
             entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
             figures.insert(0, (norm_figure(table, title), entry))
-        tables = {"low_rank": table, "spectrum": spectrum}
+        own = last[last["alignment"] == OWN]
+        if "projection_norm" in own:
+            own = own.assign(norm_ratio=own["residual"] / own["projection_norm"])
+        queries = own["pair"].map(lambda pair: self.subject.store.pairs[pair][0]).rename("query")
+        by_query = own[[n for n in (*MEANS, "norm_ratio") if n in own]].groupby(queries).mean()
+        tables = {
+            "low_rank": table,
+            "spectrum": spectrum,
+            Path(LOW_RANK).stem: by_query.reset_index(),
+        }
         rows = {name: found.to_dict("records") for name, found in tables.items()}
         return Findings(named(self.name, metrics), rows, figures)
 

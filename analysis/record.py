@@ -20,7 +20,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.runs.judged_queries import QUERIES
-from analysis.runs.run_folder import RATES, STUDY, STUDY_QUERIES, Run, named_folders
+from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
 from analysis.tables.metric_names import read_key
 from analysis.tables.rows import format_markdown, pivot, tabulate
@@ -36,8 +36,8 @@ from gr_mvdr.files import (
     write_text,
 )
 
-# A record's files; the last three only if the run has them, as claims read them.
-RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES)
+# A record's files; the last four only if the run has them, as claims read them.
+RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES, LOW_RANK)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
 NOTE = "Mean ± sample standard deviation over seeds; one seed has none. Bold: the best of a column."
 _START, _END = "<!-- table:", "<!-- end -->"

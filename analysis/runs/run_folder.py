@@ -37,6 +37,7 @@ REPORT = "report.html"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
 STUDY_QUERIES = "study_queries.csv"  # beside it: the metrics of each query
 RATES = "exact_match.csv"  # of the analysis of exact matches
+LOW_RANK = "low_rank_queries.csv"  # of the analysis of low rank: means of each query
 LOCK = ".lock"
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
@@ -82,6 +83,11 @@ class Run:
     @property
     def seed(self) -> Any:
         return self.provenance.get("seed", self.config.get("seed"))
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its weights were trained, by this run or by the run that it took them from."""
+        return "cost/train_seconds" in self.metrics or bool(self.provenance.get("training_sources"))
 
     @property
     def setting(self) -> str:

@@ -61,6 +61,10 @@ class Group:
         return ", ".join(str(run.seed) for run in self.runs) + f" {MARK}" * self.across_commits
 
     @property
+    def is_trained(self) -> bool:
+        return any(run.is_trained for run in self.runs)
+
+    @property
     def across_commits(self) -> bool:
         """Whether its seeds were measured at different commits."""
         return len({run.commit for run in self.runs} - {""}) > 1

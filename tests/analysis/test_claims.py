@@ -4,14 +4,11 @@ import csv
 import math
 
 import pytest
-import torch
 
-from analysis.alignment_store import StoreDescription
 from analysis.claims import CLAIMS, judge_claims
 from analysis.tables.comparison import compare_runs
-from gr_mvdr.relevance import DecoderPaths, Explanation
 from tests.analysis.test_compare import judge_gold, write_run
-from tests.runs import command, undrawn, write_store
+from tests.runs import command, undrawn
 
 N = 40
 QUERIES = [f"q{n}" for n in range(N)]
@@ -120,7 +117,7 @@ def test_what_is_missing_is_named(tmp_path):
 
 
 def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
-    for seed, rho in ((1, -0.4), (2, -0.6)):
+    for seed, rho in ((1, -0.4), (2, -0.6), (3, -0.5)):
         key = "analysis/exact_match/query_to_document/hard_idf_correlation"
         folder = made(tmp_path / str(seed), "T5-ColBERT", seed, metrics={key: rho})
         (folder / "exact_match.csv").write_text(
@@ -137,32 +134,41 @@ def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
     assert finding.verdict == "confirmed"
 
 
-def test_the_rank_of_stored_alignments(make_pairs, tmp_path):
-    """Of the identity: A − R has entries of ±½, ‖A‖ is √2."""
-    folder, n = made(tmp_path / "a", "T5-SEAL"), 20
+def test_the_measures_of_alignments(tmp_path):
+    folder = made(tmp_path / "a", "T5-SEAL")
     made(tmp_path / "b", "T5-SEAL", seed=2)  # not analysed: the other seed speaks alone
-    pairs = make_pairs(n, longest=2, paradigm="generative")
-    pairs.alignment = torch.eye(2).expand(n, 1, 2, 2)
-    nothing = torch.zeros(n, 1, 2)
-    paths = DecoderPaths(
-        names=("embedding",),
-        contributions=nothing,
-        logits=nothing[:, 0],
-        log_probs=nothing[:, 0],
-        document_norms=torch.ones(n, 1),
-        query_norms=torch.ones(n),
-        projection_norms=torch.tensor([[2.0]]),
-    )
-    description = StoreDescription("T5-SEAL", "generative", "almanac")
-    names = [(f"q{number // 2}", f"d{number // 2}") for number in range(n)]
-    write_store(folder / "alignments", description, Explanation([pairs], paths), pairs=names)
+    lines = [f"{query},0.7,{0.4 + 0.01 * (n % 2)}" for n, query in enumerate(QUERIES)]
+    table = ["query,relative_error,norm_ratio", *lines]
+    (folder / "low_rank_queries.csv").write_text("\n".join(table))
     found = judged(tmp_path)
     finding = only(found, "GR's alignment is nearly of rank one")
-    assert finding.effect == pytest.approx(math.sqrt(0.5), abs=1e-6)
-    assert finding.verdict == "contradicted"
-    assert finding.units == n // 2  # two pairs of every query
+    assert finding.effect == pytest.approx(0.7) and finding.verdict == "contradicted"
+    assert finding.units == N
     norms = only(found, "‖A − R‖ is below ‖W‖ (GR)")
-    assert norms.effect == pytest.approx(0.5) and norms.verdict == "confirmed"
+    assert norms.effect == pytest.approx(0.405) and norms.verdict == "confirmed"
+
+
+def test_a_claim_on_trained_systems_needs_three_seeds(tmp_path):
+    """Two trainings find every document first, the third one fourth: queries say nothing."""
+    made(tmp_path / "bm25", "BM25", retrieve=2)
+    costs = {"cost/train_seconds": 9}
+    for seed, rank in ((1, 1), (2, 1), (3, 4)):
+        made(tmp_path / str(seed), "T5-ColBERT", seed, metrics=costs, retrieve=rank)
+        finding = only(judged(tmp_path), "MVDR finds more than BM25")
+        assert finding.trainings == seed
+        if seed < 3:
+            assert finding.low == 0.5 and finding.verdict == "undecided"
+    # The extremes of the draws: the third seed three times, or never.
+    assert finding.effect == pytest.approx(0.25)
+    assert (finding.low, finding.high) == (-0.25, 0.5) and finding.verdict == "undecided"
+
+
+def test_reranking_is_judged_in_its_best_form(tmp_path):
+    ranks = {"rerank": 5, "rerank-leak_free_max": 2, "rerank-leak_free_mean": 4}
+    made(tmp_path / "a", "T5-SEAL", **ranks)
+    made(tmp_path / "b", "T5-ColBERT", rerank=1)
+    finding = only(judged(tmp_path), "MVDR (q→d) reranks better than GR")
+    assert finding.effect == 0.5 and "T5-SEAL rerank/leak_free_max, MRR@10" in finding.compared
 
 
 def test_two_searches_of_a_study_at_the_most_neighbours(tmp_path):

@@ -9,6 +9,7 @@ from datasets import Dataset
 
 from analysis.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
 from analysis.kernel import Kernel, kernel_rankings
+from analysis.runs.judged_queries import read_table
 from analysis.studies.study import run_study
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
@@ -133,3 +134,19 @@ def test_a_macro_average_counts_every_group_the_same(system, data, tmp_path):
     data.groups = "^d1"
     with pytest.raises(ValueError, match=r"data\.groups=\^d1: must find something in the .* 'd0'"):
         evaluate_retrieval(system, data, tmp_path, 5)
+
+
+def test_queries_about_documents_with_a_training_question_are_judged_apart(system, data, tmp_path):
+    """Training asks for d5 alone, which is relevant to d2, d3 and d4."""
+    assert not any("question" in key for key in evaluate_retrieval(system, data, tmp_path, 5))
+    data.collection.qrels["train"] = data.collection.qrels["train"].filter(
+        lambda row: row["document_id"] == "d5" and row["query_id"] == "d2"
+    )
+    found = evaluate_retrieval(system, data, tmp_path, 5)
+    queries = data.test_queries("test")
+    values = judge(Ranking.read(tmp_path / "retrieve.trec"), data, "test", queries)
+    trained = {query: values.pop(query) for query in ("d2", "d3", "d4")}
+    for part, own in (("training_question", trained), ("no_training_question", values)):
+        assert found[f"retrieve/{part}/mrr@5"] == pytest.approx(average_metrics(own)["mrr@5"])
+        kept = read_table(tmp_path)
+        assert set(kept.loc[kept["ranking"] == f"retrieve/{part}", "query"]) == set(own)

@@ -11,6 +11,7 @@ from analysis.analysis import Findings
 from analysis.low_rank import (
     LowRank,
     composite_norm,
+    equal_rows_residual,
     lemma_terms,
     low_rank,
 )
@@ -138,6 +139,14 @@ def test_rows_are_means_over_the_pairs_of_each_head(make_explanation, store_of, 
         assert row["residual_lemma"] <= row["bound_entries"]
     metric = found.metrics["analysis/low_rank/relative_error"]
     assert metric == pytest.approx(mean(errors[3:]), rel=1e-4)
+    query, ratios = store.pairs[0][0], []
+    for head in range(3):
+        norm = float(decoder.projection_norms[1, head])
+        for (other, _), pair in zip(store.pairs, heads_of(store, 1, head), strict=True):
+            if other == query:
+                ratios.append(float(composite_norm(equal_rows_residual(*pair))) / norm)
+    row = next(row for row in found.tables["low_rank_queries"] if row["query"] == query)
+    assert row["norm_ratio"] == pytest.approx(mean(ratios), rel=1e-4)
     assert errors[0] != pytest.approx(errors[3], rel=0.01)
 
 
