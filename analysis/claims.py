@@ -41,6 +41,7 @@ from analysis.tables.rows import (
     Table,
     escape_markdown,
     format_markdown,
+    pivot,
     read_rows,
     write_rows,
 )
@@ -317,6 +318,35 @@ def _name(group: Group) -> str:
     run = group.runs[0]
     untrained = run.config.get("model", {}).get("training_alignment", True) is None
     return MVDR if run.system == "XTR" and untrained else run.system
+
+
+SIGNS = {"confirmed": "✓", "contradicted": "✗", "undecided": "?"}
+
+
+def tabulate_claims(runs: str | Sequence[str], papers: Sequence[str] = ()) -> str:
+    """Makes a Markdown table of verdicts: a row for each claim, a column for each collection.
+
+    Args:
+        runs: folders of records, or of runs.
+        papers: the papers whose claims are shown; by default all.
+
+    Raises:
+        ValueError, FileNotFoundError: as `compare_runs`.
+    """
+    claims = [c for c in CLAIMS if not papers or c.source.split()[0] in papers]
+    table = judge_claims(compare_runs(named_folders(runs)), claims)
+    cells = {}
+    for row in table[table["missing"] == ""].itertuples():
+        values = f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
+        few = 0 < row.trainings < SEEDS
+        text = f"{SIGNS[row.verdict]} {values}".replace("-", "−")
+        name = row.claim + f" ({row.bound:+g})".replace("-", "−") * bool(row.bound)
+        cells[name, row.place] = Cell(text + f", {count_of(row.trainings, 'seed')}" * few, weak=few)
+    judged = set(table.loc[table["missing"] == "", "claim"])
+    notes = [f"{', '.join(f'{sign} {verdict}' for verdict, sign in SIGNS.items())}."]
+    if missing := [claim.name for claim in claims if claim.name not in judged]:
+        notes.append(f"Without runs that could judge them: {'; '.join(missing)}.")
+    return "\n".join(format_markdown(pivot(cells, corner="claim", note=" ".join(notes)))[2:])
 
 
 def tabulate_place(found: DataFrame, place: str) -> Table:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from analysis.claims import tabulate_claims
 from analysis.runs.judged_queries import QUERIES
 from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
@@ -39,9 +40,9 @@ from gr_mvdr.files import (
 # A record's files; the last four only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES, LOW_RANK)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
-NOTE = "Mean ± sample standard deviation over seeds; one seed has none. Bold: the best of a column."
-_START, _END = "<!-- table:", "<!-- end -->"
-_BLOCK = re.compile(rf"({_START} (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
+NOTE = "Mean ± sample standard deviation over seeds; italic: one seed. Bold: the best of a column."
+_START, _END = "<!-- (?:table|claims):", "<!-- end -->"
+_BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
 
 
 def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
@@ -128,10 +129,13 @@ def tabulate_results(
         name = section.setting.replace(f" ({', '.join(measured)})", "")
         place = f"{name} " if len(comparison.sections) > 1 else ""
         found = tabulate(systems).set_index(["key", "system"])["cell"]
-        marks = {group.label: f" {MARK}" * group.across_commits for group in section.groups}
+        groups = {group.label: group for group in section.groups}
         for key, column in columns.items():
             for system, cell in found[key].items() if key in found else ():
-                cells[system, place + column] = cell._replace(text=cell.text + marks[system])
+                group = groups[system]
+                text = cell.text + f" {MARK}" * group.across_commits
+                alone = group.is_trained and len(group.runs) == 1
+                cells[system, place + column] = cell._replace(text=text, weak=alone)
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)
@@ -155,7 +159,8 @@ def renew_tables(page: Path) -> str:
     """Returns a page's text with each of its tables made again from records.
 
     A table stands between the lines `<!-- table: runs=results/NAME splits=[test] -->` and
-    `<!-- end -->`; the first one holds the arguments of `tabulate_results`.
+    `<!-- end -->`; the first one holds the arguments of `tabulate_results`, or after `claims:`
+    those of `analysis.claims.tabulate_claims`.
 
     Raises:
         ValueError: a table has no end, or cannot be made; the message names the line.
@@ -165,12 +170,13 @@ def renew_tables(page: Path) -> str:
     def make(block: re.Match) -> str:
         line = text.count("\n", 0, block.start()) + 1
         with reading(f"{page}:{line}"):
-            asked = OmegaConf.to_container(OmegaConf.from_dotlist(shlex.split(block[2])))
-            return f"{block[1]}{tabulate_results(**asked)}\n{block[4]}"
+            asked = OmegaConf.to_container(OmegaConf.from_dotlist(shlex.split(block[3])))
+            tabulate = tabulate_claims if block[2] == "claims" else tabulate_results
+            return f"{block[1]}{tabulate(**asked)}\n{block[5]}"
 
     renewed, made = _BLOCK.subn(make, text)
-    if made != text.count(_START):
-        raise ValueError(f"{page}: every line {_START} … --> must have a line {_END} after it")
+    if made != len(re.findall(_START, text)):
+        raise ValueError(f"{page}: every line <!-- table: … --> must have a line {_END} after it")
     return renewed
 
 

@@ -6,6 +6,7 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors come
     run_command("runs", "analysis.runs.__main__:main")
     raise SystemExit
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -25,8 +26,7 @@ from gr_mvdr.files import (
 )
 
 SHOWN = ("retrieve/mrr@10", "retrieve/recall@10")
-# Overrides that other columns show, and groups of overrides that change no measured number.
-_SHOWN = ("model", "data", "data.path")
+# Groups of overrides that change no measured number.
 _SILENT = ("hydra", *CIRCUMSTANCES)
 
 
@@ -42,13 +42,13 @@ def tabulate_runs(folders: Sequence[Path]) -> Table:
     cells = {}
     for run in sorted(runs.values(), key=_written):
         record, metrics, state = read_record(run)
-        changes = describe_changes(record.get("overrides", ["not recorded"]) if record else [])
+        command = print_command(record["overrides"]) if "overrides" in record else ""
         row = {
             "system": record.get("system", ""),
             "data": record.get("collection", ""),
             **{read_key(key).label: format_value(key, metrics.get(key)) for key in SHOWN},
             "date": datetime.fromtimestamp(_written(run)).strftime("%Y-%m-%d %H:%M"),
-            "differs from the defaults": "; ".join(filter(None, [state, changes])),
+            "command": "; ".join(filter(None, [state, command])),
         }
         cells |= {(str(run), column): cell for column, cell in row.items()}
     return pivot(cells, corner="run")
@@ -77,15 +77,11 @@ def read_record(run: Path) -> tuple[dict[str, Any], dict[str, Statistic], str]:
         return record, {}, f"cannot be read: {error}"
 
 
-def describe_changes(overrides: Sequence[str]) -> str:
-    """Returns a run's overrides as typed, without those of `_SHOWN` and `_SILENT`."""
-    words = [word.lstrip("+") for word in overrides]
-    keys = [word.partition("=")[0] for word in words]
-    return " ".join(
-        word
-        for key, word in zip(keys, words, strict=True)
-        if key not in _SHOWN and key.split(".")[0] not in _SILENT
-    )
+def print_command(overrides: Sequence[str]) -> str:
+    """Returns the command of a run as typed, without what changes no measured number."""
+    keys = [word.lstrip("+").partition("=")[0].split(".")[0] for word in overrides]
+    typed = [word for key, word in zip(keys, overrides, strict=True) if key not in _SILENT]
+    return shlex.join(["python", "train.py", *typed])
 
 
 def main(config: DictConfig) -> None:

@@ -37,10 +37,16 @@ _LATEX |= {'"': r"\textquotedbl{}", "…": r"\ldots{}"}
 
 
 class Cell(NamedTuple):
-    """A formatted value, and whether it is the best among the compared systems."""
+    """A formatted value.
+
+    Attributes:
+        best: whether it is the best among the compared systems; bold.
+        weak: whether it rests on too few seeds; italic.
+    """
 
     text: str
     best: bool = False
+    weak: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,13 +148,15 @@ def tabulate_chapters(table: DataFrame) -> dict[str, list[Table]]:
 
 def format_markdown(table: Table) -> list[str]:
     """Returns a table's lines, heading above and note below; the best cells are bold."""
-    header, *rows = (
-        f"| {' | '.join(f'**{text}**' if best else text for text, best in line)} |"
-        for line in ([(escape_markdown(c.text), c.best) for c in line] for line in table.lines)
-    )
+    header, *rows = (f"| {' | '.join(map(_mark_markdown, line))} |" for line in table.lines)
     lines = [f"## {escape_markdown(table.heading)}", "", header]
     lines += ["|---|" + "---:|" * len(table.columns), *rows]
     return [*lines, "", escape_markdown(table.note)] if table.note else lines
+
+
+def _mark_markdown(cell: Cell) -> str:
+    mark = "**" * cell.best + "*" * cell.weak
+    return f"{mark}{escape_markdown(cell.text)}{mark}"
 
 
 def format_latex(table: Table) -> list[str]:

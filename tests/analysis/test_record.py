@@ -36,7 +36,7 @@ def made(folder, system, seed, rank, commit="abc", config=None):
     value = 1 / rank
     metrics = {"retrieve/mrr@10": value, "retrieve/recall@1": float(rank == 1)}
     metrics |= {"retrieve/recall@10": 1.0, "retrieve/test_unseen/mrr@10": value / 2}
-    if system != "bm25":
+    if system.lower() != "bm25":
         metrics |= {"cost/train_seconds": 100.0 * seed}
     about = {"splits": SPLITS, "git": commit, "hardware": HARDWARE}
     run = write_run(folder, system, seed, metrics, config, **about)
@@ -153,7 +153,7 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
     assert lines[3:7] == [
         "| almanac | test MRR@10 | test R@10 | training | seeds |",
         "|---|---:|---:|---:|---:|",
-        "| a | **1.000** | **1.000** | 100 s | 1 |",
+        "| a | ***1.000*** | ***1.000*** | *100 s* | 1 |",
         "| bm25 | 0.250 | **1.000** | – | 1 |",
     ]
     assert lines[8].endswith("best of a column. Measured on A CPU, 2 cores. Code of commit abc.")
@@ -164,7 +164,7 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
     )
     both = tabulate_results([str(records), str(other)], ["test", "dev"], "mrr@10").splitlines()
     assert both[0] == "| system | almanac test MRR@10 | nq dev MRR@10 |"
-    assert both[2:4] == ["| a | **1.000** | 0.500 |", "| bm25 | 0.250 | – |"]
+    assert both[2:4] == ["| a | ***1.000*** | 0.500 |", "| bm25 | 0.250 | – |"]
     # Another seed, measured months later elsewhere, changes its row and nothing else.
     added = {"data": {"an_option_of_later": None}}
     made(tmp_path / "later/a-seed2", "a", 2, 2, commit="def", config=added)
@@ -186,6 +186,20 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
         page.write_text(asked)
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             renew_tables(page)
+
+
+def test_a_page_prints_the_verdicts_of_its_claims(tmp_path):
+    for seed in (1, 2, 3):
+        made(tmp_path / f"runs/colbert{seed}", "T5-ColBERT", seed, 1)
+    made(tmp_path / "runs/bm25", "BM25", 1, 4)
+    made(tmp_path / "runs/seal", "T5-SEAL", 1, 2)
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- claims: runs={tmp_path}/runs papers=[gr_as_mvdr] -->\n<!-- end -->")
+    lines = renew_tables(page).splitlines()
+    assert lines[1] == "| claim | almanac test |"
+    assert "| MVDR finds more than GR | *? +0.50 [+0.50, +0.50], 1 seed* |" in lines
+    assert "| MVDR finds more than BM25 | ✓ +0.75 [+0.75, +0.75] |" in lines
+    assert "Without runs that could judge them: " in lines[-2] and "XTR" not in lines[-2]
 
 
 def test_the_tables_of_the_results_are_those_of_the_records(monkeypatch):

@@ -42,8 +42,10 @@ def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys)
     names = [f"{outputs}/{name}" for name in ("b", "a", "cut", "sweep/broken")]
     assert [row[0] for row in rows] == names
     assert rows[0][1:5] == ["B", "towns", "0.500", "0.250"]
-    assert rows[0][6] == "seed=2 trainer.max_time=1" and len(rows[1]) == 6
-    assert rows[2][1:5] == ["CUT", "towns", "–", "–"] and rows[2][-1] == "unfinished"
+    said = [row[-1] for row in rows]
+    assert said[0] == "python train.py model=a data.path=x seed=2 +trainer.max_time=1"
+    assert said[1:3] == ["python train.py", "unfinished; python train.py"]
+    assert rows[2][1:5] == ["CUT", "towns", "–", "–"]
     assert "provenance.json" in rows[3][-1] and "cannot be read" in rows[3][-1]
 
 
