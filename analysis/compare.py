@@ -19,10 +19,19 @@ import matplotlib.pyplot as plt
 import seaborn
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from omegaconf import DictConfig
 from pandas import Categorical, DataFrame, concat
 
-from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, Gallery, GalleryEntry, styled
+from analysis.figures import (
+    COLOURS,
+    PAGE_WIDTH,
+    PANEL_HEIGHT,
+    Gallery,
+    GalleryEntry,
+    draw_lines,
+    styled,
+)
 from analysis.runs.publish import describe_logger, publish_comparison
 from analysis.runs.run_folder import named_folders
 from analysis.tables.comparison import (
@@ -53,6 +62,7 @@ from analysis.tokens import BIN_NAMES
 from analysis.viewer.cases import embed_cases, open_runs
 
 FIGURES = "comparison_figures"
+BUDGET = "cost/train_flops"
 NUMBERS = ["setting", "system", "key", "mean", "std", "low", "high"]  # of `comparison.csv`
 COLUMNS_AT_MOST = 6  # systems shown as columns of a summary; more are shown as rows
 SEEDS = "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries."
@@ -220,7 +230,7 @@ def write_comparison(
 
 
 def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gallery:
-    """Draws MRR@10 of the rankings as bars, and exact match by IDF as curves.
+    """Draws MRR@10 as bars and against the budget of training, and exact match by IDF.
 
     Args:
         directory: where the PNG and PDF files go.
@@ -240,6 +250,23 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
         gallery.add(draw_effectiveness(bars, section.setting), entry)
+    points = [
+        {"line": run.system, "x": group.statistics[BUDGET].mean / 1e12, "y": value, "panel": ""}
+        for group in section.groups
+        for run in group.runs
+        if BUDGET in group.statistics and (value := run.metrics.get("retrieve/mrr@10"))
+    ]
+    if len(points) > 1:
+        labels = ("operations of training (TFLOPs)", "MRR@10 of the search")
+        figure = draw_lines(DataFrame(points), section.setting, *labels)
+        figure.axes[0].set_xscale("log")
+        figure.axes[0].xaxis.set(
+            major_locator=LogLocator(subs=(1, 3)),
+            major_formatter="{x:g}",
+            minor_formatter=NullFormatter(),
+        )
+        caption = "A point for each configuration; whiskers as above. A line joins one system's."
+        gallery.add(figure, GalleryEntry(f"{prefix}budget", "Quality by training budget", caption))
     places = table["key"].str.extract(IDF_KEY)
     if len(curves := table.join(places).dropna()):
         entry = GalleryEntry(f"{prefix}exact_match", "Exact match by IDF", EXACT_MATCH)

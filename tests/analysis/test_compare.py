@@ -6,12 +6,12 @@ import pytest
 from omegaconf import OmegaConf
 from pandas import DataFrame
 
-from analysis.compare import compare, draw_exact_match
+from analysis.compare import compare, draw_comparison, draw_exact_match
 from analysis.runs.judged_queries import METRICS, keep_queries, tabulate_queries
 from analysis.studies.sweep import CompareRuns
 from analysis.tables.comparison import compare_runs
 from analysis.tables.metric_names import Statistic
-from analysis.tables.rows import select, tabulate
+from analysis.tables.rows import Cell, select, tabulate
 from analysis.tokens import BIN_NAMES
 from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
 
@@ -80,10 +80,10 @@ def test_the_headlines_mark_the_best_of_each_metric(sweep):
     table = long_table(sweep)
     summary = select(table[table["headline"]], "system", "name")
     (_, colbert), (_, bm25) = summary.rows
-    assert colbert[1] == ("0.600 ± 0.141", False) and bm25[1] == ("0.625", True)
-    assert colbert[3] == ("0.750 ± 0.000", True)
-    assert bm25[5] == ("2.0 s", True) and colbert[5] == ("150 ± 71 s", False)
-    assert bm25[0] == ("–", False) and not colbert[0].best  # nothing to compare with
+    assert colbert[1] == Cell("0.600 ± 0.141") and bm25[1] == Cell("0.625", best=True)
+    assert colbert[3] == Cell("0.750 ± 0.000", best=True)
+    assert bm25[5] == Cell("2.0 s", best=True) and colbert[5] == Cell("150 ± 71 s")
+    assert bm25[0] == Cell("–") and not colbert[0].best  # nothing to compare with
 
 
 def test_all_files_are_written(sweep, tmp_path, capsys):
@@ -101,6 +101,16 @@ def test_all_files_are_written(sweep, tmp_path, capsys):
     assert '<td class="best">0.625</td>' in page
     assert "http" not in page and page.count('src="data:image/png;base64,') == 2
     assert (tmp_path / "out/comparison_figures/mrr.pdf").is_file()
+
+
+def test_quality_is_drawn_against_the_budget_of_training(tmp_path):
+    for epochs in (1, 2, 4):
+        costs = {"retrieve/mrr@10": epochs / 5, "cost/train_flops": epochs * 1e12}
+        config = {"trainer": {"max_epochs": epochs}}
+        write_run(tmp_path / f"runs/{epochs}", "dsi", 1, costs, config)
+        (section,) = compare_runs([tmp_path / "runs"]).sections
+        draw_comparison(section, tmp_path / str(epochs))
+        assert (tmp_path / f"{epochs}/budget.png").is_file() == (epochs > 1)
 
 
 def test_idf_ranges_are_drawn_in_their_order():
