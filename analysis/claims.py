@@ -334,53 +334,46 @@ def tabulate_claims(runs: str | Sequence[str], papers: Sequence[str] = ()) -> st
         ValueError, FileNotFoundError: as `compare_runs`.
     """
     claims = [c for c in CLAIMS if not papers or c.source.split()[0] in papers]
-    table = judge_claims(compare_runs(named_folders(runs)), claims)
-    cells = {}
-    for row in table[table["missing"] == ""].itertuples():
-        values = f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
+    table = tabulate_verdicts(judge_claims(compare_runs(named_folders(runs)), claims))
+    return "\n".join(format_markdown(table)[2:])  # without the heading
+
+
+def tabulate_verdicts(table: DataFrame) -> Table:
+    """Tabulates judged claims: a row for each, a column for each collection and split."""
+    cells, judged = {}, table[table["missing"] == ""]
+    for name, row in zip(name_claims(judged), judged.itertuples(), strict=True):
         few = 0 < row.trainings < SEEDS
-        text = f"{SIGNS[row.verdict]} {values}".replace("-", "−")
-        name = row.claim + f" ({row.bound:+g})".replace("-", "−") * bool(row.bound)
-        cells[name, row.place] = Cell(text + f", {count_of(row.trainings, 'seed')}" * few, weak=few)
-    judged = set(table.loc[table["missing"] == "", "claim"])
+        text = f"{SIGNS[row.verdict]} {row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
+        text += f", {count_of(row.trainings, 'seed')}" * few
+        name += f" ({row.bound:+g})" * bool(row.bound)
+        key = name.replace("-0", "−0"), row.place
+        cells[key] = Cell(text.replace("-", "−"), weak=few)
     notes = [f"{', '.join(f'{sign} {verdict}' for verdict, sign in SIGNS.items())}."]
-    if missing := [claim.name for claim in claims if claim.name not in judged]:
+    if missing := dict.fromkeys(table.loc[~table["claim"].isin(judged["claim"]), "claim"]):
         notes.append(f"Without runs that could judge them: {'; '.join(missing)}.")
-    return "\n".join(format_markdown(pivot(cells, corner="claim", note=" ".join(notes)))[2:])
+    return pivot(cells, "The papers' claims", corner="claim", note=" ".join(notes))
 
 
-def tabulate_place(found: DataFrame, place: str) -> Table:
-    """Tabulates the tested claims of one collection and split."""
-    columns = ["verdict", "effect", "bound", "p", "units", "systems", "seeds", "source"]
-    rows = []
-    for row in found.itertuples():
-        effect = f"{row.effect:+.3f} [{row.low:+.3f}, {row.high:+.3f}]".replace("-", "−")
-        bound = f"{row.bound:g}".replace("-", "−")
-        few = 0 < row.trainings < SEEDS
-        verdict = f"{row.verdict}: {count_of(row.trainings, 'seed')}" if few else row.verdict
-        texts = [verdict, effect, bound, f"{row.corrected:.4f}", str(row.units)]
-        rows.append((row.claim, list(map(Cell, [*texts, row.systems, row.seeds, row.source]))))
-    return Table(place, columns, rows, corner="claim")
+def name_claims(table: DataFrame) -> Series:
+    """Returns each row's claim, with the systems if several of one name are judged."""
+    several = table.groupby("claim")["systems"].transform("nunique") > 1
+    return table["claim"].where(~several, table["claim"] + ": " + table["systems"])
 
 
 def draw_claims(table: DataFrame, title: str) -> Figure:
     """Draws a forest plot of effects from the bound; values right of 0 agree with the claim."""
     shown = table[table["missing"] == ""]
-    several = shown.groupby("claim")["systems"].transform("nunique") > 1
-    labels = shown["claim"].where(~several, shown["claim"] + ": " + shown["systems"])
     heading = f"{title}: effects from the claim's bound on, right of 0 is as claimed"
     effects = count_from_bound(shown)
-    marks = {"place": shown["place"].str.replace(" (", "\n(", n=1, regex=False), "name": labels}
-    marks |= {"series": shown["verdict"], "value": effects["effect"]}
+    marks = {"place": shown["place"].str.replace(" (", "\n(", n=1, regex=False)}
+    marks |= {"name": name_claims(shown), "series": shown["verdict"], "value": effects["effect"]}
     marks |= {"low": effects.min(axis=1), "high": effects.max(axis=1)}
     return forest_figure(DataFrame(marks), heading, LOOKS)
 
 
 def format_claims(table: DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[str]:
-    """Formats a Markdown table for each collection, with an explanation and what is missing."""
-    lines = ["# The papers' claims", "", escape_markdown(EXPLAINED), ""]
-    for place, found in table[table["missing"] == ""].groupby("place", sort=False):
-        lines += [*format_markdown(tabulate_place(found, place)), ""]
+    """Formats the verdicts as Markdown, with an explanation and what is missing."""
+    lines = [*format_markdown(tabulate_verdicts(table)), "", escape_markdown(EXPLAINED), ""]
     notes = [f"{claim.name}: {claim}. {claim.note}".strip() for claim in claims]
     notes += [
         f"missing ({row.place}): {row.claim}: {row.missing}"
@@ -393,8 +386,8 @@ EXPLAINED = (
     f"Effect: first side minus second, its mean over seeds and units (queries, or token types of a "
     f"trend) with a 95 % interval of a bootstrap over seeds and queries. p: two-sided paired "
     f"randomisation test against the bound, corrected over the claims of a paper on a collection "
-    f"(Holm). Confirmed or contradicted: p < {LEVEL}, the interval leaves out the bound, and every "
-    f"trained system has at least {SEEDS} seeds."
+    f"(Holm); `claims.csv` has it. Confirmed or contradicted: p < {LEVEL}, the interval leaves out "
+    f"the bound, and every trained system has at least {SEEDS} seeds."
 )
 
 
