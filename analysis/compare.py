@@ -65,7 +65,10 @@ FIGURES = "comparison_figures"
 BUDGET = "cost/train_flops"
 NUMBERS = ["setting", "system", "key", "mean", "std", "low", "high"]  # of `comparison.csv`
 COLUMNS_AT_MOST = 6  # systems shown as columns of a summary; more are shown as rows
-SEEDS = "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries."
+SEEDS = (
+    "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries and "
+    "seeds."
+)
 MARKS = (
     f"Bold: the best value of a metric. *: it is better than every other system's, p < {LEVEL}; "
     "only MRR@10 and R@10 of the search are tested. Without a star the lead may be chance."

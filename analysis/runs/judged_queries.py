@@ -102,6 +102,10 @@ class JudgedQueries:
         name = f"{self.place} {self.split}".strip()
         return f"a run has no {name} in {QUERIES}, or the judgements of its seeds differ"
 
+    def by_seed(self, metric: str) -> np.ndarray:
+        """Returns (seeds, Q), in the order of `judgements`."""
+        return np.stack([table[metric] for table in self.seeds])
+
     def values(self, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-        """Returns metric → (Q,), averaged over seeds, in the order of `judgements`."""
-        return {name: np.mean([table[name] for table in self.seeds], axis=0) for name in metrics}
+        """Returns metric → (Q,), averaged over seeds."""
+        return {name: self.by_seed(name).mean(axis=0) for name in metrics}

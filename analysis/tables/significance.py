@@ -7,13 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-import numpy as np
-import torch
 from pandas import DataFrame
 
 from analysis.runs.judged_queries import JudgedQueries
-from analysis.statistics import PERMUTATIONS, holm, interval, randomisation_test
-from analysis.tables.comparison import LEVEL, Group, Section
+from analysis.statistics import PERMUTATIONS, holm, randomisation_test, seed_interval
+from analysis.tables.comparison import LEVEL, Section
 from analysis.tables.metric_names import read_key
 from analysis.tables.rows import Row, Table, pivot
 from gr_mvdr.progress import track
@@ -87,7 +85,7 @@ def _show(row: Row) -> str:
 def compare_effectiveness(section: Section) -> Effectiveness:
     """Bootstraps and tests the searches of a section (Smucker et al., 2007).
 
-    The `statistics` of its groups receive the intervals over queries.
+    The `statistics` of its groups receive the intervals over queries and seeds.
 
     Every system with a ranking and judgements takes part, unless its judgements differ from those
     of the first system. Systems that are left out are noted.
@@ -102,7 +100,10 @@ def compare_effectiveness(section: Section) -> Effectiveness:
         else:
             judged = queries.judgements
             values[group.label] = queries.values(METRICS)
-            _bootstrap(group, values[group.label])
+            for metric in METRICS:
+                if found := group.statistics.get(key := f"retrieve/{metric}"):
+                    low, high = seed_interval(queries.by_seed(metric))
+                    group.statistics[key] = replace(found, low=low, high=high)
             continue
         tested.notes.append(f"{group.label}: no intervals and tests, {reason}.")
     tested.systems = list(values)
@@ -116,11 +117,3 @@ def compare_effectiveness(section: Section) -> Effectiveness:
         table = table.assign(p=p_values, corrected=holm(p_values))
         tested.differences += table.to_dict("records")
     return tested
-
-
-def _bootstrap(group: Group, values: dict[str, np.ndarray]) -> None:
-    """Adds the intervals over queries to a group's statistics."""
-    ends = (end.tolist() for end in interval(torch.tensor(np.stack(list(values.values()), 1))))
-    for metric, low, high in zip(values, *ends, strict=True):
-        if (key := f"retrieve/{metric}") in group.statistics:
-            group.statistics[key] = replace(group.statistics[key], low=low, high=high)
