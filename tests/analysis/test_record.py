@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.claims import CLAIMS
 from analysis.compare import compare
 from analysis.record import RECORD, record_runs, renew_tables, tabulate_results
 from analysis.runs.judged_queries import read_table
@@ -207,3 +208,15 @@ def test_the_tables_of_the_results_are_those_of_the_records(monkeypatch):
     monkeypatch.chdir(ROOT)
     for page in map(Path, ("README.md", "docs/results.md", "docs/benchmarks.md")):
         assert renew_tables(page) == page.read_text()
+
+
+def test_every_conclusion_of_the_results_names_a_claim_that_is_tabulated():
+    _, conclusions = (ROOT / "docs/results.md").read_text().split("## What the claims say")
+    conclusions = conclusions.partition("\n## ")[0]
+    lines = [line for line in conclusions.splitlines() if line.startswith("- ")]
+    names = {claim.name for claim in CLAIMS}
+    for line in lines:
+        cited = set(re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", line))
+        assert cited and cited <= names, line
+        assert all(f"| {name}" in conclusions for name in cited)
+    assert len(lines) >= 3
