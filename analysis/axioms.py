@@ -3,8 +3,8 @@
 The command perturbs queries or their relevant documents and measures, in every run, how the score
 and the rank of the relevant document change. A perturbation either keeps the meaning (a typo) or
 changes the relevance in a known direction, as an axiom of retrieval states (TFC1, TDC, LNC1: Fang
-et al. 2004). Typos, word orders and added terms need only the texts; removals need the collection's
-gold spans; negations need the almanac's facts.
+et al. 2004). Typos, word orders, stopwords and added terms need only the texts; removals need the
+collection's gold spans; negations need the almanac's facts.
 """
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
@@ -40,6 +40,7 @@ from data_modules.almanac.prose import WORDINGS
 from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
 from data_modules.module import RetrievalDataModule
+from data_modules.seal_examples import STOPWORDS
 from data_modules.tables import sample_rows, short_hash
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files import write_text
@@ -155,6 +156,11 @@ def shuffle(text: str, draw: Random) -> str:
     return " ".join(draw.sample(words, len(words)))
 
 
+def _drop_stopwords(text: str) -> str:
+    """Drops the words of `STOPWORDS`: a question as keywords."""
+    return " ".join(word for word in text.split() if word.lower().strip("?,.") not in STOPWORDS)
+
+
 def _extend(text: str, words: Sequence[str]) -> str:
     return " ".join([text, *words])
 
@@ -188,6 +194,7 @@ def _negate(pair: Pair) -> str | None:
 PERTURBATIONS: dict[str, Callable[[Pair, Random], str | None]] = {
     "query: typo": lambda pair, draw: misspell(pair.query, draw),
     "query: word order": lambda pair, draw: shuffle(pair.query, draw),
+    "query: without stopwords": lambda pair, _: _drop_stopwords(pair.query),
     "query: negation": lambda pair, _: _negate(pair),
     "query: rare term": lambda pair, _: _extend(pair.query, [*pair.further][:1]),
     "query: common term": lambda pair, _: _extend(pair.query, _commonest(pair.further)),
@@ -215,12 +222,21 @@ def perturb(pair: Pair) -> dict[str, str]:
 ORIGINAL = "original"
 DEPTH = 100  # documents a search returns; a document that it misses gets rank DEPTH + 1
 METRICS = ("mrr@10", "recall@10")
+# Overlap with the documents before → whose ranking it is of, and how many first documents count.
+OVERLAPS = {
+    "overlap@10": ("system", 10),
+    "plan overlap@10": ("plan", 10),
+    f"plan overlap@{DEPTH}": ("plan", DEPTH),
+}
 MEASURES = {
     "holds": "pairs in which an axiom holds, share",
     "shift": "change of the score, in standard deviations over documents",
     "rank": f"change of the rank, at most {DEPTH + 1}",
     "mrr@10": "change of MRR@10",
     "recall@10": "change of R@10",
+    "overlap@10": "Jaccard overlap of the first 10 documents with those before",
+    "plan overlap@10": "the same of the first 10 documents of the plan",
+    f"plan overlap@{DEPTH}": f"the same of the first {DEPTH} documents of the plan",
 }
 # Axiom → the variant that should score higher, and the variant that should score lower.
 AXIOMS = {
@@ -251,31 +267,47 @@ def draw_pairs(data: RetrievalDataModule, split: str, queries: int, others: int)
     return pairs
 
 
-def measure_run(retriever: Retriever, split: str, pairs: Sequence[Pair]) -> list[Row]:
-    """Measures scores and ranks of every pair under every perturbation.
+def measure_run(
+    retriever: Retriever, split: str, pairs: Sequence[Pair], side: str | None = None
+) -> list[Row]:
+    """Measures scores, ranks and overlaps of every pair under every perturbation.
 
     Changed documents replace the originals in the index, where they are scored and searched. A
     system that scores identifiers does not read texts, so only its queries are changed.
+
+    Args:
+        side: "query" or "document" = only its perturbations; None = all.
     """
     rows = _ask(retriever, split, ORIGINAL, pairs)
+    first = {row["query"]: row for row in rows}
     for name in PERTURBATIONS:
-        changed = [pair for pair in pairs if name in pair.texts]
+        changed = [p for p in pairs if name in p.texts and name.startswith(side or "")]
         if name.startswith("query"):
             rows += _ask(retriever, split, name, changed)
         elif changed and retriever.system.scores_texts:
             with _replaced(retriever, name, changed):
                 rows += _ask(retriever, split, name, changed)
+    for row in rows[::-1]:  # the originals, which the others are compared with, come last
+        for name in OVERLAPS.keys() & row.keys():
+            now, before = row[name], first[row["query"]][name]
+            row[name] = len(now & before) / len(now | before) if now else float(not before)
     return rows
 
 
 def _ask(retriever: Retriever, split: str, name: str, pairs: Sequence[Pair]) -> list[Row]:
-    """Returns one row per pair, with the scores of its relevant and its other documents."""
+    """Returns one row per pair: the scores of its relevant and its other documents, the relevant
+    one's rank, and the set of first documents of each ranking of `OVERLAPS`.
+    """
     if not pairs:
         return []
     asked = name.startswith("query")
     queries = {pair.id: pair.texts[name] if asked else pair.query for pair in pairs}
     scored = retriever.rerank(queries, {p.id: [p.document["id"], *p.others] for p in pairs})
     found = retriever.retrieve(queries, DEPTH)
+    rankings = {"system": found}
+    if (plan := getattr(retriever.system, "plan", None)) is not None:
+        own = Retriever(plan.stage.model, retriever.reader, retriever.documents)
+        rankings["plan"] = own.retrieve(queries, DEPTH)
     judged = judge(found, retriever.data, split, TextTable({"id": [*queries]}), METRICS)
     rows = []
     for pair in pairs:
@@ -286,6 +318,9 @@ def _ask(retriever: Retriever, split: str, name: str, pairs: Sequence[Pair]) -> 
         place = places.index(gold) if gold in places else DEPTH
         row = {"split": split, "query": pair.id, "perturbation": name, "score": relevant}
         row |= {"mean": float(others.mean()), "deviation": float(others.std()), "rank": place + 1}
+        for overlap, (ranker, depth) in OVERLAPS.items():
+            if ranker in rankings:
+                row[overlap] = {*rankings[ranker].documents(pair.id)[:depth]}
         rows.append(row | {metric: judged[pair.id][metric] for metric in METRICS})
     return rows
 
@@ -319,11 +354,12 @@ def find_effects(rows: Iterable[Row]) -> DataFrame:
 
     Returns:
         Rows of split, query, perturbation (or axiom), measure and value. For `ORIGINAL`, the values
-        are the rank and the metrics themselves; for perturbations, their differences from these.
+        are the rank and the metrics themselves; for perturbations, their differences from these,
+        and overlaps.
     """
     counted = ["rank", *METRICS]
     rows = DataFrame(rows).set_index(["split", "query", "perturbation"])
-    rows = rows.reindex(columns=["score", "mean", "deviation", *counted])
+    rows = rows.reindex(columns=["score", "mean", "deviation", *counted, *OVERLAPS])
     first = rows.xs(ORIGINAL, level="perturbation").reindex(rows.index.droplevel("perturbation"))
     first, names = first.set_axis(rows.index), rows.index.get_level_values("perturbation")
     # The other documents may belong to other pairs, whose documents are changed as well.
@@ -332,6 +368,7 @@ def find_effects(rows: Iterable[Row]) -> DataFrame:
     shifts = margins / first["deviation"].where(first["deviation"] > 0)
     effects = rows[counted] - first[counted].mul(names != ORIGINAL, axis=0)
     effects["shift"] = shifts[names != ORIGINAL]
+    effects = effects.join(rows.loc[names != ORIGINAL, [*OVERLAPS]])
     found = [effects.melt(ignore_index=False, var_name="measure")]
     by_name = shifts.unstack(sort=False)
     for axiom, (higher, lower) in AXIOMS.items():
@@ -382,7 +419,12 @@ def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
 
 
 def compare_axioms(
-    comparison: Comparison, folder: Path, queries: int, others: int, trust: bool = False
+    comparison: Comparison,
+    folder: Path,
+    queries: int,
+    others: int,
+    side: str | None = None,
+    trust: bool = False,
 ) -> list[Row]:
     """Writes `axioms.csv`, `axioms.md` and the figure of finished runs.
 
@@ -390,27 +432,29 @@ def compare_axioms(
         folder: where the files go; `values/` keeps each run's measurements, so that an interrupted
             command resumes.
         queries, others: see `draw_pairs`.
+        side: see `measure_run`.
         trust: see `Retriever.load`.
     """
     rows, pairs, setting = [], {}, comparison.only_section().setting
     for group in comparison.groups:
         runs = []
         for run in group.runs:
-            key = short_hash(run.config, run.metrics, queries, others)[:8]
+            key = short_hash(run.config, run.metrics, queries, others, side)[:8]
             path = folder / "values" / f"{run.path.name}-{key}.csv"
             if not path.is_file():
                 retriever, found = Retriever.load(run.path, trust=trust), []
                 for split in retriever.data.test_splits:
                     if split not in pairs:
                         pairs[split] = draw_pairs(retriever.data, split, queries, others)
-                    found += measure_run(retriever, split, pairs[split])
+                    found += measure_run(retriever, split, pairs[split], side)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_rows(found, path)
             runs.append(read_rows(path))
         rows += [{"system": group.label} | row for row in summarise(runs)]
     write_rows(rows, folder / "axioms.csv")
     kinds = dict.fromkeys((row["split"], measure) for row in rows for measure in MEASURES)
-    tables = [format_markdown(tabulate(rows, *kind)) for kind in kinds]
+    measured = {(row["split"], row["measure"]) for row in rows}
+    tables = [format_markdown(tabulate(rows, *kind)) for kind in kinds if kind in measured]
     write_text(folder / "axioms.md", "\n\n".join("\n".join(lines) for lines in tables) + "\n")
     save_figure(draw_shifts(rows, setting), folder, "axioms")
     return rows
@@ -419,5 +463,6 @@ def compare_axioms(
 def main(config: DictConfig) -> None:
     comparison = compare_runs(named_folders(config.runs))
     folder = place_tables(comparison, "axioms", config.output)
-    compare_axioms(comparison, folder, config.queries, config.others, config.trust)
+    options = (config.queries, config.others, config.side, config.trust)
+    compare_axioms(comparison, folder, *options)
     print((folder / "axioms.md").read_text(), folder / "axioms.md", folder / "axioms.png", sep="\n")

@@ -87,11 +87,6 @@ class Patch(NamedTuple):
     head: int | slice = slice(None)
 
 
-def patchable(model: System) -> bool:
-    """Whether an encoder of the system reads the query without the document."""
-    return isinstance(model, MultiVector) or model.generates == "document"
-
-
 class PatchedPair:
     """Measures what activations of a clean pair restore in a perturbed pair.
 
@@ -328,7 +323,8 @@ class Patching(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return patchable(subject.model)
+        # An encoder reads the query without the document.
+        return isinstance(subject.model, MultiVector) or subject.model.generates == "document"
 
     def __post_init__(self) -> None:
         data = self.subject.data

@@ -93,6 +93,7 @@ RULES: dict[str, Any] = {
     "metric": Metric,
     "queries": Size,
     "others": Annotated[int, AtLeast(2)],
+    "side": Literal["query", "document"] | None,
     "qrels": ExistingPath | None,
     #
     "tokenizer": Annotated[Group, Definition("data_modules.tokenisation.choose_tokenizer")],

@@ -128,8 +128,6 @@ class Docid(GenerativeSystem):
             # Documents with the same identifier have the same score: their order is arbitrary.
             if warning := self.identifiers.describe_collisions():
                 print(f"{warning}: {scheme.advice}")
-            if quality := scheme.describe():
-                print(quality)
 
     def save_identifiers(self, directory: Path) -> None:
         """Writes identifiers, scheme and statistics to the new folder `directory`."""

@@ -165,10 +165,6 @@ class Scheme:
         """Returns statistics of a fitted scheme besides `Identifiers.statistics`."""
         return {}
 
-    def describe(self) -> str:
-        """Describes the quality of a fitted scheme in a line; "" = nothing to say."""
-        return ""
-
     def spell(self, sequence: Sequence[int]) -> str:
         """Spells the new tokens of an identifier, "<position_number>" each, as `TableDocids` reads
         them; a token that may occur at any position is "<number>".

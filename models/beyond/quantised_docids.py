@@ -196,18 +196,6 @@ class QuantisedDocids(EmbeddedDocids):
         """Returns the number of known documents for each distinct code sequence."""
         return np.unique(self.known_codes, axis=0, return_counts=True)[1]
 
-    def describe(self) -> str:
-        values = self.statistics()
-        levels = [f"level_{level}/code_" for level in range(1, self.levels + 1)]
-        usage = ", ".join(f"{values[level + 'usage']:.0%}" for level in levels)
-        entropy = ", ".join(f"{values[level + 'entropy']:.1f}" for level in levels)
-        return (
-            f"{self.levels} levels of {self.codes} codes: {usage} in use, entropy {entropy} of "
-            f"{self.bits} bits; {values['code_collision_rate']:.0%} of the documents share their "
-            f"codes with another, at most {values['largest_code_group']:.0f}; reconstruction error "
-            f"{self.reconstruction_error:.2f}"
-        )
-
     def statistics(self) -> dict[str, float]:
         """Returns statistics of the codes, without the last position, which numbers equal codes.
 

@@ -3,6 +3,7 @@
 import re
 from random import Random
 
+import pandas
 import pytest
 
 from analysis.axioms import (
@@ -71,8 +72,8 @@ def row(name, score, mean, rank, query="q", **more):
 
 def test_effects_by_hand():
     rows = [
-        row(ORIGINAL, 10.0, 4.0, 1),
-        row("query: typo", 9.0, 5.0, 2),  # margins 6 and 4, deviation 2
+        row(ORIGINAL, 10.0, 4.0, 1, **{"overlap@10": 1.0}),
+        row("query: typo", 9.0, 5.0, 2, **{"overlap@10": 0.25}),  # margins 6 and 4, deviation 2
         row("query: negation", 12.0, 6.0, 1),  # all scores rise alike
         row("document: rare query term", 11.0, 99.0, 1),  # of documents the first mean counts
         row("document: common query term", 10.5, 99.0, 20),
@@ -80,6 +81,7 @@ def test_effects_by_hand():
     effects = find_effects(rows)
     found = effects.set_index(["perturbation", "measure"])["value"].to_dict()
     assert found["query: typo", "shift"] == -1.0 and found["query: typo", "mrr@10"] == -0.5
+    assert found["query: typo", "overlap@10"] == 0.25 and (ORIGINAL, "overlap@10") not in found
     assert found["query: negation", "shift"] == 0.0 and found["negation", "holds"] == 0.0
     assert found["document: rare query term", "shift"] == 0.5
     assert found["TFC1: one more query term", "holds"] == 1.0
@@ -126,12 +128,22 @@ def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, finished_run, monkeyp
 
 
 @pytest.mark.slow
-def test_a_docid_system_is_asked_with_changed_queries_only(tmp_path, finished_run, capsys):
-    run = finished_run("dsi_naive", *TINY)
+def test_a_planned_docid_system_drifts_with_its_plan(tmp_path, finished_run, capsys):
+    plan = finished_run("bm25")
+    run = finished_run("dsi_naive", *TINY, f"model.search.plan.scores={plan}")
     with undrawn():
         assert not command(
-            *("-m", "analysis.axioms", f"runs={run}", "queries=4", f"output={tmp_path}/found")
+            *("-m", "analysis.axioms", f"runs=[{plan},{run}]", "queries=4", "side=query"),
+            f"output={tmp_path}/found",
         )
     table = (tmp_path / "found" / "axioms.md").read_text()
     assert "query: typo" in table and "document: typo" not in table
     assert str(tmp_path / "found" / "axioms.png") in capsys.readouterr().out
+    rows = pandas.read_csv(tmp_path / "found" / "axioms.csv")
+    lexical, planned = rows["system"].unique()
+    keys = (lexical, "overlap@10"), (planned, "overlap@10"), (planned, "plan overlap@10")
+    drift = rows.set_index(["split", "perturbation"]).sort_index().groupby(["system", "measure"])
+    bm25, docids, plan = (drift.get_group(key)["value"] for key in keys)
+    assert plan.equals(bm25) and not docids.equals(bm25)
+    typos = bm25.xs("query: typo", level="perturbation")
+    assert typos.between(0, 1, inclusive="neither").all() and "original" not in bm25.index.unique(1)

@@ -134,8 +134,6 @@ def test_a_garden_path_worked_out_by_hand(tmp_path):
         "lost_rank/step_1": 2,  # token 3 is second of two
         "lost_rank/step_2": 2,  # 25 is second of two
         "lost_rank/any_step": 2,
-        "invalid": 0,
-        "duplicates": 0,
     }
     found = {name: metrics[name] for name in expected}
     assert found == pytest.approx(expected)
@@ -210,12 +208,11 @@ def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
     assert not any("lost_rank" in name for name in metrics)
 
 
-def test_scores_that_differ_are_said_aloud(tmp_path):
+def test_scores_that_differ_are_measured(tmp_path):
     system = Chain(DOCIDS, GARDEN, 1)
     exact = system._score
     system._score = lambda query, docid: exact(query, docid) + 0.01 * (docid == DOCIDS[0])
-    with pytest.warns(UserWarning, match=r"differ by 0\.01 > 0\.001"):
-        metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
+    metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
     assert metrics["analysis/search/score_difference"] == pytest.approx(0.01, abs=1e-6)
 
 
@@ -226,23 +223,6 @@ def test_shared_identifiers_rank_by_document_id():
     assert search_errors([2, 3, 1, None, None], None, 1) == {"recall@1": pytest.approx(0.2)}
 
 
-def test_invalid_and_repeated_outputs_are_counted(tmp_path, monkeypatch):
-    system = Chain(DOCIDS, GARDEN, 4)
-    names = lambda self, tokens: [] if tuple(tokens) == (2, 4) else [0]  # noqa: E731
-    monkeypatch.setattr(TrieNames, "documents_of", names)
-    search = system.search
-
-    def repeating(*queries, **options):
-        result = search(*queries, **options)
-        result.final = result.final[torch.tensor([0, 1, 2, 3, 3])]
-        return result
-
-    system.search = repeating
-    metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
-    assert metrics["analysis/search/invalid"] == pytest.approx(0.2)
-    assert metrics["analysis/search/duplicates"] == pytest.approx(0.2)
-
-
 @pytest.mark.parametrize("make", [make_docid, make_seal])
 def test_a_real_system(make, tiny_data, tmp_path):
     system = make().eval()
@@ -250,7 +230,6 @@ def test_a_real_system(make, tiny_data, tmp_path):
         system.prepare(tiny_data.documents, range(30), tmp_path / "identifiers")
     system.index(tiny_data.documents, tmp_path / "index")
     metrics = diagnosed(system, tiny_data, tmp_path, 27)
-    assert metrics["analysis/search/invalid"] == metrics["analysis/search/duplicates"] == 0
     assert 0 <= metrics["analysis/search/recall@10"] <= 1
     if make is make_docid:
         assert metrics["analysis/search/score_difference"] < 1e-5
