@@ -95,9 +95,16 @@ class TrainingWatch(Timer):
         self.batches = self.counted = self.operations = 0
 
     @property
-    def flops(self) -> float:
-        """Floating-point operations of the training's matrix products on this rank, estimated."""
-        return self.operations * self.batches / max(1, self.counted)
+    def costs(self) -> dict[str, float]:
+        """The seconds of training, and the operations of its matrix products on this rank.
+
+        The operations are estimated from the counted batches, and missing if there was none: the
+        checkpoint of a finished training may be from before batches were counted.
+        """
+        costs = {"cost/train_seconds": self.time_elapsed()}
+        if self.counted:
+            costs["cost/train_flops"] = self.operations * self.batches / self.counted
+        return costs
 
     def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
         super().on_train_start(trainer, model)
@@ -299,7 +306,7 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
         run: the run's folder, which receives the tokeniser and the checkpoint.
 
     Returns:
-        `cost/train_seconds`, `cost/train_flops`.
+        `TrainingWatch.costs`.
 
     Raises:
         ValueError: the trainer's settings contradict each other, no step was trained, or the
@@ -329,7 +336,7 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
-    return {"cost/train_seconds": watch.time_elapsed(), "cost/train_flops": watch.flops}
+    return watch.costs
 
 
 def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:

@@ -93,4 +93,4 @@ def test_operations_of_both_passes_are_counted_over_resumptions(tmp_path):
         checkpoint = tmp_path / "last.ckpt"
         watch = next(c for c in run.callbacks if isinstance(c, TrainingWatch))
         # A product for the layer, one for its weights' gradient; its inputs need none.
-        assert watch.flops == epochs * 25 * 2 * (2 * 3 * 8 * 4)
+        assert watch.costs["cost/train_flops"] == epochs * 25 * 2 * (2 * 3 * 8 * 4)
