@@ -215,9 +215,11 @@ def _read_study(side: Side, run: Run, metric: str) -> Series:
     if not fitting:
         raise Missing(f"{side}: no such row in {STUDY}")
     column, found = f"{max(fitting)[1]}/{metric}", read_rows(run.path / STUDY_QUERIES, run.path)
-    if not all(column in row for row in found):
+    # A setting may be about some of the queries alone (`analysis.studies.growing`).
+    values = {str(row["query"]): row[column] for row in found if column in row}
+    if not values:
         raise Missing(f"{side.system}: no column {column} in {STUDY_QUERIES}")
-    return Series({str(row["query"]): row[column] for row in found})
+    return Series(values)
 
 
 def _count(neighbours: Any) -> float:
