@@ -56,6 +56,7 @@ salience=learned_bm25 model.salience.document.prior.k1=-1 → model.salience.doc
 model=dsi_pq model.identifiers.embeddings.otherwise.dimension=0 → model.identifiers.embeddings.othe
 model=rerank_pipeline model.stages=[{run:a,depth:0},{run:b}] → model.stages.0.depth=0: must be a
 study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: must be a list with
+study=growing → data.new_documents=[]: must be text that is not empty or a list of at least one
 """
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
@@ -215,7 +216,7 @@ def test_every_key_is_declared_and_every_default_is_valid(overrides):
     config = OmegaConf.create(base("train", *overrides))
     for key, value in walk(OmegaConf.to_container(config)):
         # What must be given is a folder that is there; a run is, unless there is a teacher.
-        if value in ("???", "${data.examples.negatives.teacher}"):
+        if value in ("???", "${data.examples.negatives.teacher}", "${data.new_documents}"):
             OmegaConf.update(config, key, ".")
     check_values(config)
     assert not undeclared_keys(config)

@@ -2,7 +2,7 @@
 
 Text docids are said to generalise to new documents, numeric docids not (arXiv 2504.17519). At every
 stage the system indexes exactly the documents that have arrived: its statistics (idf, n-gram
-counts), its trie, and the search's choices are those of the stage.
+counts) and its constraint are those of the stage.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,16 @@ from pandas import DataFrame, concat
 
 from analysis.analysis import Findings, named
 from analysis.evaluation import judge
-from analysis.studies.study import draw_all, read_curves
+from analysis.figures import GalleryEntry, draw_lines
+from analysis.statistics import NORMAL
+from analysis.tables.metric_names import read_key
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.options import Rule, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from models.base import System
 
-# Metrics that are kept for every query → what the old queries have lost of them.
+# Metrics that are kept for every query → what the old queries lose of them.
 KEPT = {"success@10": "forgetting@10", "mrr@10": "mrr_forgetting@10"}
 Splits = Annotated[
     list[Text], Rule("a list of at least one split whose documents arrive after training", bool)
@@ -30,36 +32,37 @@ Splits = Annotated[
 
 @part("study")
 class GrowingCorpus:
-    """A study: what is found of old and new documents while the new ones arrive, part by part.
+    """A study: what is found of old and of new documents while the new ones arrive, in parts.
 
-    Old queries are those of the first test split whose relevant documents are known in training;
-    new queries those of `splits`, each from the stage on at which its last relevant document
-    arrives. The weights stay as they are, so what old queries lose (`KEPT`) is lost to new
-    competitors alone.
+    Old queries are those of the first test split whose relevant documents are known in training.
+    New queries are those of `splits`, from the stage on at which their last relevant document
+    arrives. The weights stay the same, so old queries lose only to new competitors.
     """
 
-    def __init__(self, splits: Text | Splits, curves: dict | list, parts: Size = 5, seed: Seed = 0):
+    def __init__(self, splits: Text | Splits, parts: Size = 5, seed: Seed = 0):
         """
         Args:
-            splits: the splits of new queries, `data.new_documents`.
-            curves: what the figure shows, see `Curves`.
-            parts: the number of parts in which the new documents arrive, in a random order.
-            seed: random seed of the order.
+            splits: the splits of new queries, those of `data.new_documents`.
+            parts: the number of parts in which the new documents arrive.
+            seed: random seed of the order in which they arrive.
         """
         self.splits = [splits] if isinstance(splits, str) else splits
-        self.curves, self.parts, self.seed = read_curves(curves), parts, seed
+        self.parts, self.seed = parts, seed
 
     def check(self, model: System) -> None:
-        """Accepts every system, as every system indexes documents."""
+        """Accepts every system: all of them index documents."""
 
     def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
         """Indexes and searches at every stage; the model ends with the index of all documents.
 
-        New documents get their docids in the order of arrival. A multi-vector system encodes each
-        of them once more; the other systems build their index anew at every stage.
+        New documents get their docids in the order in which they arrive. A multi-vector system
+        encodes each new document once more; other systems build the index of every stage anew.
 
         The table `study_queries` has a row for each query. Its columns n/METRIC belong to row n of
-        `study` (from 0) and are empty for the queries that this row is not about.
+        `study` (from 0) and are empty for queries that this row is not about.
+
+        Raises:
+            ValueError: no query of `splits` has a relevant document that arrives after training.
         """
         known, documents = data.known_documents, data.documents
         new = np.setdiff1d(np.arange(len(documents)), known)
@@ -69,39 +72,24 @@ class GrowingCorpus:
         splits = dict.fromkeys([data.test_splits[0], *self.splits])
         asked = concat([self._list_queries(data, split, arrivals) for split in splits])
         asked = asked.reset_index(drop=True)
-        depth = max(map(rank_of, (*data.metrics, *KEPT))) + data.drop_identical
-        table, of_queries = [], asked[["query"]]
+        if not (asked["arrival"] > 0).any():
+            rule = "must have a query whose relevant documents arrive after training"
+            raise ValueError(f"data.new_documents={self.splits}: {rule}")
+        parts = []
         for stage in track(range(len(stages)), "stages of the corpus"):
-            arrived, values = asked[asked["arrival"] <= stage], {}
-            indexed = np.concatenate(stages[: stage + 1])
-            model.update_index(documents.select(indexed))
-            for split, own in arrived.groupby("split", sort=False):
-                queries = data.test_queries(split).select(own["row"].tolist())
-                judged = judge(model.retrieve(queries, depth), data, split, queries, [*KEPT])
-                values |= zip(own.index, judged.values(), strict=True)
-            measured = DataFrame.from_dict(values, orient="index")
-            is_new, is_latest = arrived["arrival"] > 0, arrived["arrival"] == stage
-            groups = {"old": ~is_new, "new": is_new, "latest": is_new & is_latest}
+            indexed = documents.select(np.concatenate(stages[: stage + 1]))
+            model.update_index(indexed)
+            measured = search(model, data, asked[asked["arrival"] <= stage])
+            arrival, place = measured["arrival"], {"stage": stage, "documents": len(indexed)}
+            groups = {"old": arrival == 0, "new": arrival > 0, "latest": arrival == max(1, stage)}
             for name, chosen in groups.items():
-                if chosen.any():
-                    own = measured.loc[arrived.index[chosen]]
-                    row = {"stage": stage, "documents": len(indexed), "queries": name}
-                    of_queries = of_queries.join(own[[*KEPT]].add_prefix(f"{len(table)}/"))
-                    table.append(row | {"n_queries": len(own)} | own.mean().to_dict())
-                    if name == "old":
-                        table[-1] |= {lost: table[0][m] - table[-1][m] for m, lost in KEPT.items()}
-        # Of several stages, the last one counts.
-        metrics = {f"{row['queries']}/{m}": row[m] for row in table for m in KEPT}
-        metrics |= {m: row[m] for row in table for m in KEPT.values() if m in row}
-        title = f"{data.collection.name} ({', '.join(splits)})"
-        tables = {"study": table, "study_queries": of_queries.to_dict("records")}
-        figures = draw_all(self.curves, table, title)
-        return Findings(named("growing_corpus", metrics), tables, figures)
+                parts += [measured[chosen].assign(queries=name, **place)] if chosen.any() else []
+        return summarise(parts, asked, f"{data.collection.name} ({', '.join(splits)})")
 
     def _list_queries(
         self, data: RetrievalDataModule, split: str, arrivals: Mapping[str, int]
     ) -> DataFrame:
-        """Returns the old or new queries of a split, and the stage at which each is answered.
+        """Returns a split's old and new queries, and the stage at which each can be answered.
 
         Args:
             arrivals: document id → the stage at which it arrives, 0 = known in training.
@@ -118,3 +106,44 @@ class GrowingCorpus:
         queries["arrival"] = [max(stages, default=-1) for stages in relevant]
         is_old = (queries["arrival"] == 0) & (split == data.test_splits[0])
         return queries[is_old | (queries["arrival"] > 0) & (split in self.splits)]
+
+
+def search(model: System, data: RetrievalDataModule, asked: DataFrame) -> DataFrame:
+    """Searches for queries as `_list_queries` returns them; adds a column for each metric."""
+    depth = max(map(rank_of, (*data.metrics, *KEPT))) + data.drop_identical
+    values = {}
+    for split, own in asked.groupby("split", sort=False):
+        queries = data.test_queries(split).select(own["row"].tolist())
+        judged = judge(model.retrieve(queries, depth), data, split, queries, [*KEPT])
+        values |= zip(own.index, judged.values(), strict=True)
+    return asked.join(DataFrame.from_dict(values, orient="index"))
+
+
+def summarise(parts: list[DataFrame], asked: DataFrame, title: str) -> Findings:
+    """Makes tables, metrics and the figure.
+
+    Args:
+        parts: the measured queries of each row of the table `study`, in order.
+        asked: all queries.
+    """
+    table, of_queries, metrics = [], asked[["query"]], {}
+    for number, own in enumerate(parts):
+        row = own[["stage", "documents", "queries"]].iloc[0].to_dict() | {"n_queries": len(own)}
+        row |= own.filter(like="@").mean().to_dict()
+        table.append(row)
+        if row["queries"] == "old":
+            row |= {lost: table[0][metric] - row[metric] for metric, lost in KEPT.items()}
+            metrics |= {lost: row[lost] for lost in KEPT.values()}
+        metrics |= {f"{row['queries']}/{metric}": row[metric] for metric in KEPT}  # the last stage
+        of_queries = of_queries.join(own[[*KEPT]].add_prefix(f"{number}/"))
+    points = concat(parts).rename(columns={"stage": "x", "queries": "line"})
+    points = points[points["line"] != "latest"].melt(["x", "line"], [*KEPT], "panel", "y")
+    points["panel"] = points["panel"].map({metric: read_key(metric).name for metric in KEPT})
+    figure = draw_lines(points, title, "parts that have arrived", "", ("se", NORMAL))
+    caption = (
+        "What is found of old and of new documents while the new ones arrive after training, in "
+        "parts; nothing is trained again. Whiskers are 95 % intervals over queries. "
+    )
+    entry = GalleryEntry("study", "A growing corpus", f"{caption}{title}.")
+    tables = {"study": table, "study_queries": of_queries.to_dict("records")}
+    return Findings(named("growing_corpus", metrics), tables, [(figure, entry)])
