@@ -243,6 +243,8 @@ class Epoch(torch.utils.data.Dataset):
         numbers = [task.numbers(rng) for task, rng in zip(tasks, streams, strict=True)]
         self.numbers = np.concatenate(numbers)
         self.task_of = np.repeat(np.arange(len(tasks)), [len(part) for part in numbers])
+        parts = zip(tasks, numbers, strict=True)
+        self.lengths = np.concatenate([task.lengths[chosen] for task, chosen in parts])
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -270,7 +272,7 @@ class Epoch(torch.utils.data.Dataset):
         if shuffle:
             pool = places // (_POOL_BATCHES * size)
             places = rng.permutation(len(self))
-            places = places[np.lexsort((self._lengths()[places], pool))]
+            places = places[np.lexsort((self.lengths[places], pool))]
         if 0 < len(places) < world_size:
             places = np.resize(places, world_size)
         starts = np.arange(0, len(places), size)[1:]
@@ -280,13 +282,6 @@ class Epoch(torch.utils.data.Dataset):
         if shuffle:
             found = [found[i] for i in rng.permutation(len(found))]
         return [np.array_split(batch, world_size)[rank].tolist() for batch in found]
-
-    def _lengths(self) -> np.ndarray:
-        lengths = np.empty(len(self), dtype=np.int64)
-        for place, task in enumerate(self.tasks):
-            chosen = self.task_of == place
-            lengths[chosen] = task.lengths[self.numbers[chosen]]
-        return lengths
 
 
 def collate(examples: list[Example]) -> PairBatch:

@@ -1,8 +1,8 @@
 """A growing corpus: documents arrive after training, and nothing is trained again.
 
-Text docids are said to generalise to new documents, numeric docids not (arXiv 2504.17519). At every
-stage the system indexes exactly the documents that have arrived: its statistics (idf, n-gram
-counts) and its constraint are those of the stage.
+Zhang et al. (2025, arXiv 2504.17519) find that text docids generalise to new documents and numeric
+docids prefer known ones. At every stage the system indexes exactly the documents that have arrived:
+its statistics (idf, n-gram counts) and its constraint are those of the stage.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from models.base import System
 
 # Metrics that are kept for every query → what the old queries lose of them.
 KEPT = {"success@10": "forgetting@10", "mrr@10": "mrr_forgetting@10"}
+KNOWN, FIRST = "known@10", 10  # the share of the first ten results that are known in training
 Splits = Annotated[
     list[Text], Rule("a list of at least one split whose documents arrive after training", bool)
 ]
@@ -79,7 +80,7 @@ class GrowingCorpus:
         for stage in track(range(len(stages)), "stages of the corpus"):
             indexed = documents.select(np.concatenate(stages[: stage + 1]))
             model.update_index(indexed)
-            measured = search(model, data, asked[asked["arrival"] <= stage])
+            measured = search(model, data, asked[asked["arrival"] <= stage], arrivals)
             arrival, place = measured["arrival"], {"stage": stage, "documents": len(indexed)}
             groups = {"old": arrival == 0, "new": arrival > 0, "latest": arrival == max(1, stage)}
             for name, chosen in groups.items():
@@ -108,14 +109,20 @@ class GrowingCorpus:
         return queries[is_old | (queries["arrival"] > 0) & (split in self.splits)]
 
 
-def search(model: System, data: RetrievalDataModule, asked: DataFrame) -> DataFrame:
+def search(
+    model: System, data: RetrievalDataModule, asked: DataFrame, arrivals: Mapping[str, int]
+) -> DataFrame:
     """Searches for queries as `_list_queries` returns them; adds a column for each metric."""
     depth = max(map(rank_of, (*data.metrics, *KEPT))) + data.drop_identical
     values = {}
     for split, own in asked.groupby("split", sort=False):
         queries = data.test_queries(split).select(own["row"].tolist())
-        judged = judge(model.retrieve(queries, depth), data, split, queries, [*KEPT])
-        values |= zip(own.index, judged.values(), strict=True)
+        ranking = model.retrieve(queries, depth)
+        judged = judge(ranking, data, split, queries, [*KEPT])
+        for index, (query, metrics) in zip(own.index, judged.items(), strict=True):
+            first = ranking.documents(query)[:FIRST]
+            share = sum(arrivals[name] == 0 for name in first) / max(1, len(first))
+            values[index] = metrics | {KNOWN: share}
     return asked.join(DataFrame.from_dict(values, orient="index"))
 
 
@@ -134,7 +141,8 @@ def summarise(parts: list[DataFrame], asked: DataFrame, title: str) -> Findings:
         if row["queries"] == "old":
             row |= {lost: table[0][metric] - row[metric] for metric, lost in KEPT.items()}
             metrics |= {lost: row[lost] for lost in KEPT.values()}
-        metrics |= {f"{row['queries']}/{metric}": row[metric] for metric in KEPT}  # the last stage
+        # Of several stages, the last one counts.
+        metrics |= {f"{row['queries']}/{metric}": row[metric] for metric in (*KEPT, KNOWN)}
         of_queries = of_queries.join(own[[*KEPT]].add_prefix(f"{number}/"))
     points = concat(parts).rename(columns={"stage": "x", "queries": "line"})
     points = points[points["line"] != "latest"].melt(["x", "line"], [*KEPT], "panel", "y")

@@ -32,7 +32,8 @@ from gr_mvdr.files import write_text
 from gr_mvdr.options import admitting, build, check_options, inspect_signature
 from models.base import System
 
-COLLECTION = ("setting", "collection")  # columns that name a row's collection
+# Columns that name a row's collection, or count what it holds.
+COLLECTION = ("setting", "collection", "documents", "n_queries")
 OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
 MOST_TICKS = 8  # the most x values that all get a tick
 MOST_NAMED = 3  # the most collections that a title names

@@ -97,5 +97,5 @@ def test_a_stage_is_a_search_of_an_index_of_its_documents_alone(kind, data, tmp_
     lost = metrics[f"{name}/mrr_forgetting@10"]
     assert lost == pytest.approx(rows[0]["mrr@10"] - rows[-3]["mrr@10"])
     sides = [Side(kind, "study=growing", {"stage": n, "queries": "old"}) for n in (0, 3)]
-    group = SimpleNamespace(runs=[SimpleNamespace(path=tmp_path)])
+    group = SimpleNamespace(runs=[SimpleNamespace(path=tmp_path)], is_trained=True)
     assert estimate(Claim("", "", *sides), [group] * 2)["effect"] == pytest.approx(lost)

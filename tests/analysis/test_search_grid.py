@@ -89,7 +89,6 @@ def test_bad_studies_are_refused_before_training(studied_system):
         check_study(study(), object())
     for wrong, message in (
         ({"settings": {"neighbors": [1]}}, "model.search.neighbors: must be one of mode"),
-        ({"settings": {"mode": "gather"}}, "study.settings.mode=gather: must be a list"),
         ({"depth": 0}, "study.depth=0: must be a whole number ≥ 1"),
     ):
         with pytest.raises(ValueError, match=message):

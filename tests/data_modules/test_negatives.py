@@ -176,30 +176,19 @@ def test_a_teachers_lists_are_matched_by_id_or_by_text(source, form, tmp_path, c
     collection = Tiny(test_split="test", tokenizer_options=TOKENIZER).read()
     queries = dict(zip(collection.queries["id"], collection.queries["text"], strict=True))
     documents = dict(zip(collection.documents["id"], collection.documents["text"], strict=True))
+    scored = [*LISTS.values()]
+    columns = {"scores": [[*scores.values()] for scores in scored]}
     if form == "texts":
-        rows = [
-            {
-                "query": f" {queries[query]}\n",
-                "documents": [documents[d].replace(" ", "  ") for d in scores],
-                "scores": [*scores.values()],
-            }
-            for query, scores in LISTS.items()
-        ]
+        columns["query"] = [f" {queries[query]}\n" for query in LISTS]
+        columns["documents"] = [[documents[d].replace(" ", "  ") for d in own] for own in scored]
     else:
         # The tables of texts decide: here d4 is another source's d0, and so on.
         other = {d: f"d{(int(d[1:]) + 10) % 14}" if form == "other ids" else d for d in documents}
-        rows = [
-            {
-                "query_id": query,
-                "document_ids": [other[d] for d in scores],
-                "scores": [*scores.values()],
-            }
-            for query, scores in LISTS.items()
-        ]
+        columns |= dict(query_id=[*LISTS], document_ids=[[other[d] for d in own] for own in scored])
         if form == "other ids":
             texts = [{"document_id": other[d], "text": text} for d, text in documents.items()]
             Dataset.from_list(texts).to_parquet(tmp_path / "documents.parquet")
-    Dataset.from_list(rows).save_to_disk(tmp_path / "train")
+    Dataset.from_dict(columns).save_to_disk(tmp_path / "train")
     path = str(tmp_path)
     kinds = {
         "triples": TripleNegatives(path=path, n=2),
