@@ -1,6 +1,5 @@
 """Few-shot alignment adaptation: the grid of alignments, and the folds that choose among them."""
 
-import csv
 from dataclasses import replace
 from statistics import fmean, stdev
 from unittest import mock
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.studies.study import check_study, run_study
+from analysis.tables.rows import read_rows
 from gr_mvdr.alignment import Softmax, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.scoring import Scoring
@@ -24,14 +24,9 @@ def made(studied_system, studied_data, tmp_path):
     def run(n_queries=6, **changes):
         settings = ADAPTATION | {"folds_of": [2]} | changes
         metrics = run_study(settings, studied_system, studied_data(n_queries), tmp_path)
-        return metrics, read(tmp_path / "study.csv"), read(tmp_path / "study_folds.csv")
+        return metrics, read_rows(tmp_path / "study.csv"), read_rows(tmp_path / "study_folds.csv")
 
     return run
-
-
-def read(path):
-    with path.open() as file:
-        return list(csv.DictReader(file))
 
 
 def with_ranks(system, ranks):
@@ -69,8 +64,8 @@ def test_every_alignment_is_scored_by_itself(made, studied_system, studied_data)
         scoring = Scoring(alignment, "alignment")
         ranking = studied_system.rerank_encoded(encoded, candidates, scoring)
         for metric, value in evaluate(ranking, data.judgements("test", queries)).items():
-            assert float(rows[name][metric]) == pytest.approx(value, rel=1e-5), (name, metric)
-    worth = {name: float(row["ndcg@10"]) for name, row in rows.items()}
+            assert rows[name][metric] == pytest.approx(value, rel=1e-5), (name, metric)
+    worth = {name: row["ndcg@10"] for name, row in rows.items()}
     # 20 % of five tokens are one: the same as top-1, which is the system's own MaxSim.
     assert worth["top-k=1"] == worth["top-p=20.0%"] == worth["default"] != worth["top-k=2"]
     assert worth["oracle"] == max(worth[name] for name in alignments)
@@ -92,10 +87,10 @@ def test_every_fold_chooses_for_the_others(made, studied_system):
         chosen.append(f"top-k={best}")
         rest.append(fmean(worth[ranks[best][n]] for n in set(range(7)) - own))
     few = next(row for row in rows if row["strategy"] == "few-shot 2")
-    assert float(few["ndcg@10"]) == metrics[FEW] == pytest.approx(fmean(rest), rel=1e-5)
-    assert float(few["ndcg@10/std"]) == pytest.approx(stdev(rest), rel=1e-5)
+    assert few["ndcg@10"] == metrics[FEW] == pytest.approx(fmean(rest), rel=1e-5)
+    assert few["ndcg@10/std"] == pytest.approx(stdev(rest), rel=1e-5)
     assert [row["chosen"] for row in folds] == chosen and len(set(chosen)) == 2
-    assert [float(row["ndcg@10"]) for row in folds] == pytest.approx(rest, rel=1e-5)
+    assert [row["ndcg@10"] for row in folds] == pytest.approx(rest, rel=1e-5)
 
 
 def test_of_equally_good_strategies_the_first_is_chosen(made, studied_system):
@@ -110,17 +105,17 @@ def test_a_study_of_pruned_searches_adapts_each(made, studied_system):
     metrics, rows, folds = made(settings=settings)
     names = ["top-k=1", "top-k=2", "top-p=20.0%", "top-p=50.0%", "default", "oracle", "few-shot 2"]
     found = [(row["keep_document"], row["strategy"]) for row in rows]
-    assert found == [(keep, name) for keep in ("0.25", "1.0") for name in names]
+    assert found == [(keep, name) for keep in (0.25, 1.0) for name in names]
     assert {
         (keep, search["mode"], search["refine"]) for *_, keep, search in studied_system.searches
     } == {
         (0.25, "gather", None),
         (1.0, "gather", None),
     }
-    assert [row["keep_document"] for row in folds] == ["0.25"] * 3 + ["1.0"] * 3
-    few = next(row for row in rows if row["folds_of"])
-    assert metrics[FEW] == pytest.approx(float(few["ndcg@10"]))
-    assert float(rows[0]["mrr@10"]) <= 0.5 < float(rows[7]["mrr@10"])  # three of six are indexed
+    assert [row["keep_document"] for row in folds] == [0.25] * 3 + [1.0] * 3
+    few = next(row for row in rows if row.get("folds_of"))
+    assert metrics[FEW] == pytest.approx(few["ndcg@10"])
+    assert rows[0]["mrr@10"] <= 0.5 < rows[7]["mrr@10"]  # three of six are indexed
 
 
 def test_bad_options_are_refused_before_training(studied_system):

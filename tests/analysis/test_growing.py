@@ -11,28 +11,22 @@ from analysis.studies.study import run_study
 from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import evaluate
 from models.bm25 import BM25
-from tests.analysis.conftest import TinyData, tiny_collection
+from tests.analysis.conftest import tiny_collection
 from tests.models.conftest import make_docid, make_multi_vector, make_seal, sharpen
 
 STUDY = {"_target_": "analysis.studies.growing.GrowingCorpus", "splits": ["new"], "parts": 3}
-
-
-class GrowingData(TinyData):
-    """d15 to d19 arrive after training; q15 to q19 ask for them."""
-
-    def read(self):
-        whole = tiny_collection()
-        test = whole.qrels["test"]
-        parts = {"test": test.select(range(5)), "new": test.select(range(5, 10))}
-        return replace(whole, qrels=whole.qrels | parts)
+NEW = {f"d{n}" for n in range(15, 20)}
 
 
 @pytest.fixture
 def data(tiny_data):
-    options = tiny_data.tokenizer_options, tiny_data.query_length, tiny_data.document_length
-    names = "tokenizer_options", "query_length", "document_length"
-    given = dict(zip(names, options, strict=True))
-    return GrowingData(test_split="test", new_documents=["new"], **given)
+    """d15 to d19 arrive after training; q15 to q19 ask for them."""
+    whole = tiny_collection()
+    test = whole.qrels["test"]
+    splits = {"test": test.select(range(5)), "new": test.select(range(5, 10))}
+    tiny_data.collection = replace(whole, qrels=whole.qrels | splits)
+    tiny_data.new_documents = ["new"]
+    return tiny_data
 
 
 def make(kind, data):
@@ -41,60 +35,59 @@ def make(kind, data):
     if kind == "seal":
         return sharpen(make_seal())
     if kind == "xtr":
-        return make_multi_vector("xtr", search={"mode": "impute", "neighbours": 60})
+        search = {"mode": "impute", "neighbours": 60, "probes": None}  # imputes, exactly
+        return make_multi_vector("xtr", search=search)
     return make_docid(kind, data.documents, data.known_documents)
+
+
+def assert_found(ranking, system, queries):
+    expected = system.retrieve(queries, 100)
+    for query in queries["id"]:
+        assert ranking.scores(query) == pytest.approx(expected.scores(query), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["bm25", "seal", "xtr", "titles", "semantic"])
 def test_a_stage_is_a_search_of_an_index_of_its_documents_alone(kind, data, tmp_path):
-    system, searches = make(kind, data), []
+    system, stages = make(kind, data), []
     system.index(data.documents)
     grow, retrieve = system.update_index, system.retrieve
 
     def update_index(documents):
-        searches.append((documents, []))
+        stages.append((documents, []))
         grow(documents)
 
     def recorded(queries, k):
-        searches[-1][1].append((queries, ranking := retrieve(queries, k)))
+        stages[-1][1].append((queries, ranking := retrieve(queries, k)))
         return ranking
 
-    with (
-        mock.patch.object(system, "update_index", update_index),
-        mock.patch.object(system, "retrieve", recorded),
-    ):
+    with mock.patch.multiple(system, update_index=update_index, retrieve=recorded):
         metrics = run_study(STUDY, system, data, tmp_path)
-    new = {f"d{n}" for n in range(15, 20)}
-    assert [len(documents) for documents, _ in searches] == [25, 27, 29, 30]
-    assert not new & {*searches[0][0]["id"]}
-    arrived = [new & {*documents["id"]} for documents, _ in searches]
-    for (documents, found), names in zip(searches, arrived, strict=True):
-        alone = make(kind, data)
-        alone.index(documents)
-        assert {q for queries, _ in found[1:] for q in queries["id"]} == {
-            name.replace("d", "q") for name in names
+    assert [len(documents) for documents, _ in stages] == [25, 27, 29, 30]
+    for documents, searches in stages:
+        arrived, alone = NEW & {*documents["id"]}, make(kind, data)
+        assert {q for queries, _ in searches[1:] for q in queries["id"]} == {
+            name.replace("d", "q") for name in arrived
         }
-        for queries, ranking in found:
-            expected = alone.retrieve(queries, 100)
-            for query in queries["id"]:
-                assert {*ranking.documents(query)} <= {*documents["id"]}
-                assert ranking.scores(query) == pytest.approx(expected.scores(query), rel=1e-4)
-    if kind != "semantic":  # its numbers in a leaf depend on the order of arrival
+        alone.index(documents)
+        for queries, ranking in searches:
+            assert_found(ranking, alone, queries)
+            found = {name for query in queries["id"] for name in ranking.documents(query)}
+            assert found and not (found & NEW) - arrived
+    assert not stages[0][1][1:], "no new document has arrived"
+    if kind != "semantic":  # its numbers in a leaf follow the order of arrival
         alone.index(data.documents)
-        for queries, ranking in found:
-            plain = alone.retrieve(queries, 100)
-            for query in queries["id"]:
-                assert ranking.scores(query) == pytest.approx(plain.scores(query), rel=1e-4)
-    rows, name = read_rows(tmp_path / "study.csv"), "analysis/growing_corpus"
+        for queries, ranking in stages[-1][1]:
+            assert_found(ranking, alone, queries)
+    rows = read_rows(tmp_path / "study.csv")
     assert [(row["stage"], row["queries"], row["n_queries"]) for row in rows] == [
         *[(0, "old", 5), (1, "old", 5), (1, "new", 2), (1, "latest", 2), (2, "old", 5)],
         *[(2, "new", 4), (2, "latest", 2), (3, "old", 5), (3, "new", 5), (3, "latest", 1)],
     ]
-    for row, split in ((0, "test"), (-3, "test"), (-2, "new")):
-        (queries, ranking) = searches[rows[row]["stage"]][1][split == "new"]
+    for row, split in ((rows[0], "test"), (rows[-3], "test"), (rows[-2], "new")):
+        queries, ranking = stages[row["stage"]][1][split == "new"]
         judged = evaluate(ranking, data.judgements(split, queries), ["success@10", "mrr@10"])
-        assert {metric: rows[row][metric] for metric in judged} == pytest.approx(judged)
-    lost = metrics[f"{name}/mrr_forgetting@10"]
+        assert {metric: row[metric] for metric in judged} == pytest.approx(judged)
+    lost = metrics["analysis/growing_corpus/mrr_forgetting@10"]
     assert lost == pytest.approx(rows[0]["mrr@10"] - rows[-3]["mrr@10"])
     sides = [Side(kind, "study=growing", {"stage": n, "queries": "old"}) for n in (0, 3)]
     group = SimpleNamespace(runs=[SimpleNamespace(path=tmp_path)], is_trained=True)

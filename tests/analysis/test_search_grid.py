@@ -1,12 +1,12 @@
 """One index searched under many settings."""
 
-import csv
 from statistics import fmean
 
 import pytest
 import torch
 
 from analysis.studies.study import check_study, run_study
+from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
 from models.docid import Docid
 
@@ -29,31 +29,26 @@ def made(studied_system, studied_data, tmp_path):
         data = studied_data(6)
         data.metrics = metrics or data.metrics
         run_study(study(**changes), studied_system, data, tmp_path)
-        return read(tmp_path / "study.csv")
+        return read_rows(tmp_path / "study.csv")
 
     return run
 
 
-def read(path):
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 def test_every_combination_is_a_row_with_its_quality_and_costs(made, tmp_path):
     less, all_ = made()
-    assert (less["mode"], less["keep_document"], all_["keep_document"]) == ("gather", "0.25", "1.0")
+    assert (less["mode"], less["keep_document"], all_["keep_document"]) == ("gather", 0.25, 1.0)
     # Of 12 documents the first 3 are left: half of the six queries cannot find theirs.
-    assert float(less["recall@100"]) == 0.5 and float(all_["recall@100"]) == 1.0
-    assert float(less["recall_of_exact@10"]) < float(all_["recall_of_exact@10"]) == 1.0
-    assert [float(row["search_error@10"]) for row in (less, all_)] == [0.5, 0]
-    assert [float(row["cost/candidates"]) for row in (less, all_)] == [3, 12]
-    assert [float(row["cost/scoring_flops"]) for row in (less, all_)] == [30, 120]
-    assert float(less["cost/index_bytes"]) == 1234 and float(less["cost/query_ms"]) > 0
-    queries = read(tmp_path / "study_queries.csv")
+    assert less["recall@100"] == 0.5 and all_["recall@100"] == 1.0
+    assert less["recall_of_exact@10"] < all_["recall_of_exact@10"] == 1.0
+    assert [row["search_error@10"] for row in (less, all_)] == [0.5, 0]
+    assert [row["cost/candidates"] for row in (less, all_)] == [3, 12]
+    assert [row["cost/scoring_flops"] for row in (less, all_)] == [30, 120]
+    assert less["cost/index_bytes"] == 1234 and less["cost/query_ms"] > 0
+    queries = read_rows(tmp_path / "study_queries.csv")
     assert {query["query"] for query in queries} == {f"q{number}" for number in range(6)}
     for number, row in enumerate((less, all_)):
-        mean = fmean(float(query[f"{number}/mrr@10"]) for query in queries)
-        assert mean == pytest.approx(float(row["mrr@10"]))
+        mean = fmean(query[f"{number}/mrr@10"] for query in queries)
+        assert mean == pytest.approx(row["mrr@10"])
 
 
 def test_queries_are_encoded_once_and_searched_as_deep_as_the_metrics_look(made, studied_system):
@@ -71,8 +66,8 @@ def test_queries_are_encoded_once_and_searched_as_deep_as_the_metrics_look(made,
 def test_grids_follow_each_other_and_queries_can_be_fewer(made, studied_system):
     grids = [{"keep_document": [0.5]}, {"mode": ["impute"], "keep_document": [1.0, 0.75]}]
     rows = made(settings=grids, max_queries=2)
-    found = [(row["mode"], row["keep_document"]) for row in rows]
-    assert found == [("", "0.5"), ("impute", "1.0"), ("impute", "0.75")]
+    found = [(row.get("mode"), row["keep_document"]) for row in rows]
+    assert found == [(None, 0.5), ("impute", 1.0), ("impute", 0.75)]
     assert {queries for queries, *_ in studied_system.searches} == {1, 2}
 
 
@@ -80,7 +75,7 @@ def test_a_setting_that_does_not_fit_the_index_is_left_out_with_a_warning(made):
     curves = CURVES | {"x": "neighbours"}
     with pytest.warns(UserWarning, match=r"'neighbours': 1000.*left out.*must be ≤"):
         rows = made(settings={"neighbours": [10, 1000]}, curves=curves)
-    assert [row["neighbours"] for row in rows] == ["10"]
+    assert [row["neighbours"] for row in rows] == [10]
 
 
 def test_bad_studies_are_refused_before_training(studied_system):
@@ -117,9 +112,9 @@ def test_beams_lose_what_a_wider_one_finds(studied_data, tmp_path):
     beams["_target_"] = "analysis.studies.search_grid.BeamGrid"
     (tmp_path / "index").mkdir()
     run_study(beams, Docids(), studied_data(2), tmp_path)
-    narrow, wide = read(tmp_path / "study.csv")
-    assert [float(row["search_error@10"]) for row in (narrow, wide)] == [1, 0]
-    assert [float(row["recall_of_exact@10"]) for row in (narrow, wide)] == [2 / 6, 1]
+    narrow, wide = read_rows(tmp_path / "study.csv")
+    assert [row["search_error@10"] for row in (narrow, wide)] == [1, 0]
+    assert [row["recall_of_exact@10"] for row in (narrow, wide)] == [2 / 6, 1]
     with pytest.raises(ValueError, match="study: object generates no docids"):
         check_study(beams, object())
     with pytest.raises(ValueError, match=r"study\.settings=keep_query: must be"):

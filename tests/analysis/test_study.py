@@ -1,6 +1,5 @@
 """Studies as tables and curves: of one run, and of a sweep's runs together."""
 
-import csv
 from itertools import product
 
 import pytest
@@ -100,11 +99,6 @@ def gates(tmp_path):
     return tmp_path
 
 
-def read(path):
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 CURVES = {"x": "keep_document", "hue": "salience", "title": "Figure 6"}
 
 
@@ -119,12 +113,12 @@ def finish(sweep, **callback):
 
 def test_a_sweep_ends_with_its_studies_as_one_table_and_its_curves(gates):
     finish(gates, curves=OmegaConf.create([CURVES, CURVES | {"title": "again"}]))
-    rows = read(gates / "study.csv")
+    rows = read_rows(gates / "study.csv")
     assert list(rows[0]) == ["system", "salience", "seed", "keep_document", "mrr@10"]
     assert [list(row.values()) for row in rows][1:4] == [
-        ["ALIGNER", "lp", "1", "1.0", "1.0"],
-        ["ALIGNER", "lp", "2", "0.5", "0.25"],
-        ["ALIGNER", "lp", "2", "1.0", "0.5"],
+        ["ALIGNER", "lp", 1, 1.0, 1.0],
+        ["ALIGNER", "lp", 2, 0.5, 0.25],
+        ["ALIGNER", "lp", 2, 1.0, 0.5],
     ]
     table = (gates / "study.md").read_text()
     assert "| ALIGNER | lp | 0.5 | 0.375 ± 0.177 |" in table
@@ -143,7 +137,7 @@ def test_a_run_without_a_study_is_one_row_of_its_main_metrics(tmp_path):
     assert write_sweep_study(comparison, tmp_path, ["model.dimension"]) == []
     curves = [Curves("model.dimension", "rerank/mrr@10")]
     assert write_sweep_study(comparison, tmp_path, ["model.dimension"], curves)
-    assert [row["model.dimension"] for row in read(tmp_path / "study.csv")] == ["32", "64"]
+    assert [row["model.dimension"] for row in read_rows(tmp_path / "study.csv")] == [32, 64]
 
 
 def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
@@ -156,13 +150,10 @@ def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
     comparison = compare_runs([tmp_path / "runs"])
     curves = [Curves("k", hue="collections", where={"collection": "average"})]
     table, _ = write_sweep_study(comparison, tmp_path, ["collection"], curves)
-    rows = read(tmp_path / "study.csv")
-    assert {row["setting"] for row in rows} == {"arguana", "nq", ""}
+    rows = read_rows(tmp_path / "study.csv")
+    assert {row.get("setting") for row in rows} == {"arguana", "nq", None}
     averages = [row for row in rows if row["collection"] == "average"]
-    found = [[row[c] for c in ("seed", "collections", "k", "mrr@10")] for row in averages]
-    assert found == [
-        *(["1", "2", "1", "0.4"], ["1", "2", "2", ""]),
-        *(["2", "2", "1", "0.8"], ["2", "2", "2", ""]),
-    ]
+    found = [[row.get(c) for c in ("seed", "collections", "k", "mrr@10")] for row in averages]
+    assert found == [[1, 2, 1, 0.4], [1, 2, 2, None], [2, 2, 1, 0.8], [2, 2, 2, None]]
     # In the table the average has its deviation over seeds: 0.4 and 0.8.
     assert "| average | 1 | 2 | 0.600 ± 0.283 |" in table.read_text()
