@@ -27,6 +27,7 @@ QueryMetrics = dict[str, dict[str, float]]
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 # How many queries the latency is measured on, one at a time, and how many plan a search.
 LATENCY_QUERIES, PLANNING_QUERIES = 50, 64
+LEAST_QUERIES = 20  # a mean over fewer says nothing of their kind
 
 
 def evaluate_retrieval(
@@ -121,7 +122,7 @@ def divide_queries(
     A generative system may know the text of a document without ever having seen a query for it.
 
     Returns:
-        Part → its queries; {} if all queries are in one part.
+        Part → its queries; {} if a part has fewer than `LEAST_QUERIES`.
     """
     split = data.train_split
     trained = data.collection.relevant_documents(split) if split else set()
@@ -129,7 +130,7 @@ def divide_queries(
     for query, metrics in values.items():
         relevant = {document for document, grade in qrels[query].items() if grade > 0}
         parts["no_" * relevant.isdisjoint(trained) + "training_question"][query] = metrics
-    return parts if all(parts.values()) else {}
+    return parts if min(map(len, parts.values())) >= LEAST_QUERIES else {}
 
 
 def judge(

@@ -14,7 +14,11 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn.utils import get_total_norm
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 from gr_mvdr.files import CHECKPOINT, name_errors, new_file, new_folder, read_checkpoint
 from gr_mvdr.options import NonNegative, Positive
@@ -31,10 +35,16 @@ _LEAST_SCALE = 1.0
 _COUNTS = ("batches", "counted", "operations")  # of all resumptions together
 # Operations are counted in the first of so many batches: each is a call in Python meanwhile.
 _COUNTED = 20
-_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch counts a GPU's only
-_FORMULAS = {
-    _ATTENTION: sdpa_flop,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,
+_ATEN = torch.ops.aten
+_FORMULAS = {  # of attention's kernel on a CPU; torch has those of a GPU
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: (
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
+    ),
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda gradient, query, key, value, *_, **__: sdpa_backward_flop_count(
+            gradient, query, key, value
+        )
+    ),
 }
 
 

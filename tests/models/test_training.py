@@ -3,6 +3,8 @@
 import pytest
 import pytorch_lightning as pl
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils import get_total_norm
 
 from analysis.learning_curves import read_curve
@@ -71,13 +73,15 @@ def test_the_curve_has_every_step_and_the_norm_before_clipping(tools, tmp_path, 
         assert norms == pytest.approx([0.01] * 8, rel=1e-3)
 
 
-class Linear(pl.LightningModule):
+class Attention(pl.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(8, 4, bias=False)
 
     def training_step(self, batch, _):
-        loss = self.layer(batch).square().mean()
+        states = self.layer(batch)[None, None]
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            loss = scaled_dot_product_attention(states, states, states).square().mean()
         self.log("train/loss", loss)
         return loss
 
@@ -89,8 +93,10 @@ def test_operations_of_both_passes_are_counted_over_resumptions(tmp_path):
     batches, checkpoint = [torch.ones(3, 8)] * 25, None
     for epochs in (1, 2):
         run = trainer(tmp_path, max_epochs=epochs)
-        run.fit(Linear(), loader(*batches), ckpt_path=checkpoint, weights_only=True)
+        run.fit(Attention(), loader(*batches), ckpt_path=checkpoint, weights_only=True)
         checkpoint = tmp_path / "last.ckpt"
         watch = next(c for c in run.callbacks if isinstance(c, TrainingWatch))
-        # A product for the layer, one for its weights' gradient; its inputs need none.
-        assert watch.costs["cost/train_flops"] == epochs * 25 * 2 * (2 * 3 * 8 * 4)
+        # Two products for the layer, but its inputs need no gradient; attention has two products
+        # and its fused backward pass five, since it computes the weights again.
+        attention = 7 * 2 * 3 * 3 * 4
+        assert watch.costs["cost/train_flops"] == epochs * 25 * (2 * 2 * 3 * 8 * 4 + attention)
