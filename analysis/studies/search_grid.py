@@ -50,7 +50,7 @@ class SearchGrid:
             max_queries: the most queries of the first test split that are searched; None = all.
 
         Raises:
-            ValueError: no setting at all.
+            ValueError: an option without a list of values, or no setting at all.
         """
         self.settings = expand_grids(settings)
         if not any(self.settings):
@@ -168,8 +168,15 @@ class BeamGrid(SearchGrid):
 
 
 def expand_grids(settings: Mapping[str, Sequence] | Iterable[Mapping[str, Sequence]]) -> list[Row]:
-    """Returns every combination of a grid's values; several grids follow each other."""
+    """Returns every combination of a grid's values; several grids follow each other.
+
+    Raises:
+        ValueError: an option without a list of values.
+    """
     grids = [settings] if isinstance(settings, Mapping) else settings
+    for key, values in (option for grid in grids for option in grid.items()):
+        if not isinstance(values, list | tuple) or not values:
+            raise ValueError(f"study.settings.{key}={values}: must be a list of values")
     return [dict(zip(grid, row, strict=True)) for grid in grids for row in product(*grid.values())]
 
 
