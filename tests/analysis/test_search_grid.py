@@ -5,6 +5,7 @@ from statistics import fmean
 import pytest
 import torch
 
+from analysis.studies.search_grid import expand_grids
 from analysis.studies.study import check_study, run_study
 from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
@@ -127,3 +128,8 @@ def test_recall_of_the_exact_search_counts_its_first_ten():
     # Of a's ten d0 to d9 six are found (d4 to d9), of b's two one.
     assert recall_of_exact(exact, found) == pytest.approx((0.6 + 0.5) / 2)
     assert recall_of_exact(exact, Ranking({})) == 0
+
+
+def test_an_option_without_a_list_of_values_is_named():
+    with pytest.raises(ValueError, match=r"study\.settings\.mode=gather: must be a list of values"):
+        expand_grids({"mode": "gather"})
