@@ -56,7 +56,7 @@ salience=learned_bm25 model.salience.document.prior.k1=-1 → model.salience.doc
 model=dsi_pq model.identifiers.embeddings.otherwise.dimension=0 → model.identifiers.embeddings.othe
 model=rerank_pipeline model.stages=[{run:a,depth:0},{run:b}] → model.stages.0.depth=0: must be a
 study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: must be a list with
-study=growing data.new_documents=[] → data.new_documents=[]: must be text that is not empty or a
+study=growing data.new_documents=[] → data.new_documents=[]: must be a split whose documents
 """
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """

@@ -19,16 +19,15 @@ from analysis.statistics import NORMAL
 from analysis.tables.metric_names import read_key
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import rank_of
-from gr_mvdr.options import Rule, Seed, Size, Text, part
+from gr_mvdr.options import Rule, Seed, Size, part
 from gr_mvdr.progress import track
 from models.base import System
 
 # Metrics that are kept for every query → what the old queries lose of them.
 KEPT = {"success@10": "forgetting@10", "mrr@10": "mrr_forgetting@10"}
 KNOWN, FIRST = "known@10", 10  # the share of the first ten results that are known in training
-Splits = Annotated[
-    list[Text], Rule("a list of at least one split whose documents arrive after training", bool)
-]
+_RULE = Rule("a split whose documents arrive after training, or a list of such splits", bool)
+Splits = Annotated[str | list[str], _RULE]
 
 
 @part("study")
@@ -40,7 +39,7 @@ class GrowingCorpus:
     arrives. The weights stay the same, so old queries lose only to new competitors.
     """
 
-    def __init__(self, splits: Text | Splits, parts: Size = 5, seed: Seed = 0):
+    def __init__(self, splits: Splits, parts: Size = 5, seed: Seed = 0):
         """
         Args:
             splits: the splits of new queries, those of `data.new_documents`.

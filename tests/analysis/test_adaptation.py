@@ -121,14 +121,8 @@ def test_a_study_of_pruned_searches_adapts_each(made, studied_system):
 def test_bad_options_are_refused_before_training(studied_system):
     fine = ADAPTATION | {"folds_of": [8]}
     check_study(fine, studied_system)
-    with pytest.raises(ValueError, match="object has no index of token vectors"):
-        check_study(fine, object())
-    for wrong, message in (
-        ({"k": [], "p": []}, "study.k, study.p, study.alignments: must hold at least one"),
-        ({"depth": 0}, "study.depth=0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_study(fine | wrong, studied_system)
+    with pytest.raises(ValueError, match="study.k, study.p, study.alignments: must hold at least"):
+        check_study(fine | {"k": [], "p": []}, studied_system)
     several = replace(studied_system.scoring, alignment=Softmax(), heads=2)
     refused = pytest.raises(ValueError, match="model.heads=2: must be 1 under TopK")
     with mock.patch.object(studied_system, "scoring", several), refused:

@@ -1,7 +1,5 @@
 """Queries that are documents: whoever judges a ranking leaves the query's own document out."""
 
-import csv
-
 import datasets
 import pytest
 import torch
@@ -11,6 +9,7 @@ from analysis.evaluation import average_metrics, evaluate_reranking, evaluate_re
 from analysis.kernel import Kernel, kernel_rankings
 from analysis.runs.judged_queries import read_table
 from analysis.studies.study import run_study
+from analysis.tables.rows import read_rows
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.ranking import Ranking
@@ -69,8 +68,7 @@ def system(data, tmp_path):
 
 def rows(run, settings, system, data):
     run_study(settings, system, data, run)
-    with (run / "study.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_rows(run / "study.csv")
 
 
 def by_definition(ranking, data, metrics):
@@ -99,8 +97,7 @@ def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
     for settings in (grid, adaptation):
         (row, *_) = rows(tmp_path, settings, system, data)
         for metric in METRICS:
-            found = float(row[metric])
-            assert found == pytest.approx(run[f"retrieve/{metric}"]), (settings, metric)
+            assert row[metric] == pytest.approx(run[f"retrieve/{metric}"]), (settings, metric)
 
 
 def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
