@@ -136,7 +136,15 @@ class RunWeights:
             raise ValueError(f"{self.key}: must be a trained run, it has no {CHECKPOINT}")
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the configuration keys of the run's tokeniser and its scheme of docids."""
+        """Returns the configuration keys of the run's tokeniser and its scheme of docids.
+
+        Raises:
+            ValueError: a study asks for documents that the run may have known in training.
+        """
+        known = self.run.config["data"].get("new_documents")
+        if (wanted := (config.get("study") or {}).get("splits", known)) != known:
+            rule = f"must be with {wanted}"
+            raise ValueError(f"{self.key}: was trained with data.new_documents={known}, {rule}")
         scheme = self._shared_scheme(config).items()
         names = {f"model.identifiers.{key}": value for key, value in scheme if key != TARGET}
         if any((c.get("backbone") or {}).get("name") for c in (config, self.run.config)):

@@ -68,6 +68,8 @@ def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
         ValueError, match=r"^weights=.*: tokenizer.markers.query must be this run's$"
     ):
         run(found.path, "model=t5_colbert", "name=other", "query_length=8", *own, *small)
+    with pytest.raises(ValueError, match=r"data.new_documents=\[\], must be with test"):
+        run(found.path, "model=t5_colbert", "data.new_documents=test", "study=growing", *own)
     pair = alone.align("pear?", "pear")
     assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-5)
     assert pair.query_tokens[:2] == ["[CLS]", "[Q] "] and pair.query_tokens[-1] == "[MASK]"
