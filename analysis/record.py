@@ -92,6 +92,7 @@ def tabulate_results(
     runs: str | Sequence[str],
     splits: str | Sequence[str] = (),
     metrics: str | Sequence[str] = COLUMNS,
+    labels: Sequence[str] = (),
 ) -> str:
     """Makes a Markdown table of records: a row for each system, columns for each collection.
 
@@ -107,7 +108,7 @@ def tabulate_results(
     Raises:
         ValueError, FileNotFoundError: as `compare_runs`; or no run has a split.
     """
-    comparison = compare_runs(named_folders(runs))
+    comparison = compare_runs(named_folders(runs), labels)
     wanted, asked, cells = _as_list(splits), _as_list(metrics), {}
     known = {split for run in comparison.runs for split in run.splits}
     if missing := [split for split in wanted if split not in known]:
