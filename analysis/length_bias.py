@@ -256,7 +256,8 @@ class LengthBias(Analysis):
         if own.heads == 1:
             forms |= {n: replace(own, alignment=a, normaliser=z) for n, (a, z) in FORMS.items()}
         scores, sums = defaultdict(dict), []
-        for query, vectors in track(model.encoded_queries(queries), "aligning candidates"):
+        encoded = [(q, vectors) for q, vectors in model.encoded_queries(queries) if candidates[q]]
+        for query, vectors in track(encoded, "aligning candidates"):
             documents = model.searcher.vectors(model.searcher.numbers(candidates[query]))
             for form, scoring in forms.items():
                 found, gradient = relevance_gradient(scoring, documents, vectors)
