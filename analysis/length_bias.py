@@ -291,4 +291,5 @@ def bias_figure(table: DataFrame, title: str) -> Figure:
         for measure, place in PANELS.items()
         for form, row in table.iterrows()
     ]
-    return forest_figure(DataFrame(points).dropna(), title, LOOKS)
+    marks = DataFrame(points).dropna()
+    return forest_figure(marks, title, {name: LOOKS[name] for name in marks["series"].unique()})
