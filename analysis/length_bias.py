@@ -43,10 +43,10 @@ OWN, SEARCH = "own", "retrieved"
 # Forms of Eq. 1: A, and Z. "mean" divides by Z = Σ A, which in the other forms is constant or 1.
 FORMS: dict[str, tuple[Alignment, Normaliser]] = {
     "max_sim": (MaxSim(), "none"),
-    "top_k": (TopK(4), "none"),
-    "top_p": (TopP(0.1), "none"),
-    "mean_top_p": (TopP(0.1), "alignment"),
-    "soft_top_k": (SoftTopK(1, 0.02), "none"),
+    "top_four": (TopK(4), "none"),
+    "top_tenth": (TopP(0.1), "none"),
+    "mean_top_tenth": (TopP(0.1), "alignment"),
+    "soft_max_sim": (SoftTopK(1, 0.02), "none"),
     "softmax": (Softmax("query_to_document"), "none"),
     "first_token": (FirstToken(), "none"),
     "max_sim_reversed": (MaxSim("document_to_query"), "none"),
@@ -58,14 +58,14 @@ FIRST = 10  # documents at the top of a ranking
 GRADIENT = ("reached", "effective", "largest")
 # The weight of each query or document in a mean → the measures that are averaged with it.
 MEASURES = {
-    "queries": ("length_correlation",),
-    "relevant": ("length_ratio", "all_ratio"),
+    "queries": ("correlation_with_length",),
+    "relevant": ("first_ratio", "all_ratio"),
     "documents": GRADIENT,
 }
 SUMS = ["form", "pair", "documents", *GRADIENT]
 PANELS = {
-    "length_correlation": "length and score:\nSpearman's ρ",
-    "length_ratio": "length of the first ten /\nof the relevant",
+    "correlation_with_length": "length and score:\nSpearman's ρ",
+    "first_ratio": "length of the first ten /\nof the relevant",
     "effective": "effective share of tokens\nthat hold the gradient",
 }
 LOOKS = {
@@ -142,8 +142,8 @@ def measure_lengths(
             yield {
                 "pair": query,
                 "queries": 1,
-                "length_correlation": spearman(*found.T),
-                "length_ratio": float(found[:FIRST, 0].mean()),
+                "correlation_with_length": spearman(*found.T),
+                "first_ratio": float(found[:FIRST, 0].mean()),
                 "all_ratio": float(found[:, 0].mean()),
                 "relevant": fmean(lengths[d] for d in relevant[query]),
             }
@@ -172,12 +172,12 @@ class LengthBias(Analysis):
     )
     metrics = (
         Metric(
-            "length_correlation",
+            "correlation_with_length",
             "Spearman's ρ of a document's length and its score among a query's documents: above 0, "
             "longer documents score higher.",
         ),
         Metric(
-            "length_ratio",
+            "first_ratio",
             "The mean length of the first ten documents, divided by that of the relevant ones.",
         ),
         Metric("all_ratio", "The same of all documents that are ranked: an order by chance."),
@@ -191,9 +191,8 @@ class LengthBias(Analysis):
     )
     words: ClassVar[dict[str, str]] = {
         "max sim": "Each query token takes its most similar document token.",
-        "top k | top p": "Each query token takes its 4 most similar document tokens, or 10 %.",
-        "soft top k": "MaxSim with the entropy term of the relaxed top-k.",
-        "softmax": "Each query token spreads its weight over all document tokens.",
+        "top four | top tenth": "Each query token takes so many document tokens, the most similar.",
+        "soft max sim": "MaxSim with the entropy term of the relaxed top-k.",
         "first token": "One vector a text: the first.",
         "reversed": "Each document token chooses among the query's tokens.",
         "retrieved": "In the result of the system's search.",

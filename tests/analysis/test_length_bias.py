@@ -127,22 +127,22 @@ def test_both_signs_of_the_bias(measured, tmp_path):
     """Another token raises this maximum, and sums; it lowers means over document tokens."""
     rows, metrics = measured(Model(tmp_path / "index"))
     assert [*rows] == ["retrieved", "own", *FORMS]
-    signs = {form: row["length_correlation"] for form, row in rows.items()}
+    signs = {form: row["correlation_with_length"] for form, row in rows.items()}
     for form in ("own", "max_sim", "first_token", "max_sim_reversed"):
         assert signs[form] == pytest.approx(1)
     for form in ("softmax", "mean_max_sim_reversed"):
         assert signs[form] == pytest.approx(-1)
     assert rows["own"]["queries"] == 2 and rows["retrieved"]["queries"] == 3
     # All six documents are among the first ten; their mean length is 4.5, the relevant one's 2.
-    assert rows["own"]["length_ratio"] == rows["own"]["all_ratio"] == pytest.approx(2.25)
+    assert rows["own"]["first_ratio"] == rows["own"]["all_ratio"] == pytest.approx(2.25)
     share = sum(1 / n for n in LENGTHS) / len(LENGTHS)  # one token holds all of the gradient
     assert [rows["max_sim"][name] for name in GRADIENT] == pytest.approx([share, share, 1])
     assert [rows["max_sim_reversed"][n] for n in GRADIENT] == pytest.approx([1, 1, share])
-    assert metrics["analysis/length_bias/own/length_correlation_low"] == pytest.approx(1)
+    assert metrics["analysis/length_bias/own/correlation_with_length_low"] == pytest.approx(1)
 
 
 def test_other_systems_are_read_from_their_rankings(measured):
     rows, metrics = measured(Model())
-    signs = {form: round(row["length_correlation"], 6) for form, row in rows.items()}
+    signs = {form: round(row["correlation_with_length"], 6) for form, row in rows.items()}
     assert signs == {"retrieved": 1, "own": -1, "mean": 1}
     assert not any(name.endswith(GRADIENT) for name in metrics)
