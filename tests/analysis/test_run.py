@@ -21,7 +21,7 @@ from tests.runs import write_store
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
 LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
 ALONE = "kernel", "ranking", "query", "decoded", "token_retrieval", "deletion", "curve", "search"
-ALONE += ("best_documents", "patching")
+ALONE += ("best_documents", "length_bias", "patching")
 STORED = {name: asked for name, asked in LISTED["questions"].items() if name not in ALONE}
 MEASURED = {name: asked for name, asked in STORED.items() if name != "heatmaps"}
 VOCABULARY = 30
