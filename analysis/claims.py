@@ -46,7 +46,6 @@ from analysis.tables.rows import (
     write_rows,
 )
 from gr_mvdr.files import read_text, write_text
-from models.results import count_of
 
 STUDIED, ALIGNED, MEASURED = "study=", "low_rank", "analysis/"
 RERANKED, BEST_FORM = "rerank", "rerank/best form"
@@ -345,14 +344,15 @@ def tabulate_verdicts(table: DataFrame) -> Table:
     cells, judged = {}, table[table["missing"] == ""]
     for name, row in zip(name_claims(judged), judged.itertuples(), strict=True):
         few = 0 < row.trainings < SEEDS
-        text = f"{SIGNS[row.verdict]} {row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
-        text += f", {count_of(row.trainings, 'seed')}" * few
+        text = f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
+        text = text if few else f"{SIGNS[row.verdict]} {text}"
         name += f" ({row.bound:+g})" * bool(row.bound)
         key = name.replace("-0", "−0"), row.place
         cells[key] = Cell(text.replace("-", "−"), weak=few)
-    notes = [f"{', '.join(f'{sign} {verdict}' for verdict, sign in SIGNS.items())}."]
-    if missing := dict.fromkeys(table.loc[~table["claim"].isin(judged["claim"]), "claim"]):
-        notes.append(f"Without runs that could judge them: {'; '.join(missing)}.")
+    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
+    notes = [f"{signs}; italic: fewer than {SEEDS} seeds."]
+    if missing := table["claim"].nunique() - judged["claim"].nunique():
+        notes.append(f"{missing} of {table['claim'].nunique()} claims lack runs.")
     return pivot(cells, "The papers' claims", corner="claim", note=" ".join(notes))
 
 
