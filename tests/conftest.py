@@ -2,7 +2,7 @@
 
 - Caches of collections are in one temporary folder for the whole session, and wandb is offline: for
   all tests and for the processes that they start. Caches are keyed by all that made them, so tests
-  can share them; one that looks at a cache sets `datasets.config.HF_DATASETS_CACHE` itself.
+  can share them; `cache` is one that is a test's own.
 - A test draws the same random numbers alone and after others.
 - `finished_run("t5_colbert", "seed=2")` is the folder of a short run without analysis. It is made
   once a session, for all workers of xdist: only read it, or copy it with `shutil.copytree`.
@@ -41,6 +41,15 @@ def _seeded():
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """A cache of ``datasets`` that is this test's own."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")

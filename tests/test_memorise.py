@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import datasets
 import pytest
 from omegaconf import OmegaConf
 
@@ -41,8 +40,7 @@ def collection(folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", SYSTEMS)
-def test_fifty_documents_are_memorised(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def test_fifty_documents_are_memorised(model, tmp_path, cache):
     overrides = [
         f"model={model}",
         "data=beir",

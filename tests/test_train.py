@@ -187,8 +187,9 @@ def test_a_run_that_is_interrupted_in_its_search_goes_on_without_training(
         ("analysis.compare.compare", signal.SIGINT),
     ],
 )
-def test_a_signal_outside_training_ends_a_sweep_with_one_line(stage, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def test_a_signal_outside_training_ends_a_sweep_with_one_line(
+    stage, kind, tmp_path, monkeypatch, cache
+):
     keys = ["train.py", "model=bm25", "data=beir", f"data.path={beir(tmp_path / 'fruit')}"]
     keys += ["hydra.mode=MULTIRUN", "seed=1,2", "logger=none", f"output={tmp_path}/runs"]
     with monkeypatch.context() as patch:

@@ -32,7 +32,6 @@ CONF = ROOT / "conf"
 # each way in which a key is declared.
 MESSAGES = """
 retrieval_depth=1e3 → retrieval_depth=1000.0: must be a whole number ≥ 1
-retrieval_depth='100' → retrieval_depth=100: must be a whole number ≥ 1
 seed=4294967296 → seed=4294967296: must be a whole number ≥ 0 and < 4294967296
 resume=1 → resume=1: must be true or false
 name=../x → name=../x: must be a folder's name within output=outputs
@@ -281,14 +280,11 @@ TYPED = [
     ("model.alignment.k=2", "model.alignment.k=2: not a key of the chosen alignment, alignment=fi"),
     ("model.evidence.special_ids=[0]", "model.evidence.special_ids=[0]: no such key"),
     ("path=x", "path=x: no such key, did you mean data.path?"),
-    ("modle=bm25", "modle=bm25: no such key, did you mean model?"),
     ("data.path=x", "data.path=x: not a key of the chosen data, data=files or "),
     ("trainer.devices=2x", "trainer.devices=2x: must be a whole number"),
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
-    ("a=b=c", "a=b=c: "),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("salience=null", "salience=null: must be one of bm25, hard, "),
-    ("~nothing", "Could not delete"),
 ]
 
 

@@ -7,12 +7,8 @@ from itertools import product
 import pytest
 
 from data_modules.almanac import almanac
-from data_modules.almanac.prose import WORDINGS, ask, describe, told_in
+from data_modules.almanac.prose import ask, describe, told_in
 from data_modules.almanac.world import Concept, Entry, Phrase, World
-
-ASKED, CALLED, DESCRIPTIVE, PREDICATES, PLANS, SENTENCES = (
-    WORDINGS[key] for key in ("asked", "called", "descriptive", "predicates", "plans", "sentences")
-)
 
 
 @pytest.fixture(scope="module")

@@ -2,33 +2,12 @@ import json
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from data_modules.collection import PairSet, collect
+from data_modules.collection import collect
 from data_modules.formats.layout import Document, Judgement, Layout, NamedPair, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.data_modules.tiny import make_collection
-
-
-def test_a_set_of_pairs_is_a_set_of_tuples():
-    rng = np.random.default_rng(0)
-    queries, documents = rng.integers(0, 6, 40), rng.integers(0, 9, 40)
-    expected = set(zip(queries.tolist(), documents.tolist(), strict=True))
-    found = PairSet(queries, documents, 9)
-    assert len(found) == len(expected) < 40
-    pairs = [divmod(key, 9) for key in found.keys.tolist()]
-    assert pairs == sorted(expected)
-    for query in range(7):
-        assert found.of(query).tolist() == sorted(d for q, d in expected if q == query)
-        assert found.counts(7)[query] == len(found.of(query))
-        places = found.places(query, np.arange(9))
-        held = [(query, d) in expected for d in range(9)]
-        assert (places >= 0).tolist() == held
-        assert [pairs[place] for place in places[held]] == [
-            (query, document) for document in np.flatnonzero(held)
-        ]
-    assert [(queries[i], documents[i]) for i in found.first] == pairs
 
 
 def test_without_a_name_the_split_test_is_measured_or_dev_or_the_only_other():

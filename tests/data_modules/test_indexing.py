@@ -1,7 +1,6 @@
 """The indexing task: even, mixed by the ratio, of known documents, the same when repeated."""
 
 import json
-import random
 from collections import Counter
 from types import SimpleNamespace
 
@@ -22,16 +21,11 @@ from data_modules.indexing import (
 )
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.tokenizers import EOS_ID
-from tests.data_modules.tiny import TOKENIZER, make_collection, written
+from tests.data_modules.tiny import TOKENIZER, make_collection, words, written
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-WORDS = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
 N_DOCUMENTS, N_PAIRS = 9, 12
-
-
-def words(seed, n):
-    return " ".join(random.Random(seed).choices(WORDS, k=n))
 
 
 class Tiny(RetrievalDataModule):

@@ -1,7 +1,6 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from datasets import Dataset
 
@@ -10,23 +9,17 @@ from data_modules.examples import DocumentExamples, Example, collate
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives
 from gr_mvdr.evaluation.ranking import Ranking
-from tests.data_modules.tiny import TOKENIZER, judge, make_collection
+from tests.data_modules.tiny import TOKENIZER, judge, make_collection, words
 
 pytestmark = pytest.mark.usefixtures("cache")
-
-LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
-
-
-def text(seed, n):
-    return " ".join(np.random.default_rng(seed).choice(LEXICON, n))
 
 
 def collection():
     train = [(f"q{n}", f"d{2 * n}") for n in range(10)] + [("q0", "d7", 2), ("q1", "d8", 0)]
     test = [(f"q{n}", f"d{n}") for n in range(10, 20)] + [("q10", "d29"), ("q11", "d3", 0)]
     return make_collection(
-        documents=[text(n, 5 + n) for n in range(30)],
-        queries={f"q{n}": text(100 + n, 2 + n % 5) for n in range(20)},
+        documents=[words(n, 5 + n) for n in range(30)],
+        queries={f"q{n}": words(100 + n, 2 + n % 5) for n in range(20)},
         titles=[f"title{n}" for n in range(30)],
         qrels={"train": train, "test": test, "dev": [("q3", "d3")]},
     )
@@ -130,12 +123,12 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
 
 
 def test_a_file_names_the_documents_in_place_of_their_titles(tmp_path):
-    file, names = tmp_path / "identifiers.tsv", [f"d{n}\t{text(n % 29, 3)}\n" for n in range(30)]
+    file, names = tmp_path / "identifiers.tsv", [f"d{n}\t{words(n % 29, 3)}\n" for n in range(30)]
     file.write_text("".join(["elsewhere\tharbour\n", *names[::-1]]))
     data, plain = tiny(identifiers=str(file)), tiny()
     assert data.documents["codes"][3] == names[3].split("\t")[1].split()
     given = data.documents["title_tokens"]
-    assert given[7] == data.tokenizer(text(7, 3), add_special_tokens=False)["input_ids"]
+    assert given[7] == data.tokenizer(words(7, 3), add_special_tokens=False)["input_ids"]
     assert given[0] == given[29], "two documents may have one text"
     for name in ("id", "title", "text", "tokens"):
         assert data.documents[name][:] == plain.documents[name][:], "nothing else changes"
@@ -152,11 +145,11 @@ def test_a_file_names_the_documents_in_place_of_their_titles(tmp_path):
 
 
 def test_files_give_documents_further_views(tmp_path):
-    file, lines = tmp_path / "queries.jsonl", [{"document_id": "d3", "queries": [text(1, 3), " "]}]
+    file, lines = tmp_path / "queries.jsonl", [{"document_id": "d3", "queries": [words(1, 3), " "]}]
     lines.append({"document_id": "d5", "queries": []})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     data, plain = tiny(views={"query": str(file)}), tiny()
-    given, (own,) = data.documents["query_tokens"][:], data.tokenizer([text(1, 3)]).input_ids
+    given, (own,) = data.documents["query_tokens"][:], data.tokenizer([words(1, 3)]).input_ids
     assert given == [[own] if row == 3 else [] for row in range(30)]
     assert data.documents["tokens"][:] == plain.documents["tokens"][:], "nothing else changes"
     assert list(data.training_sources) == [str(file)]

@@ -3,12 +3,19 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from datasets import Dataset
 
 from data_modules.collection import JUDGEMENTS, Collection
 
+LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
 # Numbers whole words.
 TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+
+
+def words(seed: int, n: int) -> str:
+    """A text of random words."""
+    return " ".join(np.random.default_rng(seed).choice(LEXICON, n))
 
 
 def written(path: Path, *lines: str) -> Path:

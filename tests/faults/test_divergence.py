@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import datasets
 import pytest
 import torch
 from pandas.testing import assert_frame_equal
@@ -19,10 +18,7 @@ from tests.stand_in import DEVICE, stand_in
 from tests.synchronisations import synchronisations
 from train import train
 
-
-@pytest.fixture(autouse=True)
-def caches(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.parametrize("model", ["genre", "t5_colbert"])

@@ -13,7 +13,7 @@ from gr_mvdr.tokenizers import (
     build_word_tokenizer,
     load_tokenizer,
 )
-from tests.data_modules.test_tokenisation import ids, texts
+from tests.data_modules.test_tokenisation import ids, sentences
 
 T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
 
@@ -21,7 +21,7 @@ T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab
 def test_a_missing_or_foreign_vocabulary_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="tokenizer.path=.*none.json: no such file"):
         load_tokenizer(tmp_path / "none.json")
-    model = train_tokenizer(texts(), 60).backend_tokenizer.to_str()
+    model = train_tokenizer(sentences(), 120).backend_tokenizer.to_str()
     (tmp_path / "other.json").write_text(model.replace('"<unk>"', '"<mask>"'))
     with pytest.raises(ValueError, match="must have T5's ids 0, 1, 2"):
         load_tokenizer(tmp_path / "other.json")
@@ -65,9 +65,9 @@ SPECIAL_TEXTS = [
 
 
 def kinds():
-    seen = [*texts(), "</s> <pad> pad > / unk extra_id_0 a b x y"]
+    seen = [*sentences(), "</s> <pad> pad > / unk extra_id_0 a b x y"]
     yield "trained", lambda: train_tokenizer(iter(seen), 120)
-    yield "cased", lambda: train_tokenizer(iter(texts()), 60, lowercase=False)
+    yield "cased", lambda: train_tokenizer(iter(sentences()), 120, lowercase=False)
     yield "words", lambda: build_word_tokenizer(seen)
     if T5_VOCABULARY.is_file():
         yield "t5", lambda: load_tokenizer(T5_VOCABULARY)

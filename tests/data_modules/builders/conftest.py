@@ -2,7 +2,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import datasets
 import pytest
 
 from data_modules.collection import Collection, collect
@@ -27,9 +26,8 @@ def store(tmp_path) -> Path:
 
 
 @pytest.fixture
-def collected(store, monkeypatch) -> Callable[..., Collection]:
+def collected(store, cache) -> Callable[..., Collection]:
     """Builds a layout's collection in a folder of this test."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", store.parent / "cache")
 
     def build(layout: Layout, empty_documents: str = "refuse") -> Collection:
         return collect(layout, store, empty_documents)

@@ -1,11 +1,12 @@
 """From raw files to a collection by command, and to a finished run."""
 
-import datasets
 import pytest
 
 from data_modules.build import build
 from tests.data_modules.builders.conftest import MINIATURES
 from tests.runs import compose_config
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 RAW = f"data.path={MINIATURES}/natural_questions"
 SMALL = {
@@ -15,11 +16,6 @@ SMALL = {
     "files": [f"data.path={MINIATURES}/beir/towns"],
     "beir": [f"data.path={MINIATURES}/beir/towns"],
 }
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.mark.parametrize("data", SMALL)

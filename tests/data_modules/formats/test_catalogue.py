@@ -1,10 +1,9 @@
-import json
-
 import pytest
 
 from data_modules.collection import collect
 from data_modules.formats.catalogue import read_layout, read_layouts
 from tests.data_modules.formats.miniature import MINIATURES, copied
+from tests.runs import write_beir
 
 
 def test_an_unknown_format_is_named_with_the_known_ones():
@@ -27,21 +26,16 @@ def test_two_formats_in_a_folder_have_to_be_told_apart(tmp_path):
     assert read_layout(folder, "genret").options["reader"] == "genret/1"
 
 
-def write_beir(folder, texts, splits):
+def made(folder, texts, splits):
     """A folder in BEIR layout: document n and query n belong together in every split."""
-    (folder / "qrels").mkdir(parents=True)
-    for file in ("corpus", "queries"):
-        rows = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(texts)]
-        (folder / f"{file}.jsonl").write_text("\n".join(rows))
-    lines = ["query-id\tcorpus-id\tscore", *(f"{n}\t{n}\t1" for n in range(len(texts)))]
-    for split in splits:
-        (folder / f"qrels/{split}.tsv").write_text("\n".join(lines))
-    return str(folder)
+    rows = [{"_id": str(n), "text": text} for n, text in enumerate(texts)]
+    pairs = [(row["_id"], row["_id"]) for row in rows]
+    return str(write_beir(folder, rows, rows, dict.fromkeys(splits, pairs)))
 
 
 def test_several_folders_are_one_collection(tmp_path):
-    one = write_beir(tmp_path / "one", ["pear", "plum"], ["train", "test"])
-    two = write_beir(tmp_path / "two", ["oak"], ["train"])
+    one = made(tmp_path / "one", ["pear", "plum"], ["train", "test"])
+    two = made(tmp_path / "two", ["oak"], ["train"])
     found = collect(read_layouts([one, two]), tmp_path / "store")
     assert found.name == "one+two"
     assert found.documents["id"][:] == found.queries["id"][:] == ["one/0", "one/1", "two/0"]

@@ -18,9 +18,7 @@ from tests.data_modules.formats.miniature import (
     rewritten,
 )
 
-RUN = "msmarco-docdev-top100.gz"
 DPR = "biencoder-mini-train.json"
-TRIPLES = "triples.train.2.squeeze.tsv"
 
 
 def test_candidates_and_negatives():
