@@ -13,7 +13,7 @@ from typing import Any
 from wandb.proto.wandb_internal_pb2 import Record
 
 HEADER, BLOCK = 7, 2**15  # bytes: of the file's and each record's header, and of a block
-WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+WHOLE, LAST = 1, 4  # kinds of records; the others are parts that go on
 
 
 @dataclass

@@ -14,7 +14,7 @@ from analysis.best_documents import FILE
 from analysis.runs.run_folder import read_kept, read_run
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
-from tests.runs import TINY, compose_config, undrawn
+from tests.runs import TINY, compose_config, undrawn, write_beir
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,6 @@ def fruit(once) -> Path:
 
 def collection(folder: Path) -> None:
     """Writes twelve documents, four of them empty; a test query has the id of a document."""
-    (folder / "qrels").mkdir(parents=True)
     documents = [
         {"_id": f, "title": f, "text": f"The {f} is a fruit, number {n}. {SPECIAL}"}
         for n, f in enumerate(FRUITS)
@@ -67,11 +66,7 @@ def collection(folder: Path) -> None:
         "test_unseen": [("apple", "grape")],
     }
     qrels["test"] = [(query, "pear" if query == "apple" else d) for query, d in qrels["test"]]
-    for name, rows in (("corpus", documents), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for split, pairs in qrels.items():
-        lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t1" for q, d in pairs)]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_beir(folder, documents, queries, qrels)
 
 
 def run(path, tmp_path, *overrides, name="run"):

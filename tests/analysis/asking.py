@@ -6,7 +6,11 @@ import torch
 
 from analysis.analysis import Findings, Subject
 from analysis.run import ask
+from gr_mvdr.alignment import MaxSim
 from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_vectors import TokenVectors, stack
 
 
 def asked(kind, model, data, *options, **named):
@@ -25,3 +29,30 @@ def aligned(alignment, document_ids, query_ids, similarity=None, masks=None):
     real = masks or [torch.ones_like(ids, dtype=torch.bool) for ids in (document_ids, query_ids)]
     sides = document_ids, real[0], query_ids, real[1]
     return PairAlignment(similarity, alignment, ones, ones, ones, *sides)
+
+
+def text_of(vectors, ids=None):
+    """A text of these (M, d) vectors; without ids its tokens are all the token 0."""
+    ids = torch.zeros(len(vectors), dtype=torch.int64) if ids is None else torch.tensor(ids)
+    return TokenVectors(vectors, torch.ones(len(vectors), dtype=torch.bool), ids)
+
+
+class Indexed:
+    """A multi-vector system whose documents and queries have given vectors, by their ids."""
+
+    paradigm, scoring = "multi_vector", Scoring(MaxSim())
+
+    def __init__(self, folder, documents, queries):
+        packed, self.queries = stack([*documents.values()]).pack(), queries
+        self.searcher = TokenIndex.build(folder / "index", [*documents], lambda ids: [packed])
+
+    def eval(self):
+        return self
+
+    def cut_document(self, tokens):
+        return tokens
+
+    @torch.inference_mode()
+    def encoded_queries(self, table):
+        """Tensors of inference, as an encoder's are."""
+        return [(name, stack([self.queries[name]]).unpad(0)) for name in table["id"]]

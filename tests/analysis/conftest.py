@@ -1,17 +1,15 @@
 """Synthetic alignments, and a small system with a token index, for the analysis tests."""
 
+import json
+import shutil
 from types import SimpleNamespace
 
-import datasets
-import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 
 from analysis.alignment_store import StoreDescription
 from analysis.analysis import Subject, Texts
 from analysis.tokens import TokenKinds
-from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad
@@ -19,10 +17,12 @@ from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.texts import TextTable
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
-from tests.runs import write_store
+from tests.data_modules.tiny import TOKENIZER, make_collection, words
+from tests.runs import ROOT, write_store
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 
@@ -88,6 +88,27 @@ def make_explanation(n_pairs=5, layers=2, heads=3, seed=0, paradigm="generative"
     return Explanation(found, decoder)
 
 
+@pytest.fixture(scope="session")
+def golden():
+    """Pairs with the measures of their alignments, worked out by a reference."""
+    file = ROOT.parent / "shared/golden/alignment_measures.json"
+    if not file.exists():
+        pytest.skip(f"{file} is not there")
+    return json.loads(file.read_text())
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A headless browser."""
+    names = "chromium", "chromium-browser", "google-chrome"
+    if not (browser := next(filter(None, map(shutil.which, names)), None)):
+        pytest.skip("no Chromium here")
+    playwright = pytest.importorskip("playwright.sync_api")
+    playwright.expect.set_options(timeout=30_000)
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+
+
 @pytest.fixture(name="make_explanation")
 def _make_explanation():
     return make_explanation
@@ -128,16 +149,6 @@ def _make_pairs():
     return make_pairs
 
 
-class Table(dict):
-    """A column table of ids only."""
-
-    def __len__(self):
-        return len(self["id"])
-
-    def select(self, rows):
-        return Table(id=[self["id"][row] for row in rows])
-
-
 class StudiedData:
     """One split of queries q0, q1, …; the document d<n> answers the query q<n>."""
 
@@ -151,7 +162,7 @@ class StudiedData:
 
     def test_queries(self, split):
         assert split == "test"
-        return Table(id=self.ids)
+        return TextTable({"id": self.ids})
 
     def judgements(self, split, queries):
         return {query: {query.replace("q", "d"): 1} for query in queries["id"]}
@@ -228,28 +239,15 @@ def studied_data():
     return StudiedData
 
 
-LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
-
-
 def tiny_collection():
     """Thirty documents; each of ten test queries has a word of its document's title in it."""
-    draw = lambda seed, n: " ".join(np.random.default_rng(seed).choice(LEXICON, n))  # noqa: E731
-    numbers = range(30)
-    documents = dict(
-        id=[f"d{n}" for n in numbers],
-        title=[f"title{n}" for n in numbers],
-        text=[draw(n, 4 + n % 9) for n in numbers],
+    pairs = [(f"q{n}", f"d{n}") for n in range(20)]
+    return make_collection(
+        documents=[words(n, 4 + n % 9) for n in range(30)],
+        queries={f"q{n}": f"{words(100 + n, 2 + n % 3)} title{n}" for n in range(20)},
+        titles=[f"title{n}" for n in range(30)],
+        qrels={"train": pairs[:10], "test": pairs[10:]},
     )
-    texts = [f"{draw(100 + n, 2 + n % 3)} title{n}" for n in range(20)]
-    queries = dict(id=[f"q{n}" for n in range(20)], text=texts)
-
-    def judged(chosen):
-        rows = dict(query_id=[f"q{n}" for n in chosen], document_id=[f"d{n}" for n in chosen])
-        return Dataset.from_dict(rows | {"relevance": [1] * len(chosen)}, features=JUDGEMENTS)
-
-    qrels = {"train": judged(range(10)), "test": judged(range(10, 20))}
-    tables = Dataset.from_dict(documents), Dataset.from_dict(queries)
-    return Collection("tiny", *tables, qrels, {})
 
 
 class TinyData(RetrievalDataModule):
@@ -258,9 +256,7 @@ class TinyData(RetrievalDataModule):
 
 
 @pytest.fixture
-def tiny_data(tmp_path, monkeypatch):
+def tiny_data(cache):
     """A real data module over a tiny collection, with four BM25 candidates a query."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
     lengths = dict(query_length=8, document_length=10)
-    return TinyData(test_split="test", tokenizer_options=tokenizer, candidates=4, **lengths)
+    return TinyData(test_split="test", tokenizer_options=TOKENIZER, candidates=4, **lengths)

@@ -5,7 +5,7 @@ import torch
 
 from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
 from analysis.run import extract_run
-from tests.analysis.viewer.tiny import make_multi_vector
+from tests.models.conftest import make_multi_vector
 from tests.runs import write_store
 
 DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac", made_from="these weights")
@@ -114,14 +114,6 @@ def test_damage_is_named(tmp_path, batches):
     manifest.write_text(text[: len(text) // 2])
     with pytest.raises(ValueError, match=r"manifest\.json:\d+: not valid JSON"):
         AlignmentStore(directory)
-
-
-def test_wrong_use_is_named(tmp_path, batches):
-    with pytest.raises(ValueError, match="paradigm='dense': must be one of multi_vector"):
-        StoreDescription("s", "dense", "almanac")
-    store = write(tmp_path / "alignments", batches)
-    with pytest.raises(IndexError, match="pair 10: the store holds 10"):
-        store[10]
 
 
 def test_batches_keep_to_a_budget(tmp_path, batches):

@@ -7,8 +7,8 @@ import torch
 
 from analysis.alignment_store import StoreDescription
 from analysis.viewer.cases import AlignedRun, Candidate, build_cases, choose_cases, embed_json
-from analysis.viewer.pair import pack_matrices, to_json
-from gr_mvdr.evaluation.ranking import Ranking
+from analysis.viewer.pair import to_json
+from tests.analysis.test_compare import rank_gold
 from tests.analysis.viewer.test_session import check_directions, matrices
 from tests.runs import write_store
 
@@ -53,11 +53,7 @@ def stored(folder, explanation, paradigm, ranks, system="a"):
     names = [[f"{side}{n}" for n in range(len(explanation))] for side in "qd"]
     description = StoreDescription(system, paradigm, "fruit")
     store = write_store(folder, description, explanation, special=[2])
-    found = {
-        query: {f"x{n}": -float(n) for n in range(1, 11)} | ({name: 0.5 - rank} if rank else {})
-        for query, name, rank in zip(*names, ranks, strict=True)
-    }
-    return AlignedRun(system, store, Ranking(found))
+    return AlignedRun(system, store, rank_gold(ranks, *names))
 
 
 @pytest.mark.parametrize("paradigm", ["generative", "multi_vector", "lexical"])
@@ -114,14 +110,6 @@ def test_a_case_shows_what_the_search_retrieved(tmp_path, make_explanation):
     (case,) = build_cases([run])["cases"]  # of queries whose documents were kept
     assert (case["query"], case["text"], case["title"]) == ("q1", "a query", "Title")
     assert case["best"]["0"] == [row]
-
-
-def test_numbers_are_kept_to_a_step_of_their_range():
-    values = torch.rand(3, 7, 5) / 100 - 0.5
-    values[1] = 0.25
-    sides = {side: {"tokens": range(n)} for side, n in (("document", 7), ("query", 5))}
-    pair = {"layers": 3, "matrices": {"x": pack_matrices(values)}} | sides
-    assert torch.allclose(matrices(pair, "x")[:, 0], values.double(), atol=0.01 / 65535)
 
 
 def test_what_is_not_finite_is_null_and_no_text_ends_its_script():

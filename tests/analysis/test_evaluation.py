@@ -1,67 +1,41 @@
 """Queries that are documents: whoever judges a ranking leaves the query's own document out."""
 
-import datasets
 import pytest
-import torch
-from datasets import Dataset
 
 from analysis.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
 from analysis.kernel import Kernel, kernel_rankings
 from analysis.runs.judged_queries import read_table
 from analysis.studies.study import run_study
 from analysis.tables.rows import read_rows
-from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.ranking import Ranking
-from models.multi_vector import MultiVector
 from tests.analysis.asking import asked
+from tests.data_modules.tiny import TOKENIZER, make_collection, words
+from tests.models.conftest import make_multi_vector
 
 METRICS = ["recall@1", "mrr@5", "ndcg@5", "success@3"]
-SHAPE = dict(vocab_size=500, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
 
 
 class Arguments(RetrievalDataModule):
     """Twelve of twenty documents are queries; the three that follow each are relevant to it."""
 
     def read(self):
-        draw = torch.Generator().manual_seed(0)
-        texts = [
-            " ".join(LEXICON[int(n)] for n in torch.randint(12, (7,), generator=draw))
-            for _ in range(20)
-        ]
-        ids = [f"d{n}" for n in range(20)]
-        documents = Dataset.from_dict(dict(id=ids, title=[""] * 20, text=texts))
-        pairs = [(f"d{n}", f"d{(n + step) % 20}", 1) for n in range(12) for step in (1, 2, 3)]
-        columns = dict(zip(JUDGEMENTS, map(list, zip(*pairs, strict=True)), strict=True))
-        qrels = Dataset.from_dict(columns, features=JUDGEMENTS)
-        queries = Dataset.from_dict(dict(id=ids[:12], text=texts[:12]))
-        return Collection("arguments", documents, queries, {"train": qrels, "test": qrels}, {})
+        texts = [words(n, 7) for n in range(20)]
+        pairs = [(f"d{n}", f"d{(n + step) % 20}") for n in range(12) for step in (1, 2, 3)]
+        queries = {f"d{n}": texts[n] for n in range(12)}
+        return make_collection(texts, queries, qrels={"train": pairs, "test": pairs})
 
 
 @pytest.fixture(params=[True, False], ids=["dropped", "kept"])
-def data(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+def data(request, cache):
     options = dict(drop_identical=request.param, metrics=METRICS, candidates=4)
-    lengths = dict(query_length=9, document_length=9)
-    return Arguments(test_split="test", tokenizer_options=tokenizer, **options, **lengths)
+    lengths = dict(query_length=8, document_length=12)
+    return Arguments(test_split="test", tokenizer_options=TOKENIZER, **options, **lengths)
 
 
 @pytest.fixture
 def system(data, tmp_path):
-    torch.manual_seed(0)
-    part = lambda module, name, **options: {"_target_": f"gr_mvdr.{module}.{name}", **options}  # noqa: E731
-    model = MultiVector(
-        dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE),
-        dimension=8,
-        query_length=9,
-        document_length=9,
-        alignment=part("alignment", "MaxSim"),
-        loss=part("losses", "InBatchCrossEntropy"),
-        search={"mode": "exact"},
-        optimizer={"learning_rate": 1e-3, "weight_decay": 0.0, "schedule": "constant"},
-    ).eval()
+    model = make_multi_vector()
     model.index(data.documents, tmp_path / "index")
     return model
 

@@ -1,8 +1,6 @@
-import json
 import math
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from statistics import mean
 
 import pandas as pd
@@ -25,16 +23,7 @@ from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import DecoderPaths, Explanation
 from tests.analysis.asking import aligned
-from tests.analysis.viewer.tiny import make_multi_vector
-
-GOLDEN = Path(__file__).parents[2].parent / "shared/golden/alignment_measures.json"
-
-
-@pytest.fixture(scope="module")
-def golden():
-    if not GOLDEN.exists():
-        pytest.skip(f"{GOLDEN} is not there")
-    return json.loads(GOLDEN.read_text())
+from tests.models.conftest import make_multi_vector
 
 
 def padded(pairs, extra=3):
@@ -104,16 +93,6 @@ def test_padding_never_matches_even_where_it_is_the_strongest():
     assert not hard.any()  # a token aligned to nothing matches nothing
 
 
-@pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])
-def test_directed_alignments_sum_to_one_over_the_other_side(make_pairs, paradigm):
-    pairs = make_pairs(6, heads=4, paradigm=paradigm)
-    rows = directed_alignment(pairs, paradigm, "document_to_query")
-    columns = directed_alignment(pairs, paradigm, "query_to_document")
-    assert rows.shape == (6, *pairs.similarity.shape[2:])
-    torch.testing.assert_close(rows.sum(2), pairs.document_mask.float())
-    torch.testing.assert_close(columns.sum(1), pairs.query_mask.float())
-
-
 def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
     # BM25: a query term weighs the same against every document token; A says where it counts
     document_ids, query_ids = torch.tensor([[5, 2, 3, 2]]), torch.tensor([[2, 4, 3]])
@@ -156,24 +135,21 @@ def explained(pairs):
     return Explanation([pairs], paths)
 
 
-@pytest.fixture
-def by_hand():
+def test_a_report_by_hand(store_of):
     """One pair: document a b </s>, query a a c; rows of the attention are given."""
     attention = torch.tensor([[[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]]])
-    return explained(aligned(attention, torch.tensor([[2, 3, 1]]), torch.tensor([[2, 2, 4]])))
-
-
-IDF = torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0])
-
-
-def test_a_report_by_hand(store_of, measure, by_hand):
-    store = store_of(by_hand, "generative")
-    metrics = measure(ExactMatch, store, special=[0, 1], idf=IDF).metrics
-    prefix = "analysis/exact_match/document_to_query"
+    pair = explained(aligned(attention, torch.tensor([[2, 3, 1]]), torch.tensor([[2, 2, 4]])))
+    idf, kinds = torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0]), torch.arange(5)
+    texts = Texts(idf, TokenKinds(kinds < 2, kinds == 3, kinds == 4), lambda ids: ids)
+    report = ExactMatch(Subject(store=store_of(pair, "generative"), texts=texts))
+    report.update(pair, 0)
+    found = report.finish()
+    metrics, prefix = found.metrics, "analysis/exact_match/document_to_query"
     # a: hard, soft 0.5 + 0.3; b: nothing; </s> is not counted
     assert metrics[f"{prefix}/hard"] == pytest.approx(0.5)
     assert metrics[f"{prefix}/soft"] == pytest.approx(0.4)
     assert metrics[f"{prefix}/soft_matched"] == pytest.approx(0.8)
+    assert metrics[f"{prefix}/soft_content"] == pytest.approx(0.8)  # b is punctuation
     assert metrics[f"{prefix}/soft/idf_0_2"] == pytest.approx(0.8)
     assert metrics[f"{prefix}/soft/idf_2_4"] == 0
     assert f"{prefix}/soft/idf_4_6" not in metrics
@@ -184,22 +160,10 @@ def test_a_report_by_hand(store_of, measure, by_hand):
     # columns sum to 1.6, 0.4, 1.0; the first a prefers </s>, the second a prefers a
     prefix = "analysis/exact_match/query_to_document"
     assert metrics[f"{prefix}/hard"] == pytest.approx(1 / 3)
+    assert metrics[f"{prefix}/hard_content"] == pytest.approx(1 / 2)  # c is a stopword
     assert metrics[f"{prefix}/soft"] == pytest.approx((0.5 / 1.6 + 0.3 / 0.4) / 3)
     assert metrics[f"{prefix}/soft/idf_0_2"] == pytest.approx((0.5 / 1.6 + 0.3 / 0.4) / 2)
     assert metrics[f"{prefix}/soft/idf_8_15"] == 0
-
-
-def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
-    store, kinds = store_of(by_hand, "generative"), torch.arange(5)
-    texts = Texts(IDF, TokenKinds(kinds < 2, kinds == 3, kinds == 4), lambda ids: ids)
-    report = ExactMatch(Subject(store=store, texts=texts))
-    report.update(by_hand, 0)
-    found = report.finish()
-    prefix = "analysis/exact_match/document_to_query"
-    assert found.metrics[f"{prefix}/soft"] == pytest.approx(0.4)
-    assert found.metrics[f"{prefix}/soft_content"] == pytest.approx(0.8)  # b is punctuation
-    prefix = "analysis/exact_match/query_to_document"
-    assert found.metrics[f"{prefix}/hard_content"] == pytest.approx(1 / 2)  # c is a stopword
     rows = [r for r in found.tables["exact_match"] if r["tokens"] == "content"]
     counts = {row["direction"]: (row["occurrences"], row["token_types"]) for row in rows}
     assert counts == {"document_to_query": (1, 1), "query_to_document": (2, 1)}

@@ -21,7 +21,8 @@ from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.heads.plain import real_places
 from models.generative import target_states
 from tests.analysis.asking import asked
-from tests.analysis.viewer.tiny import make_docid, make_seal
+from tests.analysis.viewer.tiny import make_docid
+from tests.models.conftest import make_seal, sharpen
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -82,19 +83,9 @@ def test_a_missing_path_is_an_error_of_the_sum(make_explanation):
     assert found.metrics["analysis/framework/sum_error"] == pytest.approx(0.5)
 
 
-def seal():
-    """A fresh T5 attends to everything alike; this one does not."""
-    model, generator = make_seal(), torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "Attention" in name:
-                weight.copy_(0.4 * torch.randn(weight.shape, generator=generator))
-    return model.eval()
-
-
 @torch.inference_mode()
 def test_query_paths_are_shares_of_the_difference_between_two_queries(tiny_data):
-    system = seal()
+    system = sharpen(make_seal())
     found = asked(QueryPaths, system, tiny_data, 8)
     table = {row["path"]: row for row in found.tables["framework_query"]}
     _, (batch,) = tiny_data.test_pairs("test", 8, batch_size=8)
@@ -113,13 +104,13 @@ def test_query_paths_are_shares_of_the_difference_between_two_queries(tiny_data)
 
 
 def test_a_pair_without_another_query_has_no_query_paths(tiny_data):
-    found = asked(QueryPaths, seal(), tiny_data, 1)
+    found = asked(QueryPaths, make_seal(), tiny_data, 1)
     assert not (found.metrics or found.tables)
 
 
 @torch.inference_mode()
 def test_relevances_are_those_of_the_model(tiny_data):
-    system = seal()
+    system = sharpen(make_seal())
     system.window = 99
     _, (batch,) = tiny_data.test_pairs("test", 1)
     found = relevances(system.explain(batch))
@@ -137,7 +128,7 @@ def test_relevances_are_those_of_the_model(tiny_data):
 
 @torch.inference_mode()
 def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
-    system = seal()
+    system = sharpen(make_seal())
     metrics = asked(FrameworkRanking, system, tiny_data, queries=4).metrics
     queries = tiny_data.rerank_queries("test").select([0, 3, 6, 9])
     names, documents = queries["id"][:], tiny_data.documents["id"][:]

@@ -1,4 +1,3 @@
-import math
 from functools import partial
 from itertools import product
 
@@ -24,7 +23,7 @@ from gr_mvdr.relevance import Factors, relevance, similarity
 from gr_mvdr.tokenizers import EOS_ID
 from models.bm25 import BM25
 from tests.analysis.asking import asked
-from tests.analysis.viewer.tiny import make_multi_vector, make_seal
+from tests.models.conftest import make_multi_vector, make_seal
 
 
 def factors(documents=(5, 2, 7), queries=(4, 1, 3), heads=2, scale=0.5, seed=0, keys=6, values=3):
@@ -50,13 +49,6 @@ def factors(documents=(5, 2, 7), queries=(4, 1, 3), heads=2, scale=0.5, seed=0, 
 
 def random_map(count, size=6, seed=0):
     return partial(log_random_features, projections=orthogonal_projections(count, size, seed))
-
-
-def test_random_features_worked_out_by_hand():
-    """φ = exp(ωᵀx − ‖x‖²/2)/√m: x = (1, 2), ω = (1, 1), (0, 2)."""
-    projections = torch.tensor([[1.0, 1], [0, 2]])
-    found = log_random_features(torch.tensor([1.0, 2]), projections)
-    assert torch.allclose(found.exp(), torch.tensor([0.5, 1.5]).exp() / math.sqrt(2))
 
 
 def test_the_kernel_form_and_its_trace_bound_are_double_sums():

@@ -11,7 +11,7 @@ from analysis.learning_curves import AlignmentCurve, Curve, Training
 from analysis.low_rank import low_rank
 from analysis.viewer.directed_alignment import directed_alignment, own_direction
 from models.training import CURVES
-from tests.analysis.viewer.tiny import make_multi_vector, make_seal
+from tests.models.conftest import make_multi_vector, make_seal
 
 
 @pytest.mark.parametrize("make", [make_multi_vector, make_seal])

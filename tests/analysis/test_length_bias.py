@@ -11,8 +11,8 @@ from analysis.tables.metric_names import join_intervals
 from gr_mvdr.alignment import MaxSim, Softmax, SoftTopK, TopK
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from gr_mvdr.token_vectors import TokenVectors
+from tests.analysis.asking import Indexed, text_of
 from tests.analysis.test_run import is_explained
 
 LENGTHS = range(2, 8)
@@ -69,30 +69,11 @@ def test_the_gradient_is_the_alignment_where_it_is_a_choice():
     torch.testing.assert_close(near, hard)
 
 
-class Model:
-    """The document d<n> has a token of similarity 0.5 + n/100 to the query, n − 1 others of 0.1."""
-
-    paradigm, searcher, scoring = "multi_vector", None, Scoring(MaxSim())
-
-    def __init__(self, folder=None):
-        if folder:
-            cosines = torch.tensor([c for n in LENGTHS for c in (0.5 + n / 100, *[0.1] * (n - 1))])
-            vectors = torch.stack([cosines, (1 - cosines**2).sqrt()], 1)
-            ids = torch.zeros(len(vectors), dtype=torch.int64)
-            packed = PackedTokens(vectors, torch.tensor(LENGTHS), ids=ids)
-            self.searcher = TokenIndex.build(folder, DOCUMENTS, lambda ids: [packed])
-
-    def eval(self):
-        return self
-
-    def cut_document(self, tokens):
-        return tokens
-
-    @torch.inference_mode()
-    def encoded_queries(self, table):
-        ids = torch.zeros(1, dtype=torch.int64)
-        query = TokenVectors(torch.tensor([[1.0, 0.0]]), ids == 0, ids)
-        return [(name, query) for name in table["id"]]
+def nested(folder):
+    """The document d<n> has a token of similarity 0.5 + n/100 to a query, n − 1 others of 0.1."""
+    cosines = {f"d{n}": torch.tensor([0.5 + n / 100, *[0.1] * (n - 1)]) for n in LENGTHS}
+    documents = {d: text_of(torch.stack([c, (1 - c**2).sqrt()], 1)) for d, c in cosines.items()}
+    return Indexed(folder, documents, {q: text_of(torch.eye(2)[:1]) for q in ("q0", "q1", "q2")})
 
 
 @pytest.fixture
@@ -125,7 +106,7 @@ def measured(tmp_path):
 
 def test_both_signs_of_the_bias(measured, tmp_path):
     """Another token raises this maximum, and sums; it lowers means over document tokens."""
-    rows, metrics = measured(Model(tmp_path / "index"))
+    rows, metrics = measured(nested(tmp_path))
     assert [*rows] == ["retrieved", "own", *FORMS]
     signs = {form: row["correlation_with_length"] for form, row in rows.items()}
     for form in ("own", "max_sim", "first_token", "max_sim_reversed"):
@@ -142,7 +123,9 @@ def test_both_signs_of_the_bias(measured, tmp_path):
 
 
 def test_other_systems_are_read_from_their_rankings(measured):
-    rows, metrics = measured(Model())
+    rows, metrics = measured(
+        SimpleNamespace(paradigm="lexical", searcher=None, eval=list, cut_document=list)
+    )
     signs = {form: round(row["correlation_with_length"], 6) for form, row in rows.items()}
     assert signs == {"retrieved": 1, "own": -1, "mean": 1}
     assert not any(name.endswith(GRADIENT) for name in metrics)

@@ -1,7 +1,5 @@
-import json
 import math
 from itertools import product
-from pathlib import Path
 from statistics import mean, median
 
 import pytest
@@ -16,10 +14,8 @@ from analysis.low_rank import (
     low_rank,
 )
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.batch import pad
 from gr_mvdr.relevance import PairAlignment
-
-GOLDEN = Path(__file__).parents[2].parent / "shared/golden/alignment_measures.json"
+from tests.analysis.test_exact_match import padded
 
 
 def masks_of(matrix):
@@ -27,22 +23,13 @@ def masks_of(matrix):
     return torch.ones(batch, rows, dtype=torch.bool), torch.ones(batch, columns, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("extra", [0, 4])
-def test_equals_the_reference_in_a_padded_batch(extra):
-    if not GOLDEN.exists():
-        pytest.skip(f"{GOLDEN} is not there")
-    pairs = json.loads(GOLDEN.read_text())["pairs"]
-    ids = [pad([pair[f"{side}_ids"] for pair in pairs]) for side in ("document", "query")]
-    masks = [torch.nn.functional.pad(mask, (0, extra)) for _, mask in ids]
-    logits = torch.full((len(pairs), masks[0].shape[1], masks[1].shape[1]), 99.0)
-    for row, pair in zip(logits, pairs, strict=True):
-        values = torch.tensor(pair["similarity"])
-        row[: values.shape[0], : values.shape[1]] = values
+def test_equals_the_reference_in_a_padded_batch(golden):
+    logits, _, _, *masks = padded(golden["pairs"])
     alignment = Softmax("document_to_query")(logits.double(), *masks)
     nonsense = alignment.masked_fill(~(masks[0][:, :, None] & masks[1][:, None]), 7.0)
     found = low_rank(nonsense, *masks)
     for key, values in found.items():
-        expected = [pair["low_rank_of_document_to_query_softmax"][key] for pair in pairs]
+        expected = [p["low_rank_of_document_to_query_softmax"][key] for p in golden["pairs"]]
         assert values.tolist() == pytest.approx(expected, abs=1e-6), key
 
 

@@ -1,7 +1,6 @@
 """Pages in a real browser: headless Chromium opens them as files."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,34 +9,22 @@ import torch
 from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.compare import compare
 from analysis.tables.report import write_report
-from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from gr_mvdr.evaluation.ranking import write_qrels
+from tests.analysis.test_compare import rank_gold
 from tests.analysis.test_compare import write_run as write_metrics
 from tests.runs import write_store
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if BROWSER is None:
-    pytest.skip("no Chromium here", allow_module_level=True)
-sync_playwright = pytest.importorskip("playwright.sync_api").sync_playwright
 
 PAIRS = 6
 CASES = "document.querySelector('.case-pane .alignment')?.dataset.drawn"
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-
-
 @pytest.fixture
-def show(browser):
+def show(chromium):
     """Opens a page as a file; at the end it must have asked for nothing and reported no error."""
     opened, problems = [], []
 
     def open_page(path, width=1300, ready=None, place=""):
-        page = browser.new_page(viewport={"width": width, "height": 900})
+        page = chromium.new_page(viewport={"width": width, "height": 900})
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
         page.on("dialog", lambda dialog: problems.append(dialog.message))
@@ -60,11 +47,7 @@ def write_run(folder, system, explanation, ranks, metric="mrr@10", token="▁<w{
     documents = [f"d{n}" for n in range(len(explanation))]
     description = StoreDescription(system, "generative", "almanac")
     write_store(folder / "alignments", description, explanation, token=token, special=[2])
-    found = {}
-    for query, document, rank in zip(queries, documents, ranks, strict=True):
-        others = {f"x{place}": -float(place) for place in range(1, 11)}
-        found[query] = others | ({document: 0.5 - rank} if rank else {})
-    Ranking(found).write(folder / "retrieve.trec", "run")
+    rank_gold(ranks, queries, documents).write(folder / "retrieve.trec", "run")
     write_qrels(
         {q: {d: 1} for q, d in zip(queries, documents, strict=True)}, folder / "retrieve.qrels"
     )

@@ -14,7 +14,6 @@ from analysis.patching import (
     Patch,
     PatchedPair,
     Patching,
-    even_out,
     find_sites,
     patching_table,
     summarise,
@@ -24,14 +23,9 @@ from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.finished_run import restore_run
 from tests.analysis.asking import asked
-from tests.analysis.viewer.tiny import (
-    BACKBONE,
-    make_docid,
-    make_multi_vector,
-    make_retriever,
-    make_seal,
-)
+from tests.analysis.viewer.tiny import make_docid, make_retriever
 from tests.families import ENCODERS, FAMILIES
+from tests.models.conftest import BACKBONE, make_multi_vector, make_seal
 from tests.runs import TINY
 
 FILLER = 5
@@ -73,7 +67,7 @@ def backbone(family, folder):
 
 
 def multi_vector(family, folder, **options):
-    return varied(make_multi_vector(backbone(family, folder), **options))
+    return varied(make_multi_vector(backbone=backbone(family, folder), **options))
 
 
 def seal(family, folder):
@@ -194,17 +188,6 @@ def test_what_cannot_be_patched_is_refused(tmp_path):
     pair = make_pair(system)
     pair.perturbed = pair.clean * 1.00001
     assert pair.restored([Patch([])]).isnan().all()
-
-
-def test_the_shorter_text_is_filled_where_they_differ():
-    def evened(*texts):
-        batch = PairBatch(*pad(texts), *pad([[7]] * 2), torch.zeros(2).long())
-        found = even_out(batch, FILLER)
-        assert found.query_mask.all()
-        return found.query_ids.tolist()
-
-    assert evened([2, 3, 4, 1], [2, 8, 9, 4, 1]) == [[2, 3, 5, 4, 1], [2, 8, 9, 4, 1]]
-    assert evened([3, 3, 1], [3, 3, 3, 1]) == [[3, 3, 5, 1], [3, 3, 3, 1]]
 
 
 def test_words_are_exchanged_for_words_of_the_collection():

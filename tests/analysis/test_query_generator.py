@@ -10,7 +10,7 @@ from analysis.low_rank import LowRank
 from analysis.shape import Shape
 from models.beyond.query_generator import QueryGenerator
 from tests.analysis.asking import asked
-from tests.analysis.viewer.tiny import BACKBONE, OPTIMIZER
+from tests.models.conftest import BACKBONE, OPTIMIZER
 
 
 @torch.no_grad()

@@ -9,9 +9,7 @@ from analysis.run import write_findings
 from analysis.runs.run_folder import read_kept
 from analysis.token_retrieval import FILE, TokenRetrieval
 from gr_mvdr.template import TextTemplate
-from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors
-from tests.analysis.asking import asked
+from tests.analysis.asking import Indexed, asked, text_of
 
 END = 1
 
@@ -22,27 +20,15 @@ QUERIES = {"q0": ([10, END], [0.02, -2.0]), "q1": ([12, 11, END], [1.1, 1.2, 3.0
 QRELS = {"q0": {"b": 1, "a": 0}, "q1": {"a": 2}}
 
 
-class Model:
-    paradigm = "multi_vector"
+def circle(texts):
+    return {
+        name: text_of(torch.stack([torch.tensor(angles).cos(), torch.tensor(angles).sin()], 1), ids)
+        for name, (ids, angles) in texts.items()
+    }
 
-    def __init__(self, folder, queries=QUERIES):
-        ids, angles = zip(*DOCUMENTS.values(), strict=True)
-        angles = torch.tensor(angles).flatten()
-        vectors = torch.stack([angles.cos(), angles.sin()], 1)
-        packed = PackedTokens(vectors, torch.tensor([3, 3]), ids=torch.tensor(ids).flatten())
-        self.searcher = TokenIndex.build(folder / "index", list(DOCUMENTS), lambda ids: [packed])
-        self.queries = queries
 
-    def eval(self):
-        return self
-
-    def encoded_queries(self, table):
-        encoded = []
-        for name in table["id"]:
-            ids, angles = (torch.tensor(part) for part in self.queries[name])
-            vectors = torch.stack([angles.cos(), angles.sin()], 1)
-            encoded.append((name, TokenVectors(vectors, ids > 0, ids)))
-        return encoded
+def make(folder, queries=QUERIES):
+    return Indexed(folder, circle(DOCUMENTS), circle(queries))
 
 
 class Tokenizer:
@@ -78,7 +64,7 @@ def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path):
 
     Their first three neighbours: a10 b10 a11; a11 b12 b10; a11 b12 b10.
     """
-    found = asked(TokenRetrieval, Model(tmp_path), data(), 10, neighbours=3)
+    found = asked(TokenRetrieval, make(tmp_path), data(), 10, neighbours=3)
     rows = found.tables["token_retrieval"]
     third = 1 / 3
     assert [row["gold"] for row in rows] == pytest.approx([2 * third, third, 0])
@@ -100,7 +86,7 @@ def test_other_systems_and_queries_without_words_say_nothing(tmp_path):
     ).metrics
     nothing = {"q0": ([END], [0.3]), "q1": ([10], [0.3])}
     unjudged = data(nothing, {"q0": {"a": 1}, "q1": {"a": 0}})
-    assert not asked(TokenRetrieval, Model(tmp_path, nothing), unjudged, 10).metrics
+    assert not asked(TokenRetrieval, make(tmp_path, nothing), unjudged, 10).metrics
 
 
 def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
@@ -108,7 +94,7 @@ def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
     queries = {"a": ([10, 11, END], [0.0, 1.0, 3.0])}
     found = data(queries, {"a": {"b": 1}})
     found.drop_identical = True
-    tables = asked(TokenRetrieval, Model(tmp_path, queries), found, 10, neighbours=6).tables
+    tables = asked(TokenRetrieval, make(tmp_path, queries), found, 10, neighbours=6).tables
     rows = tables["token_retrieval"]
     assert [row["gold"] for row in rows] == [1.0] * 3
     # 10 at 0.0: b10 at 0.1 first; 11 at 1.0: b10 at 0.1 before b12 at 2.0, both no 11.
@@ -117,7 +103,7 @@ def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
 
 def test_retrieved_tokens_are_kept_with_their_contexts(tmp_path):
     """q1's 12 at 1.1 finds a11 at 1.0 first and b12 at 2.0 second; a alone is relevant."""
-    found = asked(TokenRetrieval, Model(tmp_path), data(), 10, neighbours=3)
+    found = asked(TokenRetrieval, make(tmp_path), data(), 10, neighbours=3)
     write_findings([found], tmp_path)
     kept = read_kept(tmp_path, FILE)["q1"]
     text = {"before": "w10", "after": ""}

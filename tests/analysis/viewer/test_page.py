@@ -1,7 +1,6 @@
 """The explorer's page in headless Chromium, against the real server."""
 
 import re
-import shutil
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +15,10 @@ from analysis.explore import STATIC, build_app, open_port
 from analysis.viewer.session import KnownQuery, LoadedSystem, Session
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
+from models.bm25 import BM25
 from models.retriever import Retriever
 from tests.analysis.viewer.test_session import matrices
-from tests.analysis.viewer.tiny import make_bm25, make_multi_vector, make_seal
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+from tests.models.conftest import make_multi_vector, make_seal
 
 # Texts that a page must show as they are: markup, quotes, letters from right to left, emoji.
 HOSTILE = {
@@ -49,7 +44,7 @@ def make_session():
     rows = [{"id": n, "title": title, "text": text} for n, (title, text) in TEXTS.items()]
     words = [*QUERIES, *(f"{title} | {text}" for title, text in TEXTS.values())]
     run, systems = SimpleNamespace(path=Path("outputs/run"), setting="fruits <b>"), []
-    for label, system in zip(SYSTEMS, (make_bm25(), make_multi_vector(), make_seal()), strict=True):
+    for label, system in zip(SYSTEMS, (BM25(), make_multi_vector(), make_seal()), strict=True):
         reader = TextReader(build_word_tokenizer(words))
         documents = reader.documents(rows)
         system.eval().index(documents)
@@ -81,17 +76,6 @@ def served(session):
 def address():
     with served(make_session()) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import expect, sync_playwright
-
-    expect.set_options(timeout=30_000)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @contextmanager

@@ -11,15 +11,8 @@ import torch
 from analysis.viewer.session import KnownQuery, LoadedSystem, Session, read_known_queries
 from gr_mvdr.evaluation.ranking import Ranking
 from models.beyond.query_generator import QueryGenerator
-from tests.analysis.viewer.tiny import (
-    BACKBONE,
-    DOCUMENTS,
-    OPTIMIZER,
-    QUERIES,
-    client,
-    make_multi_vector,
-    make_retriever,
-)
+from tests.analysis.viewer.tiny import DOCUMENTS, QUERIES, client, make_retriever
+from tests.models.conftest import BACKBONE, OPTIMIZER, make_multi_vector
 
 SYSTEMS = range(4)
 PAIR = dict(query=QUERIES[0], document={"id": "a"})
@@ -53,18 +46,6 @@ def alone(system, label):
     """A session of one system."""
     run = SimpleNamespace(path="run", setting="fruits")
     return Session([LoadedSystem(label, run, make_retriever(system, label))])
-
-
-def test_the_page_is_told_what_each_system_can_do(browser):
-    about = post(browser, "about")
-    assert (about["collection"], about["documents"]) == ("fruits (test)", 4)
-    keys = ("label", "paradigm", "generates", "shares_of")
-    assert [tuple(system[key] for key in keys) for system in about["systems"]] == [
-        ("BM25", "lexical", False, "word"),
-        ("ColBERT", "multi-vector", False, "query token"),
-        ("SEAL", "generative", True, "n-gram"),
-        ("DSI", "generative", True, "docid token"),
-    ]
 
 
 @pytest.mark.parametrize("query", QUERIES)
