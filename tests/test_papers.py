@@ -96,7 +96,6 @@ def test_every_further_model_of_a_sweep_composes_and_its_values_fit():
 def test_every_paper_has_experiments_and_those_that_train_come_first():
     names = list(experiments())
     assert {one.paper for one in experiments().values()} == {"gr_as_mvdr", "aligner", "xtr", "mva"}
-    assert len(names) == 46
     for one in experiments().values():
         first = makers(one, list(experiments().values()))
         assert bool(first) == bool(one.reads), one.name
@@ -105,10 +104,8 @@ def test_every_paper_has_experiments_and_those_that_train_come_first():
 
 
 def test_what_a_paper_a_collection_and_a_model_say_reaches_the_systems():
-    seal = composed("table5_nq320k", "model=t5_seal")
-    assert (seal["data"]["batch_size"], seal["data"]["examples"]["n_spans"]) == (256, 5)
-    seal = composed("table5_msmarco", "model=t5_seal")
-    assert (seal["data"]["batch_size"], seal["data"]["examples"]["n_spans"]) == (256, 10)
+    for name, spans in (("table5_nq320k", 5), ("table5_msmarco", 10)):
+        assert composed(name, "model=t5_seal")["data"]["examples"]["n_spans"] == spans
     neighbours = {"xtr": 40_000, "t5_colbert": 4000}
     for model, wanted in neighbours.items():
         values = composed("xtr_table2_msmarco", f"model={model}")
@@ -128,27 +125,6 @@ def test_all_of_the_papers_numbers_are_read_by_an_experiment():
     lines = [line for file in PAPERS.glob("*.csv") for line in file.read_text().splitlines()]
     tables = {line.partition(",")[0] for line in lines if line[0] != "#"} - {"table"}
     assert tables == {one.numbers for one in experiments().values()} - {None}
-
-
-@pytest.mark.parametrize(
-    ("number", "averages"),
-    [
-        # As the paper prints them below its columns.
-        (7, [47.3, 46.3, 38.4, 31.9, 27.0, 47.1, 44.2, 40.9, 35.9]),
-        (8, [49.5, 49.1, 43.0, 37.3, 33.0, 49.0, 45.4, 42.3, 37.9]),
-        (9, [50.3, 49.8, 44.4, 38.9, 34.7, 49.9, 46.8, 43.9, 39.8]),
-        (10, [51.3, 50.9, 46.2, 41.4, 37.7, 50.8, 45.1, 40.9, 36.4, 52.6]),
-        (11, [42.0, 45.4, 46.9, 45.5, 43.1, 41.1, 36.3, 33.4, 30.5]),
-        # There the paper divides the sum of 14 by 15.
-        (13, [v * 15 / 14 for v in (43.6, 42.4, 34.6, 28.6, 24.7, 43.6, 43.4, 43.4, 41.2)]),
-        (2, [47.1, 49.2]),
-    ],
-)
-def test_aligners_grids_have_the_papers_averages(number, averages):
-    lines = read_paper(f"aligner_table{number}").lines
-    strategies = lines["study"].map(lambda study: "".join(map(str, study.values())))
-    means = lines["value"].groupby(strategies, sort=False).mean()
-    assert means.tolist() == pytest.approx(averages, abs=0.07)
 
 
 # One experiment of each paper, the smallest; what narrows its sweep.

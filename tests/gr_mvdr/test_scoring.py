@@ -35,6 +35,7 @@ STRATEGIES = [
     TopP(0.4),
     InBatchTopK(7),
     Softmax("query_to_document"),
+    Softmax("document_to_query"),
     SoftTopK(2, 0.1),
 ]
 

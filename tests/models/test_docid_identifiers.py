@@ -77,6 +77,3 @@ def test_a_new_document_without_an_atomic_docid_is_left_out(tools, queries, tmp_
         assert not {"d6", "d7"} & set(ranking.documents("q1"))
     none = system.rerank(queries, documents, {query: ["d7"] for query in queries["id"]})
     assert len(none) == 3 and none.documents("q0") == []
-
-
-# What a step may move --------------------------------------------------------------------------

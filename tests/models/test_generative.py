@@ -29,12 +29,6 @@ def expected_log_probs(seal, batch):
 
 
 @torch.no_grad()
-def test_the_loss_is_hugging_faces(seal, tools):
-    batch = tools.make_batch()
-    assert torch.isclose(seal.loss(batch), hugging_face(seal, batch).loss, atol=1e-5)
-
-
-@torch.no_grad()
 def test_several_targets_a_query_follow_one_another(seal, tools):
     targets = tools.make_batch((1,) * 6, (5, 2, 7, 3, 4, 6), seed=8)
     few = tools.make_batch()

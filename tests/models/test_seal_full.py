@@ -141,6 +141,3 @@ def test_a_bonus_raises_a_views_keys_to_one_limit(tools, texts, queries):
         assert more == expected
         raised = [p for p, view in more.values() if view == "query"]
         assert max(raised) == -1 > min(raised), "some at the limit, some below it"
-
-
-# Other heads -----------------------------------------------------------------------------------

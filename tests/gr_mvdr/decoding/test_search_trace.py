@@ -6,7 +6,7 @@ import torch
 from gr_mvdr.decoding.search_trace import continue_prefix
 from gr_mvdr.decoding.trie import Trie
 
-END, VOCABULARY = 1, 8
+VOCABULARY = 8
 
 
 def step_of(probabilities):

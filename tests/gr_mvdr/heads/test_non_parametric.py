@@ -1,19 +1,11 @@
 import pytest
 import torch
 
-from gr_mvdr.backbones import load_backbone
 from gr_mvdr.heads.non_parametric import NonParametricHead, locate
 from gr_mvdr.heads.plain import Head, Vocabulary
 
-SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
 # Document 2 has no title; 7 occurs five times.
 TITLES = [[7, 8, 7, 9], [7, 7, 8], [], [9, 7]]
-
-
-@pytest.fixture(scope="module")
-def backbone():
-    torch.manual_seed(0)
-    return load_backbone(None, shape=SHAPE, decodes=True).eval()
 
 
 def random(*shape):

@@ -3,16 +3,7 @@ import math
 import pytest
 import torch
 
-from gr_mvdr.backbones import load_backbone
 from gr_mvdr.heads.plain import Head, TableHead
-
-SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
-
-
-@pytest.fixture(scope="module")
-def backbone():
-    torch.manual_seed(0)
-    return load_backbone(None, shape=SHAPE, decodes=True).eval()
 
 
 def targets():

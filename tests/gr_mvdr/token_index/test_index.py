@@ -6,16 +6,7 @@ from typing import get_args
 import pytest
 import torch
 
-from gr_mvdr.alignment import (
-    FirstK,
-    FirstToken,
-    LexicalMaxSim,
-    MaxSim,
-    Softmax,
-    SoftTopK,
-    TopK,
-    TopP,
-)
+from gr_mvdr.alignment import InBatchTopK, MaxSim, Softmax, TopK
 from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import scorers
@@ -23,6 +14,7 @@ from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
+from tests.gr_mvdr.test_scoring import STRATEGIES
 from tests.gr_mvdr.token_index.test_store import (
     as_text,
     encoder,
@@ -32,18 +24,8 @@ from tests.gr_mvdr.token_index.test_store import (
 )
 from tests.pairwise import pairwise
 
-ALIGNMENTS = [
-    MaxSim(),
-    LexicalMaxSim(),
-    FirstToken(),
-    FirstK(3),
-    TopK(2),
-    TopP(0.5),
-    MaxSim("document_to_query"),
-    Softmax("document_to_query"),
-    Softmax("query_to_document"),
-    SoftTopK(2, 0.1),
-]
+# A search knows no batch of documents.
+ALIGNMENTS = [a for a in STRATEGIES if not isinstance(a, InBatchTopK)]
 COLBERT = Scoring(MaxSim())
 MANY = [1 + n % 5 for n in range(60)]  # 180 tokens
 QUERY_LENGTHS = [4, 2, 1]
