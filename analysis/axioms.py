@@ -35,7 +35,7 @@ from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
 from analysis.runs.run_folder import named_folders
 from analysis.statistics import interval
 from analysis.tables.comparison import Comparison, compare_runs, place_tables
-from analysis.tables.rows import Row, Table, format_markdown, pivot, read_rows, write_rows
+from analysis.tables.rows import Row, Table, pivot, read_rows, write_rows, write_tables
 from data_modules.almanac.prose import WORDINGS
 from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
@@ -43,7 +43,6 @@ from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import STOPWORDS
 from data_modules.tables import sample_rows, short_hash
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files import write_text
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextTable
 from models.retriever import Retriever
@@ -454,8 +453,8 @@ def compare_axioms(
     write_rows(rows, folder / "axioms.csv")
     kinds = dict.fromkeys((row["split"], measure) for row in rows for measure in MEASURES)
     measured = {(row["split"], row["measure"]) for row in rows}
-    tables = [format_markdown(tabulate(rows, *kind)) for kind in kinds if kind in measured]
-    write_text(folder / "axioms.md", "\n\n".join("\n".join(lines) for lines in tables) + "\n")
+    tables = [tabulate(rows, *kind) for kind in kinds if kind in measured]
+    write_tables(folder / "axioms.md", f"Axioms: {setting}", tables)
     save_figure(draw_shifts(rows, setting), folder, "axioms")
     return rows
 

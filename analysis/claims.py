@@ -39,13 +39,13 @@ from analysis.tables.rows import (
     Cell,
     Row,
     Table,
-    escape_markdown,
     format_markdown,
     pivot,
     read_rows,
     write_rows,
+    write_tables,
 )
-from gr_mvdr.files import read_text, write_text
+from gr_mvdr.files import read_text
 
 STUDIED, ALIGNED, MEASURED = "study=", "low_rank", "analysis/"
 RERANKED, BEST_FORM = "rerank", "rerank/best form"
@@ -373,17 +373,6 @@ def draw_claims(table: DataFrame, title: str) -> Figure:
     return forest_figure(DataFrame(marks), heading, LOOKS)
 
 
-def format_claims(table: DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[str]:
-    """Formats the verdicts as Markdown, with an explanation and what is missing."""
-    lines = [*format_markdown(tabulate_verdicts(table)), "", escape_markdown(EXPLAINED), ""]
-    notes = [f"{claim.name}: {claim}. {claim.note}".strip() for claim in claims]
-    notes += [
-        f"missing ({row.place}): {row.claim}: {row.missing}"
-        for row in table[table["missing"] != ""].itertuples()
-    ]
-    return [*lines, *(f"- {escape_markdown(note)}" for note in notes)]
-
-
 EXPLAINED = (
     f"Effect: first side minus second, its mean over seeds and units (queries, or token types of a "
     f"trend) with a 95 % interval of a bootstrap over seeds and queries. p: two-sided paired "
@@ -396,10 +385,13 @@ EXPLAINED = (
 def write_claims(comparison: Comparison, folder: Path) -> None:
     """Writes `claims.csv`, `claims.md` and the figure."""
     table = judge_claims(comparison)
+    title = "; ".join(section.setting for section in comparison.sections)
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(table[COLUMNS].to_dict("records"), folder / "claims.csv")
-    write_text(folder / "claims.md", "\n".join(format_claims(table)) + "\n")
-    title = "; ".join(section.setting for section in comparison.sections)
+    notes = [f"{claim.name}: {claim}. {claim.note}".strip() for claim in CLAIMS]
+    missing = table[table["missing"] != ""].itertuples()
+    notes += [f"missing ({row.place}): {row.claim}: {row.missing}" for row in missing]
+    write_tables(folder / "claims.md", title, [tabulate_verdicts(table), EXPLAINED, *notes])
     save_figure(draw_claims(table, title), folder, "claims")
 
 

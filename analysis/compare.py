@@ -15,23 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-import seaborn
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from omegaconf import DictConfig
 from pandas import Categorical, DataFrame, concat
 
-from analysis.figures import (
-    COLOURS,
-    PAGE_WIDTH,
-    PANEL_HEIGHT,
-    Gallery,
-    GalleryEntry,
-    draw_lines,
-    styled,
-)
+from analysis.figures import Gallery, GalleryEntry, draw_lines, forest_figure
 from analysis.runs.publish import describe_logger, publish_comparison
 from analysis.runs.run_folder import named_folders
 from analysis.tables.comparison import (
@@ -233,7 +222,7 @@ def write_comparison(
 
 
 def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gallery:
-    """Draws MRR@10 as bars and against the budget of training, and exact match by IDF.
+    """Draws MRR@10 by ranking and against the budget of training, and exact match by IDF.
 
     Args:
         directory: where the PNG and PDF files go.
@@ -250,7 +239,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     systems = bars.groupby("key")["system"].transform("nunique")
     bars = bars[systems >= min(2, len(section.groups))]  # drops rankings that one system alone has
     if len(bars):
-        caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
+        caption = "Mean over seeds; bars are the standard deviation of two or more seeds."
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
         gallery.add(draw_effectiveness(bars, section.setting), entry)
     points = [
@@ -263,12 +252,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         labels = ("operations of training (TFLOPs)", "MRR@10 of the search")
         figure = draw_lines(DataFrame(points), section.setting, *labels)
         figure.axes[0].set_xscale("log")
-        figure.axes[0].xaxis.set(
-            major_locator=LogLocator(subs=(1, 3)),
-            major_formatter="{x:g}",
-            minor_formatter=NullFormatter(),
-        )
-        caption = "A point for each configuration; whiskers as above. A line joins one system's."
+        caption = "A point for each configuration; bars as above. A line joins one system's."
         gallery.add(figure, GalleryEntry(f"{prefix}budget", "Quality by training budget", caption))
     places = table["key"].str.extract(IDF_KEY)
     if len(curves := table.join(places).dropna()):
@@ -277,24 +261,19 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     return gallery
 
 
-@styled
 def draw_effectiveness(table: DataFrame, title: str) -> Figure:
-    """Draws a cluster of bars for each ranking, with a bar for each system.
+    """Draws mean and deviation of MRR@10: a panel for each ranking, a row for each system.
 
     Args:
         table: a row for each seed: `system`, `key`, `value`.
     """
-    shown = table.assign(ranking=table["key"].map(lambda key: read_key(key).section))
-    height = 0.6 + 0.16 * len(shown.drop_duplicates(["system", "key"]))
-    size = {"height": height, "aspect": PAGE_WIDTH / height}
-    grid = seaborn.catplot(shown, kind="bar", x="value", y="ranking", **_look(table), **size)
-    for bars in grid.ax.containers:
-        grid.ax.bar_label(bars, fmt="%.2f", fontsize=6, padding=2)
-    grid.set(xlim=(0, 1.05), xlabel="MRR@10", ylabel="")
-    return _finish(grid, title)
+    rankings = table["key"].map(lambda key: read_key(key).section)
+    groups = table.groupby([rankings, "system"], sort=False)["value"]
+    marks = groups.agg(["mean", "std"]).fillna(0).rename_axis(["place", "name"]).reset_index()
+    marks = marks.assign(low=marks["mean"] - marks["std"], high=marks["mean"] + marks["std"])
+    return forest_figure(marks.rename(columns={"mean": "value"}), title, axis="MRR@10")
 
 
-@styled
 def draw_exact_match(table: DataFrame, title: str) -> Figure:
     """Plots exact-match rates of all systems against IDF, hard and soft, in both directions.
 
@@ -303,28 +282,14 @@ def draw_exact_match(table: DataFrame, title: str) -> Figure:
     Args:
         table: a row for each seed: `system`, `value` and the groups of `IDF_KEY`.
     """
-    look = _look(table) | {"style": "system", "markers": True, "dashes": False}
-    panels = {"row": "measure", "col": "direction", "facet_kws": {"sharey": "row"}}
-    size = {"height": PANEL_HEIGHT, "aspect": PAGE_WIDTH / 2 / PANEL_HEIGHT}
     # Ordered by rarity: a docid system's document tokens have the rarest range alone.
     idf = Categorical(table["idf"].str.replace("_", "-"), BIN_NAMES)
-    shown = table.assign(idf=idf, direction=table["direction"].map(DIRECTIONS))
-    grid = seaborn.relplot(shown, kind="line", x="idf", y="value", **panels, **look, **size)
-    grid.set_titles("{row_name}, {col_name}").set(ylim=(0, None))
-    return _finish(grid.set_axis_labels("IDF of the aligning token", "exact match"), title)
-
-
-def _look(table: DataFrame) -> dict[str, Any]:
-    colours = [COLOURS[number % len(COLOURS)] for number in range(table["system"].nunique())]
-    return {"hue": "system", "palette": colours, "errorbar": "sd"}
-
-
-def _finish(grid: seaborn.FacetGrid, title: str) -> Figure:
-    legend = {"ncol": 2, "title": None, "frameon": False, "bbox_to_anchor": (0.5, 0)}
-    seaborn.move_legend(grid, "upper center", **legend)
-    grid.figure.suptitle(title, y=1.02, parse_math=False)
-    plt.close(grid.figure)
-    return grid.figure
+    panels = table["measure"] + ", " + table["direction"].map(DIRECTIONS)
+    points = table.assign(x=idf, panel=panels).rename(columns={"value": "y", "system": "line"})
+    figure = draw_lines(points, title, "IDF of the aligning token", "exact match", shared=False)
+    for axes in figure.axes:
+        axes.set_ylim(0, None)
+    return figure
 
 
 def main(config: DictConfig) -> None:

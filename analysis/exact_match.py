@@ -18,16 +18,7 @@ from torch import Tensor
 
 from analysis.alignment_store import StoreDescription
 from analysis.analysis import Analysis, Findings, PairAnalysis, Texts, named
-from analysis.figures import (
-    BOXES,
-    PANEL_HEIGHT,
-    GalleryEntry,
-    draw_boxes,
-    legend_below,
-    page_figure,
-    page_panels,
-    styled,
-)
+from analysis.figures import BOXES, GalleryEntry, draw_boxes, draw_maps
 from analysis.framework import candidate_batches
 from analysis.statistics import long_frame, mean_table, spread
 from analysis.tables.metric_names import Metric
@@ -287,29 +278,19 @@ GENERATIVE = (
 )
 
 
-@styled
 def match_boxes(types: DataFrame, direction: str, title: str) -> Figure:
     """Draws boxplots of token types' exact match by IDF, a panel per measure (Figures 2 and 3).
 
     Args:
         types: a row for each token type and definition: the measures, `idf_bin`, `counted`.
     """
+    sizes = types.loc[types["counted"] == DEFINITIONS["all"], "idf_bin"].value_counts()
+    labels = {name: f"{name}\nn={sizes.get(name, 0):,}" for name in BIN_NAMES}
+    points = types.assign(x=types["idf_bin"].map(labels)).rename(columns={"counted": "line"})
     measures = [name for name in PANELS if name in types]
-    figure, panels = page_panels(title, len(measures), PANEL_HEIGHT + 0.6, across=2)
-    everything = types[types["counted"] == DEFINITIONS["all"]]
-    sizes = [(everything["idf_bin"] == name).sum() for name in BIN_NAMES]
-    labels = [f"{name}\nn={size:,}" for name, size in zip(BIN_NAMES, sizes, strict=True)]
-    for axes, measure in zip(panels, measures, strict=True):
-        draw_boxes(axes, types, x="idf_bin", y=measure, hue="counted", order=BIN_NAMES)
-        axes.set_xticks(range(len(labels)), labels)
-        if measure == "hard":
-            axes.set_ylim(-0.03, 1.03)
-        else:  # a softmax over a long text has small weights, so the axis is scaled to the data
-            axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
-        token = f"IDF of the {ALIGNING[direction]} token (n = token types)"
-        axes.set(title=PANELS[measure], xlabel=token, ylabel="rate of a token type")
-    legend_below(figure, 2)
-    return figure
+    points = points.melt(["x", "line"], measures, "panel", "y").replace({"panel": PANELS})
+    token = f"IDF of the {ALIGNING[direction]} token (n = token types)"
+    return draw_boxes(points, title, token, "rate of a token type", [*labels.values()])
 
 
 HEADS = (
@@ -318,19 +299,11 @@ HEADS = (
 )
 
 
-@styled
 def head_map(table: DataFrame, title: str) -> Figure:
     """Draws soft exact match of every head as a heat map, a panel per direction."""
-    import seaborn
-
-    figure = page_figure(title, max(1.2 + 0.22 * table["layer"].max(), PANEL_HEIGHT))
-    for axes, direction in zip(figure.subplots(1, 2), DIRECTIONS, strict=True):
-        rows = table[table["direction"] == direction].pivot(
-            index="layer", columns="head", values="soft"
-        )
-        # White is zero, so that small differences between heads do not look like contrasts.
-        bar = {"label": "soft exact match"}
-        seaborn.heatmap(rows, vmin=0, cmap="Blues", cbar_kws=bar, ax=axes)
-        axes.tick_params(axis="y", rotation=0)
-        axes.set_title(direction.replace("_", " "))
-    return figure
+    maps = {
+        direction.replace("_", " "): rows.pivot(index="layer", columns="head", values="soft")
+        for direction, rows in table.groupby("direction")
+    }
+    # White is zero, so that small differences between heads do not look like contrasts.
+    return draw_maps(maps, title, "soft exact match", cmap="Blues", vmin=0)

@@ -52,27 +52,6 @@ def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
     return figure
 
 
-def page_panels(
-    title: str, number: int, height: float = PANEL_HEIGHT, across: int = 3, **options: Any
-) -> tuple[Figure, list[Axes]]:
-    """Creates a page-wide figure of panels in rows, each panel wide enough for its labels.
-
-    Args:
-        title: the title above all panels.
-        height: height of a row, in inches.
-        across: the maximum number of panels in a row; use 2 if labels need half a page.
-        options: of `Figure.subplots`.
-    """
-    rows = max(1, -(-number // across))
-    figure = page_figure(title, height * rows)
-    grid = figure.subplots(rows, max(1, -(-number // rows)), squeeze=False, **options).flat
-    for axes in grid[number:]:
-        axes.remove()
-    for axes in grid[:number]:
-        axes.grid(axis="y")
-    return figure, list(grid[:number])
-
-
 def turn_crowded_labels(figure: Figure) -> None:
     """Turns the labels of a horizontal axis upright if they would overlap.
 
@@ -88,21 +67,6 @@ def turn_crowded_labels(figure: Figure) -> None:
             axes.tick_params(axis="x", rotation=90)
             needed = max(needed, *(box.width / figure.dpi for box in boxes))
     figure.set_figheight(figure.get_figheight() + needed)
-
-
-def legend_below(figure: Figure, columns: int, headings: Sequence[str] = ()) -> None:
-    """Draws one legend for all panels below the figure, with each label once.
-
-    Args:
-        headings: labels that seaborn adds above the entries of each variable; they are left out.
-    """
-    labelled = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
-    entries = {label: handle for pairs in labelled for handle, label in pairs}
-    handles = [handle for label, handle in entries.items() if label not in headings]
-    for axes in figure.axes:
-        if legend := axes.get_legend():
-            legend.remove()
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
 LETTERS = {1: 48, 2: 110}  # letters in a row of the legend, below one panel or several
@@ -129,7 +93,6 @@ def draw_lines(
         band: draw a band without markers instead of whiskers, for many points.
     """
     import seaborn
-    from matplotlib import pyplot
 
     names, panels = list(points["line"].unique()), points["panel"].nunique()
     across = 2 if panels == 4 else min(panels, 3)
@@ -151,13 +114,22 @@ def draw_lines(
         aspect=width / PANEL_HEIGHT,
         facet_kws={"sharex": shared, "sharey": shared},
     )
-    pyplot.close(grid.figure)  # it is saved, not shown
     for line in [line for axes in grid.axes.flat for line in axes.lines]:
         if len(line.get_xdata()) == 1:  # without a marker, a single point would not be seen
             line.set_marker("o")
+    return _finish(grid, points, title, x, y)
+
+
+def _finish(grid: Any, points: DataFrame, title: str, x: str, y: str) -> Figure:
+    """Adds titles to a grid of panels, and moves its legend below them."""
+    import seaborn
+    from matplotlib import pyplot
+
+    pyplot.close(grid.figure)  # it is saved, not shown
     grid.set_titles("{col_name}")
     grid.set_axis_labels(x, y)
     if grid.legend is not None:
+        names, panels = points["line"].unique(), points["panel"].nunique()
         columns = LETTERS[min(panels, 2)] // (max(map(len, names)) + 6)  # 6: for the line itself
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "title": None}
         seaborn.move_legend(grid, **place, ncols=max(1, min(len(names), columns)))
@@ -176,33 +148,73 @@ def scale_by_doubling(axes: Axes, ticks: Iterable[float]) -> None:
 BOXES = "Boxes span the quartiles, the line is the median, the diamond the mean."
 
 
-def draw_boxes(axes: Axes, frame: DataFrame, **columns: Any) -> None:
-    """Draws boxplots of a long table, with the mean as a diamond and without outliers.
+@styled
+def draw_boxes(
+    points: DataFrame, title: str, x: str, y: str, order: Sequence[str] | None = None
+) -> Figure:
+    """Draws boxplots with the mean as a diamond, without outliers: panels as `draw_lines` has.
 
     Args:
-        columns: the names of the columns for `x`, `y` and `hue`; `order` of the values of x.
+        points: columns `x`, `y`, `line` (a colour) and `panel`.
+        title: the title above all panels.
+        x, y: labels of the axes.
+        order: the values of `x`; None = as they appear.
     """
     import seaborn
 
-    seaborn.boxplot(
-        frame,
-        palette=COLOURS[: frame[columns["hue"]].nunique()],
+    panels = points["panel"].nunique()
+    across = min(panels, 2)
+    grid = seaborn.catplot(
+        points.reset_index(drop=True),
+        **{"x": "x", "y": "y", "hue": "line", "col": "panel"},
+        kind="box",
+        order=order,
+        col_wrap=across,
+        palette=COLOURS[: points["line"].nunique()],
         saturation=1,
         gap=0.15,
         showmeans=True,
         showfliers=False,
         medianprops={"color": "black", "linewidth": 1.6},
         meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
-        ax=axes,
-        **columns,
+        sharey=False,
+        height=PANEL_HEIGHT,
+        aspect=PAGE_WIDTH / across / PANEL_HEIGHT,
     )
+    return _finish(grid, points, title, x, y)
+
+
+@styled
+def draw_maps(maps: Mapping[str, DataFrame], title: str, label: str, **look: Any) -> Figure:
+    """Draws heat maps, two in a row.
+
+    Args:
+        maps: title of a panel → its values.
+        label: what the colours mean.
+        look: of `seaborn.heatmap`, such as `cmap`.
+    """
+    import seaborn
+
+    lines = -(-len(maps) // 2)
+    height = max(PANEL_HEIGHT, 1.2 + 0.2 * max(map(len, maps.values())))
+    figure = page_figure(title, lines * height)
+    panels = figure.subplots(lines, 2, squeeze=False).flat
+    for axes, (name, values) in zip(panels, maps.items(), strict=False):
+        bar, labelled = {"label": label}, {"xticklabels": True, "yticklabels": True}
+        seaborn.heatmap(values, ax=axes, cbar_kws=bar, **labelled, **look)
+        axes.tick_params(axis="y", rotation=0)
+        axes.set_title(name)
+    return figure
+
+
+ONE_SERIES = {"": (COLOURS[0], MARKERS[0])}
 
 
 @styled
 def forest_figure(
     table: DataFrame,
     title: str,
-    looks: Mapping[str, tuple[str, str]],
+    looks: Mapping[str, tuple[str, str]] = ONE_SERIES,
     axis: str = "",
     apart: float = 0,
 ) -> Figure:
@@ -210,16 +222,21 @@ def forest_figure(
 
     Args:
         table: `place`, `name`, `series`, `value`, `low` and `high`; the first name is at the top.
-        looks: series → colour and marker.
+        looks: series → colour and marker; by default the table has no `series`.
         axis: label of the horizontal axis.
         apart: the share of a row's height over which its series are spread; 0 = all on one line.
     """
     names, places = [*table["name"].unique()[::-1]], table.groupby("place", sort=False)
     height = 1.2 + 0.26 * max(1, len(names))
-    figure, panels = page_panels(title, max(1, len(places)), height, sharey=True)
-    for axes, (place, rows) in zip(panels, places, strict=False):
+    rows_of_panels = max(1, -(-len(places) // 3))
+    figure = page_figure(title, height * rows_of_panels)
+    across = max(1, -(-len(places) // rows_of_panels))
+    grid = figure.subplots(rows_of_panels, across, squeeze=False, sharey=True).flat
+    for axes in grid[len(places) :]:
+        axes.remove()
+    for axes, (place, rows) in zip(grid, places, strict=False):
         for number, (series, (colour, marker)) in enumerate(looks.items()):
-            own = rows[rows["series"] == series]
+            own = rows[rows["series"] == series] if series else rows
             step = apart * ((len(looks) - 1) / 2 - number) / len(looks)
             lines = [names.index(name) + step for name in own["name"]]
             # A bootstrap interval need not hold the mean, and bars must not be negative.
@@ -232,7 +249,8 @@ def forest_figure(
         axes.set_title(place, parse_math=False)
         axes.set_xlabel(axis)
         axes.grid(axis="x")
-    legend_below(figure, 4)
+    handles = grid[0].get_legend_handles_labels()[0]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

@@ -24,11 +24,10 @@ from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, PairAnalysis, Subject, named
 from analysis.evaluation import judge
-from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
+from analysis.figures import GalleryEntry, forest_figure
 from analysis.statistics import RANK_CORRELATION, interval, spread
 from analysis.tables.metric_names import Metric
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
-from gr_mvdr.cross_attention import CONSTANTS
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
@@ -37,7 +36,6 @@ from models.base import Table
 
 # Kinds of path that exist in every layer; the table adds a row with their sum over layers.
 LAYERED = ("self_attention", "cross_attention", "feed_forward")
-KINDS = ("embedding", *LAYERED, *CONSTANTS)
 TOTAL = "logit"
 # Columns of the table of paths → titles of its figure's panels.
 PANELS = {
@@ -214,16 +212,16 @@ def report(
     table: DataFrame, flat: Mapping[str, float], entry: GalleryEntry, total: str
 ) -> Findings:
     """Returns metrics, the table of paths under the figure's name, and the figure."""
-    bars = share_bars(table.drop(index=[f"{kind}_all" for kind in LAYERED]), total)
+    figure = share_figure(table.drop(index=[f"{kind}_all" for kind in LAYERED]), total)
     rows = table.reset_index().to_dict("records")
-    return Findings(named("framework", flat), {entry.name: rows}, [(bars, entry)])
+    return Findings(named("framework", flat), {entry.name: rows}, [(figure, entry)])
 
 
 PATHS = (
     "Each logit of a target token is the sum of these paths. Left: a path's share of the logits' "
     "variance over tokens, cov(path, logit) / var(logit); negative where it works against the "
     "others. Middle: the mean of |path| / Σ |paths|. Right: as left, but for the means over each "
-    "pair's tokens. The bars of a panel sum to 1."
+    "pair's tokens. The values of a panel sum to 1."
 )
 CHANGES = (
     "The same for the change of these logits after another query. Only cross-attention reads the "
@@ -232,23 +230,14 @@ CHANGES = (
 )
 
 
-@styled
-def share_bars(table: DataFrame, total: str) -> Figure:
-    """Draws three panels of `PathShares.table` with a bar for each path's share in a total."""
-    figure = page_figure(height=0.9 + 0.19 * len(table))
-    colours = [COLOURS[KINDS.index(path_kind(name))] for name in table.index]
-    for axes, (share, title) in zip(
-        figure.subplots(1, len(PANELS), sharey=True), PANELS.items(), strict=True
-    ):
-        places = [name.replace("_", " ") for name in table.index]
-        bars = axes.barh(places, table[share], color=colours, edgecolor="black")
-        axes.bar_label(bars, fmt="{:z.2f}", padding=2, fontsize=7)
-        axes.axvline(0, color="black", linewidth=0.8)
-        axes.set(title=title.format(total), xlabel="share")
-        axes.margins(x=0.22, y=0.02)  # room for the numbers
-        axes.grid(axis="x")
-    axes.invert_yaxis()  # the model's input at the top
-    return figure
+def share_figure(table: DataFrame, total: str) -> Figure:
+    """Draws each path's share in a total: a panel for each column of `PANELS`, a row for a path."""
+    panels = {column: title.format(total) for column, title in PANELS.items()}
+    points = table.rename(columns=panels)[[*panels.values()]].reset_index()
+    points = points.melt("path", var_name="place")
+    points = points.assign(low=points["value"], high=points["value"])
+    points["name"] = points["path"].str.replace("_", " ")
+    return forest_figure(points, "", axis="share")
 
 
 NAMES = ("last_layer", "all_layers", "logits", "log_prob")

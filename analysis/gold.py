@@ -379,13 +379,6 @@ class DecodedIdentifiers(Analysis):
             "possible_precision",
             "The share of the generated tokens that answer the question or state what it gives.",
         ),
-        Metric("best_found", "The share of pairs whose document holds the best identifier."),
-        Metric("best_precision", "The share of the best identifier that answers the question."),
-        Metric(
-            "best_possible_precision",
-            "The share of the best identifier that answers the question or states what it gives.",
-        ),
-        Metric("best_recall", "The share of the answer that the best identifier holds."),
     )
     words: ClassVar[dict[str, str]] = {
         "decoded": "The tokens that the system generated, against those that answer the question."
@@ -396,10 +389,10 @@ class DecodedIdentifiers(Analysis):
         return getattr(subject.model, "names", None) is not None
 
     def finish(self) -> Findings:
-        """Returns metrics "decoded/…": over all identifiers, "found" is the share of pairs whose
-        document contains one, and precision and recall are means over these pairs; "best_…" is the
-        same for the most probable identifier; "random_precision" is the answer's share of a
-        document's tokens. Returns nothing without gold, and for docids that are not text.
+        """Returns metrics "decoded/…": "found" is the share of pairs whose document contains an
+        identifier, and precision and recall are means over these pairs; "random_precision" is the
+        answer's share of a document's tokens. Returns nothing without gold, and for docids that
+        are not text.
         """
         data, split = self.subject.data, self.subject.split
         queries = self.subject.queries(self.queries)
@@ -415,16 +408,13 @@ class DecodedIdentifiers(Analysis):
         }
         for (query, name), sides in gold.items():
             covered = [occurrences(documents[name], one) for one in decoded[query]]
-            covered = torch.stack(covered or [torch.zeros_like(sides[0])])
-            both = torch.stack([covered.any(0), covered[0]]).float()  # all, and the best
-            frames.append(DataFrame(measure(both, *sides), ["", "best_"], dtype=float))
-        flat, found = {}, pandas.concat(frames).dropna(subset="precision")
-        for start, rows in found.groupby(level=0):
-            means = rows[["precision", "possible_precision", "recall"]].mean()
-            flat |= {f"{start}{key}": value for key, value in means.items()}
-            flat[f"{start}found"] = len(rows) / len(gold)
-        if not flat:
+            covered = torch.stack(covered or [torch.zeros_like(sides[0])]).any(0, keepdim=True)
+            frames.append(DataFrame(measure(covered.float(), *sides), dtype=float))
+        rows = pandas.concat(frames).dropna(subset="precision")
+        if rows.empty:
             return Findings()
+        flat = rows[["precision", "possible_precision", "recall"]].mean().to_dict()
+        flat["found"] = len(rows) / len(gold)
         around = len(read((), 0))  # the tokens around a text are not candidates
         chances = [float(sides[0].sum()) / (sides.shape[1] - around) for sides in gold.values()]
         flat["random_precision"] = sum(chances) / len(chances)

@@ -22,7 +22,7 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, GalleryEntry, forest_figure
+from analysis.figures import GalleryEntry, forest_figure
 from analysis.runs.run_folder import ranking_file
 from analysis.shape import measure_shape
 from analysis.statistics import mean_table, spearman, spread
@@ -67,11 +67,6 @@ PANELS = {
     "correlation_with_length": "length and score:\nSpearman's ρ",
     "first_ratio": "length of the first ten /\nof the relevant",
     "effective": "effective share of tokens\nthat hold the gradient",
-}
-LOOKS = {
-    "the system itself": (COLOURS[7], "D"),
-    "query to document": (COLOURS[0], "o"),
-    "document to query": (COLOURS[5], "s"),
 }
 
 
@@ -277,18 +272,11 @@ CAPTION = (
 
 def bias_figure(table: DataFrame, title: str) -> Figure:
     """Draws a row for each form and a panel for each measure of `PANELS`."""
-    own, query, document = LOOKS
-    points = [
-        {
-            "place": place,
-            "name": form.replace("_", " "),
-            "series": document if "reversed" in form else query if form in FORMS else own,
-            "value": row[measure],
-            "low": row[f"{measure}_low"],
-            "high": row[f"{measure}_high"],
-        }
+    columns = {"": "value", "_low": "low", "_high": "high"}
+    parts = {
+        place: table.rename(columns={measure + end: name for end, name in columns.items()})
         for measure, place in PANELS.items()
-        for form, row in table.iterrows()
-    ]
-    marks = DataFrame(points).dropna()
-    return forest_figure(marks, title, {name: LOOKS[name] for name in marks["series"].unique()})
+    }
+    marks = pandas.concat(parts, names=["place", "name"])[[*columns.values()]].dropna()
+    marks = marks.reset_index()
+    return forest_figure(marks.assign(name=marks["name"].str.replace("_", " ")), title)

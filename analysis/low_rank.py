@@ -43,16 +43,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from analysis.analysis import Findings, PairAnalysis, named
-from analysis.figures import (
-    BOXES,
-    PANEL_HEIGHT,
-    GalleryEntry,
-    draw_boxes,
-    draw_lines,
-    legend_below,
-    page_figure,
-    styled,
-)
+from analysis.figures import BOXES, GalleryEntry, draw_boxes, draw_lines
 from analysis.runs.run_folder import LOW_RANK
 from analysis.statistics import long_frame
 from analysis.tables.metric_names import Metric
@@ -193,6 +184,7 @@ MARKS = {
     "residual": "‖A − R‖",
     "bound_entries": "4γ²‖E‖₁, from the logits",
     "bound": "4γ‖W‖₁, Lemma 5.1",
+    "projection_norm": "‖W‖₁",
 }
 VALUES = range(1, 31)  # numbers of the singular values that are kept
 
@@ -305,32 +297,19 @@ def _bound(terms: dict[str, Tensor], decoder: DecoderPaths, layer: int) -> dict[
 
 
 NORMS = (
-    "One column of marks for each head, at the norm of its own projections ‖W‖₁; medians over "
-    "pairs; ‖·‖ is the paper's √(‖·‖₁ ‖·‖_∞), darker marks are later layers. Marks are the "
-    "distance of A from the best matrix of equal rows, the bound 4γ²‖E‖₁ from the centred logits "
-    "themselves, and the lemma's 4γ‖W‖₁. The dashed line is ‖W‖₁ alone, with which the paper "
-    "compares. The further a head's marks are apart, the less the lemma says about it."
+    "A point for each head, at the norm of its own projections ‖W‖₁; medians over pairs. ‖·‖ is "
+    "the paper's √(‖·‖₁ ‖·‖_∞). Lines are the distance of A from the best matrix of equal rows, "
+    "the bound 4γ²‖E‖₁ from the centred logits, the lemma's 4γ‖W‖₁, and ‖W‖₁ alone, with "
+    "which the paper compares. The further the lines are apart, the less the lemma says about A."
 )
 
 
-@styled
 def norm_figure(table: DataFrame, title: str) -> Figure:
-    """Plots ‖A − R‖ and its bounds against ‖W‖, a mark per head (Figure 4a)."""
-    import seaborn
-
-    figure = page_figure(title, PANEL_HEIGHT + 0.9)
-    axes = figure.subplots()
-    named = table.assign(layer=[f"layer {layer}" for layer in table["layer"]])
-    marks = named.rename(columns=MARKS).melt(
-        ["layer", "projection_norm"], [*MARKS.values()], "norm"
-    )
-    look = {"hue": "layer", "palette": "crest", "style": "norm"}
-    seaborn.scatterplot(marks, x="projection_norm", y="value", s=30, ax=axes, **look)
-    norms = sorted(table["projection_norm"])
-    axes.plot(norms, norms, linestyle="--", color="black", linewidth=1, label="‖W‖₁")
-    axes.set(yscale="log", xlabel="‖W‖₁ of the head's projections", ylabel="norm (log scale)")
-    axes.grid(axis="y")
-    legend_below(figure, 4, headings=["layer", "norm"])
+    """Plots ‖A − R‖ and its bounds against ‖W‖, a point per head (Figure 4a)."""
+    marks = table.assign(x=table["projection_norm"]).rename(columns=MARKS)
+    points = marks.melt("x", [*MARKS.values()], "line", "y").assign(panel="")
+    figure = draw_lines(points, title, "‖W‖₁ of the head's projections", "norm (log scale)")
+    figure.axes[0].set_yscale("log")
     return figure
 
 
@@ -344,17 +323,13 @@ SPECTRUM = (
 )
 
 
-@styled
 def rank_figure(frame: DataFrame, title: str) -> Figure:
     """Plots the distribution of the relative error (Figure 4b).
 
     Args:
         frame: a row for each matrix: its `label` and the columns of `ERRORS`.
     """
-    figure = page_figure(title, PANEL_HEIGHT + 0.6)
-    axes = figure.subplots()
-    errors = frame.rename(columns=ERRORS).melt("label", [*ERRORS.values()], "R")
-    draw_boxes(axes, errors, x="label", y="value", hue="R")
-    axes.set(xlabel="", ylabel="‖A − R‖ / ‖A‖", ylim=(0, 1.05))
-    legend_below(figure, 2)
-    return figure
+    errors = frame.rename(columns=ERRORS | {"label": "x"}).melt(
+        "x", [*ERRORS.values()], "line", "y"
+    )
+    return draw_boxes(errors.assign(panel=""), title, "", "‖A − R‖ / ‖A‖")

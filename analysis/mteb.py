@@ -20,14 +20,6 @@ from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import reading
 from models.retriever import Retriever
 
-# The metrics in the table: mteb's names → labels.
-SHOWN = {
-    "main_score": "main score",
-    "ndcg_at_10": "NDCG@10",
-    "recall_at_10": "recall@10",
-    "recall_at_100": "recall@100",
-    "mrr_at_10": "MRR@10",
-}
 _TYPES = {"multi_vector": "late-interaction", "cross_encoder": "cross-encoder", "lexical": "sparse"}
 
 
@@ -181,13 +173,12 @@ def evaluate_run(
     results: list[Any] = []
     for task in chosen:
         with reading(f"tasks={task.metadata.name}"):
-            results += mteb.evaluate(model, task, cache=cache, **how).task_results
-    print(
-        model.retriever.label, tabulate(results).to_string(float_format="{:.4f}".format), sep="\n"
-    )
+            results.append(mteb.evaluate(model, task, cache=cache, **how))
+    table = pd.concat([one.to_dataframe("subset", format="long") for one in results])
+    print(table.to_string(index=False, float_format="{:.4f}".format))
     place = cache.get_task_result_path(chosen[0].metadata.name, model.mteb_model_meta).parent
     print(f"{run}: evaluated, {place}")
-    return results
+    return [task for one in results for task in one.task_results]
 
 
 def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
@@ -221,20 +212,6 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
                 rule = f"{own.name} must be retrieval or reranking of texts"
                 raise ValueError(f"tasks=[{name}]: {rule}")
     return found
-
-
-def tabulate(results: Sequence[Any]) -> pd.DataFrame:
-    """Tabulates a row for each split and subset of each task, and their mean."""
-    rows = {}
-    for result in results:
-        found = [(split, one) for split, parts in result.scores.items() for one in parts]
-        for split, one in found:
-            further = f" {split} {one['hf_subset']}" if len(found) > 1 else ""
-            rows[result.task_name + further] = {label: one.get(m) for m, label in SHOWN.items()}
-    frame = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
-    if len(frame) > 1:
-        frame.loc["mean"] = frame.mean(skipna=False)
-    return frame
 
 
 def main(config: DictConfig) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, ClassVar, NamedTuple
 
 import pandas
@@ -28,7 +28,7 @@ from pandas import DataFrame
 from torch import Tensor, nn
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import GalleryEntry, page_figure, styled
+from analysis.figures import GalleryEntry, draw_maps
 from analysis.statistics import mean_table, spread
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
@@ -403,26 +403,16 @@ CAPTION = (
 )
 
 
-@styled
 def patching_figure(table: DataFrame, title: str) -> Figure:
     """Draws two maps per stack: layers' parts by groups of tokens, and attentions by heads."""
-    from seaborn import heatmap
-
-    table = table[table["layer"] > 0]
-    stacks = table["stack"].unique()
-    height = len(stacks) * (1.4 + 0.5 * table["layer"].max())
-    figure = page_figure(title, height)
-    grid = figure.subplots(len(stacks), 2, squeeze=False)
-    for line, stack in zip(grid, stacks, strict=True):
-        for axes, column in zip(line, ("tokens", "head"), strict=True):
-            rows = table[(table["stack"] == stack) & ((table["head"] > 0) == (column == "head"))]
-            names = rows["part"].str.replace("_", " ") + " " + rows["layer"].astype(str)
-            values = rows.assign(name=names).pivot(index="name", columns=column, values="restored")
-            values = values.loc[names.unique(), rows[column].unique()]
-            look = dict(cmap="RdBu", vmin=-1, vmax=1, cbar_kws={"label": "restored"})
-            heatmap(values, ax=axes, xticklabels=True, yticklabels=True, **look)
-            axes.set(title=stack, xlabel=column, ylabel="")
-    return figure
+    table, maps = table[table["layer"] > 0], {}
+    for stack, column in product(table["stack"].unique(), ("tokens", "head")):
+        rows = table[(table["stack"] == stack) & ((table["head"] > 0) == (column == "head"))]
+        names = rows["part"].str.replace("_", " ") + " " + rows["layer"].astype(str)
+        values = rows.assign(name=names).pivot(index="name", columns=column, values="restored")
+        values = values.loc[names.unique(), rows[column].unique()]
+        maps[f"{stack}, by {column}"] = values.rename_axis(index=None, columns=None)
+    return draw_maps(maps, title, "restored", cmap="RdBu", vmin=-1, vmax=1)
 
 
 def find_sites(stack: str, model: Any) -> list[Site]:

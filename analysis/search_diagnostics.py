@@ -1,8 +1,8 @@
 """Do a generative system's search errors come from the model or from the beam?
 
 A sample of test queries is searched, one at a time. Measured are the step at which the gold
-document's hypothesis left the beam and its rank there (`gr_mvdr.decoding.search_trace`), the beam's
-result compared with the scores of all documents, and the time per step.
+document's hypothesis left the beam and its rank there (`gr_mvdr.decoding.search_trace`), and the
+beam's result compared with the scores of all documents.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from analysis.analysis import Analysis, Findings, Subject, named
-from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
+from analysis.figures import GalleryEntry, draw_lines
 from analysis.tables.metric_names import Metric
 from analysis.tables.rows import Row
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
@@ -24,13 +24,6 @@ from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 
 DEPTHS = (1, 10)
-OUTCOMES = {
-    "found": COLOURS[2],
-    "found by luck": COLOURS[4],
-    "search error": COLOURS[1],
-    "model error": COLOURS[5],
-    "not found": "#999999",
-}
 
 
 def places_of(documents: Sequence[str], scores: Mapping[str, float]) -> list[int | None]:
@@ -102,18 +95,6 @@ class SearchDiagnostics(Analysis):
             "The largest difference of a document's scores in the search and on its own: rounding.",
             unit="rounding",
         ),
-        Metric(
-            "model_ms_per_step",
-            "Milliseconds of one step of the search that the model takes.",
-            label="a step, model",
-            unit="ms",
-        ),
-        Metric(
-            "constraint_ms_per_step",
-            "Milliseconds of one step of the search that the constraint takes.",
-            label="a step, constraint",
-            unit="ms",
-        ),
         Metric("gold_alive", "The share of queries whose relevant document is still in the beam."),
         Metric(
             "lost_rank",
@@ -137,7 +118,6 @@ class SearchDiagnostics(Analysis):
         rows, paths = zip(*diagnoses, strict=True)
         table = DataFrame(rows)
         metrics = table.filter(like="@").mean().to_dict()
-        metrics |= table.filter(regex="_ms_").median().to_dict()
         metrics |= {"queries": len(table)} | follow_gold(paths)
         metrics["score_difference"] = table["score_difference"].astype(float).max()
         title = f"{self.subject.data.collection.name}: search of {len(rows)} test queries"
@@ -180,8 +160,6 @@ class SearchDiagnostics(Analysis):
                 "rank_beam": min(filter(None, beam), default=None),
                 "rank_exhaustive": min(filter(None, exhaustive or []), default=None),
                 "score_difference": difference,
-                "model_ms_per_step": path.model_ms,
-                "constraint_ms_per_step": path.constraint_ms,
             }
             for k in DEPTHS:
                 row |= search_errors(beam, exhaustive, k)
@@ -201,53 +179,15 @@ def follow_gold(paths: Sequence[SearchPath]) -> dict[str, float]:
 
 
 CAPTION = (
-    "Over a bar is the median rank of the gold documents that a step lost. Right: what became of "
-    "all relevant documents."
+    "The share of queries whose gold document is still in the beam after each step of the search."
 )
 
 
-@styled
 def search_figure(metrics: Mapping[str, float], title: str) -> Figure:
-    """Plots where the gold is lost, and the outcomes of the relevant documents."""
-    figure = page_figure(title)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    """Plots where the gold is lost."""
     alive = [value for name, value in metrics.items() if name.startswith("gold_alive/")]
-    bars = left.bar(range(1, len(alive) + 1), alive, 0.7, color=COLOURS[0])
-    ranks = [metrics.get(f"lost_rank/step_{step}") for step in range(1, len(alive) + 1)]
-    labels = ["" if rank is None else f"rank {rank:,g}" for rank in ranks]
-    left.bar_label(bars, labels, padding=2, fontsize=7, rotation=90)
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.set(xlim=(0.4, len(alive) + 0.6), ylim=(0, 1.5), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
-    left.set(xlabel="step of the search", ylabel="share of queries")
-    left.set_title("gold document still in the beam")
-    left.grid(axis="y")
-    table = DataFrame({f"first {k}": outcome(metrics, k) for k in DEPTHS}).T
-    table = table.loc[:, (table > 0).any()]
-    colours = [OUTCOMES[name] for name in table]
-    table.plot.bar(ax=right, stacked=True, rot=0, color=colours, ylim=(0, 1), width=0.6)
-    for drawn in right.containers:
-        right.bar_label(
-            drawn, fmt=lambda v: f"{v:.2f}" if v >= 0.04 else "", label_type="center", fontsize=7
-        )
-    right.set_title("relevant documents")
-    right.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, reverse=True)
+    points = DataFrame({"x": range(1, len(alive) + 1), "y": alive, "line": "", "panel": ""})
+    figure = draw_lines(points, title, "step of the search", "gold document in the beam, share")
+    figure.axes[0].set_ylim(0, 1.03)
+    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
-
-
-def outcome(values: Mapping[str, float], k: int) -> dict[str, float]:
-    """Splits the relevant documents into found, found by luck and errors; the shares sum to one.
-
-    Args:
-        values: metrics without their prefix, such as "search_error@10".
-        k: depth of the ranking.
-    """
-    recall = values[f"recall@{k}"]
-    if f"luck@{k}" not in values:  # there is no exhaustive ranking to compare with
-        return {"found": recall, "not found": 1 - recall}
-    luck = values[f"luck@{k}"]
-    return {
-        "found": recall - luck,
-        "found by luck": luck,
-        "search error": values[f"search_error@{k}"],
-        "model error": values[f"model_error@{k}"] - luck,
-    }

@@ -267,7 +267,7 @@ class GenerativeSystem(System):
             texts: the queries' texts, which a plan may read.
             sources: the token ids that the encoder reads; None = `prepare_query` of each query.
             beam_size, plan_weight: None = the system's own.
-            trace: observes and times every step.
+            trace: observes every step.
         """
         names, bonus = names or self.names, None
         if self.plan is not None:
@@ -277,7 +277,7 @@ class GenerativeSystem(System):
         ids, mask = pad(sources or [self.prepare_query(query) for query in queries])
         step = self.decoding_step(ids.to(self.device), mask.to(self.device))
         return beam_search(
-            trace.timed(step) if trace else step,
+            step,
             names.constraint,
             batch_size=len(queries),
             beam_size=beam_size or self.hparams.beam_size,

@@ -235,8 +235,6 @@ def draw_alignment(
     document_tokens: Sequence[str],
     query_tokens: Sequence[str],
     label: str,
-    font_size: float = 6.5,
-    outline: str = "black",
 ) -> None:
     """Draws a matrix of token pairs, document tokens as rows, with a colour bar (Figure 5).
 
@@ -262,10 +260,10 @@ def draw_alignment(
     axes.figure.colorbar(image, ax=axes, label=label, shrink=min(1.0, 2.5 / height))
     for row, column in same.nonzero().tolist():
         place = (column - 0.46, row - 0.46)
-        axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, ec=outline, lw=1))
+        axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, ec="black", lw=1))
     axes.tick_params(length=2, pad=1)
     # A "$" in a text would otherwise start a formula.
-    text: dict[str, Any] = {"fontsize": font_size, "parse_math": False}
+    text: dict[str, Any] = {"fontsize": 6.5, "parse_math": False}
     axes.set_xticks(range(columns), query_tokens, rotation=90, **text)
     axes.set_yticks(range(rows), document_tokens, **text)
     axes.set(xlabel="query tokens", ylabel="document tokens")

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ class Adaptation(SearchGrid):
         for key, group in groupby(pairs, lambda pair: _search(pair[0])):
             setting, found = dict(key), list(group)
             grid = {row[STRATEGY]: values for row, values in found if row[STRATEGY] != DEFAULT}
-            study += [self._describe(row) for row, _ in found]
+            study += [row for row, _ in found]
             best = max((row for row, _ in found), key=lambda row: row[CHOSEN_BY])
             measures = {name: value for name, value in best.items() if is_measure(name)}
             study.append(setting | {STRATEGY: ORACLE} | measures)
@@ -133,11 +132,6 @@ class Adaptation(SearchGrid):
                 metrics.setdefault(f"few_shot_{size}/{CHOSEN_BY}", row[CHOSEN_BY])
         tables = {"study": study} | ({"study_folds": folds} if folds else {})
         return Findings(named("adaptation", metrics), tables, draw_all(self.curves, study, title))
-
-    def _describe(self, row: Row) -> Row:
-        """Returns a row with its strategy's options as further columns."""
-        options = vars(self.strategies.get(row[STRATEGY], SimpleNamespace()))
-        return row | {key: options[key] for key in ("k", "p", "epsilon") if key in options}
 
     def _draw_folds(self, setting: Row, grid: Mapping[str, QueryMetrics]) -> Iterator[Row]:
         """Yields each fold's choice of a strategy, and its metrics on the queries outside."""

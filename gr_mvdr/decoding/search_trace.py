@@ -1,11 +1,9 @@
-"""Observes one query's beam search: where it loses a document, its time, possible next tokens."""
+"""Observes one query's beam search: where it loses a document, and possible next tokens."""
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -65,15 +63,10 @@ class SearchPath:
     Attributes:
         steps: the steps of the search, in order.
         generated: the sequences that the search generated, the best first.
-        model_ms: the model's mean time per step in milliseconds, without encoding the query.
-        constraint_ms: the mean time per step of everything else (constraint, top-k). The last
-            step's selection is not measured.
     """
 
     steps: tuple[PathStep, ...]
     generated: tuple[Hypothesis, ...]
-    model_ms: float = 0.0
-    constraint_ms: float = 0.0
 
     @property
     def lost(self) -> int | None:
@@ -107,8 +100,6 @@ class SearchTrace:
             self._next[prefix[:-1]].append(prefix[-1])
         # For each step: the hypotheses that it extended, the best gold successor, and its rank.
         self._steps: list[tuple[dict, Hypothesis | None, int | None]] = []
-        self._ms: dict[str, float] = defaultdict(float)  # milliseconds by part of the search
-        self._since = 0.0
 
     def observe(
         self,
@@ -119,7 +110,6 @@ class SearchTrace:
         preferred: Tensor,
     ) -> None:
         """Records a step; pass it to `beam_search` as the `observer`."""
-        self._stop("constraint")
         prefixes = list(map(tuple, live.tokens[:, : depth - 1].tolist()))
         gold = torch.zeros_like(successors.row, dtype=torch.bool)
         for row, prefix in enumerate(prefixes):
@@ -133,25 +123,6 @@ class SearchTrace:
             best = Hypothesis(tokens, float(scores[place]))
         began = dict(zip(prefixes, live.log_probs.tolist(), strict=True))
         self._steps.append((began, best, rank))
-        self._stop("observer")
-
-    def timed(self, step: Step) -> Step:
-        """Wraps the search's step function to measure its time."""
-        self._since = _clock()
-
-        def measured(tokens: Tensor, parents: Tensor) -> Any:
-            self._stop("constraint")
-            log_probs = step(tokens, parents)
-            self._stop("model")
-            return log_probs
-
-        return measured
-
-    def _stop(self, part: str) -> None:
-        """Adds the time since the last call to the total of `part`."""
-        now = _clock()
-        self._ms[part] += 1000 * (now - self._since)
-        self._since = now
 
     def path(
         self,
@@ -185,14 +156,7 @@ class SearchTrace:
             documents = named(tokens)
             some = tuple(document_ids[number] for number in documents[:_EXAMPLES])
             generated.append(Hypothesis(tokens, log_prob, some, len(documents)))
-        times = (self._ms[part] / max(1, len(steps)) for part in ("model", "constraint"))
-        return SearchPath(tuple(steps), tuple(generated), *times)
-
-
-def _clock() -> float:
-    if torch.cuda.is_initialized():  # kernels run asynchronously
-        torch.cuda.synchronize()
-    return time.perf_counter()
+        return SearchPath(tuple(steps), tuple(generated))
 
 
 # Continuations of a prefix ----------------------------------------------------------------------

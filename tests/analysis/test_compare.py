@@ -102,8 +102,8 @@ def test_idf_ranges_are_drawn_in_their_order():
     rows = [known | {"system": s, "idf": name.replace("-", "_")} for s, name in places]
     (axes,) = draw_exact_match(DataFrame(rows), "x").axes
     assert [label.get_text() for label in axes.get_xticklabels()] == [*BIN_NAMES]
-    docids, texts = (line.get_xdata().tolist() for line in axes.lines[:2])
-    assert docids == [4] and texts == [0, 1, 2, 3, 4]
+    docids, *others = (list(line.get_xdata()) for line in axes.lines)  # caps among them
+    assert docids == [4] and [0, 1, 2, 3, 4] in others
 
 
 def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(sweep):

@@ -170,7 +170,7 @@ def test_the_command_writes_mtebs_results_and_prints_a_table(
     (file,) = tmp_path.rglob("Fruit.json")
     kept = TaskResult.from_disk(file).scores["test"][0]
     said = capsys.readouterr().out
-    assert f"{kept['main_score']:.4f}" in said and "NDCG@10" in said and str(file.parent) in said
+    assert f"{kept['main_score']:.4f}" in said and str(file.parent) in said
 
 
 @pytest.mark.parametrize(
