@@ -237,7 +237,8 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     table, gallery = DataFrame(rows, columns=["system", "key", "value"]), Gallery(directory)
     bars = table[table["key"].str.fullmatch(r"(retrieve|rerank)/(.*/)?mrr@10")]
     systems = bars.groupby("key")["system"].transform("nunique")
-    bars = bars[systems >= min(2, len(section.groups))]  # drops rankings that one system alone has
+    count = len(section.groups)
+    bars = bars[systems >= max(min(2, count), count / 2)]  # the tables have rankings of few systems
     if len(bars):
         caption = "Mean over seeds; bars are the standard deviation of two or more seeds."
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
@@ -271,7 +272,10 @@ def draw_effectiveness(table: DataFrame, title: str) -> Figure:
     groups = table.groupby([rankings, "system"], sort=False)["value"]
     marks = groups.agg(["mean", "std"]).fillna(0).rename_axis(["place", "name"]).reset_index()
     marks = marks.assign(low=marks["mean"] - marks["std"], high=marks["mean"] + marks["std"])
-    return forest_figure(marks.rename(columns={"mean": "value"}), title, axis="MRR@10")
+    figure = forest_figure(marks.rename(columns={"mean": "value"}), title, axis="MRR@10")
+    for axes in figure.axes:
+        axes.set_xlim(0, 1.02)  # the same for all rankings
+    return figure
 
 
 def draw_exact_match(table: DataFrame, title: str) -> Figure:
