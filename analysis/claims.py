@@ -344,7 +344,7 @@ def tabulate_verdicts(table: DataFrame) -> Table:
     cells, judged = {}, table[table["missing"] == ""]
     for name, row in zip(name_claims(judged), judged.itertuples(), strict=True):
         few = 0 < row.trainings < SEEDS
-        text = f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
+        text = f"{row.effect:+.2f} [{row.low:.2f}, {row.high:.2f}]"
         text = text if few else f"{SIGNS[row.verdict]} {text}"
         name += f" ({row.bound:+g})" * bool(row.bound)
         key = name.replace("-0", "−0"), row.place

@@ -199,7 +199,7 @@ def test_the_command_writes_tables_and_a_forest_plot(tmp_path, capsys):
     with undrawn():
         assert command("-m", "analysis.claims", f"runs=[{tmp_path}]", f"output={out}") == 0
     said = capsys.readouterr().out
-    assert "| MVDR finds more than GR | ✓ +0.80 [+0.80, +0.80] |" in said
+    assert "| MVDR finds more than GR | ✓ +0.80 [0.80, 0.80] |" in said
     assert "missing (almanac dev): MVDR finds more than BM25: no run of BM25" in said
     rows = {row["claim"]: row for row in csv.DictReader((out / "claims.csv").open())}
     assert float(rows["MVDR finds more than GR"]["effect"]) == pytest.approx(0.8)

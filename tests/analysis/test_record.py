@@ -198,8 +198,8 @@ def test_a_page_prints_the_verdicts_of_its_claims(tmp_path):
     page.write_text(f"<!-- claims: runs={tmp_path}/runs papers=[gr_as_mvdr] -->\n<!-- end -->")
     lines = renew_tables(page).splitlines()
     assert lines[1] == "| claim | almanac test |"
-    assert "| MVDR finds more than GR | *+0.50 [+0.50, +0.50]* |" in lines
-    assert "| MVDR finds more than BM25 | ✓ +0.75 [+0.75, +0.75] |" in lines
+    assert "| MVDR finds more than GR | *+0.50 [0.50, 0.50]* |" in lines
+    assert "| MVDR finds more than BM25 | ✓ +0.75 [0.75, 0.75] |" in lines
     assert "; italic: fewer than 3 seeds. 14 of 16 claims lack runs." in lines[-2]
 
 
