@@ -53,7 +53,7 @@ MVDR = "T5-ColBERT"
 TABLES, KEPT = (STUDY, STUDY_QUERIES), (LOW_RANK,)  # files of a study, of stored alignments
 WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # selects the row over all tokens
 ESTIMATES = ("effect", "low", "high", "p", "units", "trainings")
-SEEDS = 3  # a claim about trained systems is decided by at least so many trainings of each
+SEEDS = 3  # the fewest trainings of each trained system that decide a claim
 
 
 class Missing(Exception):

@@ -248,7 +248,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         {"line": run.system, "x": group.statistics[BUDGET].mean / 1e12, "y": value, "panel": ""}
         for group in section.groups
         for run in group.runs
-        if BUDGET in group.statistics and (value := run.metrics.get("retrieve/mrr@10"))
+        if BUDGET in group.statistics and (value := run.metrics.get("retrieve/mrr@10")) is not None
     ]
     if len(points) > 1:
         labels = ("operations of training (TFLOPs)", "MRR@10 of the search")

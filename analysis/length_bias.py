@@ -186,7 +186,8 @@ class LengthBias(Analysis):
     )
     words: ClassVar[dict[str, str]] = {
         "max sim": "Each query token takes its most similar document token.",
-        "top four | top tenth": "Each query token takes so many document tokens, the most similar.",
+        "top four | top tenth": "Each query token takes its most similar four (or tenth of all) "
+        "document tokens.",
         "soft max sim": "MaxSim with the entropy term of the relaxed top-k.",
         "first token": "One vector a text: the first.",
         "reversed": "Each document token chooses among the query's tokens.",

@@ -33,7 +33,7 @@ CURVES = "training/metrics.csv"  # in a run's folder
 _LEAST_SCALE = 1.0
 
 _COUNTS = ("batches", "counted", "operations")  # of all resumptions together
-# Operations are counted in the first of so many batches: each is a call in Python meanwhile.
+# Every twentieth batch is counted: while counting, each operation passes through Python.
 _COUNTED = 20
 _ATEN = torch.ops.aten
 _FORMULAS = {  # of attention's kernel on a CPU; torch has those of a GPU

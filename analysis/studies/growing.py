@@ -56,7 +56,7 @@ class GrowingCorpus:
         """Indexes and searches at every stage; the model ends with the index of all documents.
 
         New documents get their docids in the order in which they arrive. A multi-vector system
-        encodes each new document once more; other systems build the index of every stage anew.
+        encodes each new document once more; other systems build each index from nothing.
 
         The table `study_queries` has a row for each query. Its columns n/METRIC belong to row n of
         `study` (from 0) and are empty for queries that this row is not about.
