@@ -19,7 +19,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.claims import tabulate_claims
+from analysis.claims import SEEDS, tabulate_claims
 from analysis.runs.judged_queries import QUERIES
 from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
@@ -40,7 +40,10 @@ from gr_mvdr.files import (
 # A record's files; the last four only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES, LOW_RANK)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
-NOTE = "Mean ± standard deviation over seeds; italic: one seed; bold: the best."
+NOTE = (
+    "Mean ± standard deviation over seeds; "
+    f"italic: a trained system with fewer than {SEEDS} seeds; bold: the best."
+)
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"
 _BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
 
@@ -135,8 +138,8 @@ def tabulate_results(
             for system, cell in found[key].items() if key in found else ():
                 group = groups[system]
                 text = cell.text + f" {MARK}" * group.across_commits
-                alone = group.is_trained and len(group.runs) == 1
-                cells[system, place + column] = cell._replace(text=text, weak=alone)
+                few = group.is_trained and len(group.runs) < SEEDS
+                cells[system, place + column] = cell._replace(text=text, weak=few)
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)

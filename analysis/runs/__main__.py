@@ -8,7 +8,6 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors come
 
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def tabulate_runs(folders: Sequence[Path]) -> Table:
             "system": record.get("system", ""),
             "data": record.get("collection", ""),
             **{read_key(key).label: format_value(key, metrics.get(key)) for key in SHOWN},
-            "date": datetime.fromtimestamp(_written(run)).strftime("%Y-%m-%d %H:%M"),
+            "commit": record.get("git", ""),
             "command": "; ".join(filter(None, [state, command])),
         }
         cells |= {(str(run), column): cell for column, cell in row.items()}

@@ -171,7 +171,7 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
     made(tmp_path / "later/a-seed2", "a", 2, 2, commit="def", config=added)
     assert command("-m", "analysis.record", f"runs={tmp_path}/later", f"output={records}") == 0
     assert "a-seed2: " in capsys.readouterr().out
-    row = "| a | **0.750 ± 0.354 †** | **1.000 ± 0.000 †** | 150 ± 71 s † | 2 |"
+    row = "| a | ***0.750 ± 0.354 †*** | ***1.000 ± 0.000 †*** | *150 ± 71 s †* | 2 |"
     changed = renew_tables(page)
     assert changed != text and changed.splitlines()[5:7] == [row, lines[6]]
     assert "Measured on A CPU, 2 cores. Code of commit abc (a, bm25); def (a)." in changed
