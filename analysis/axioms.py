@@ -1,50 +1,41 @@
-"""Axioms and perturbations: ``python -m analysis.axioms runs='[outputs/a,outputs/b]'``.
+"""Axioms and perturbations: how does a system react to typos, word orders, added terms, removals?
 
-The command perturbs queries or their relevant documents and measures, in every run, how the score
-and the rank of the relevant document change. A perturbation either keeps the meaning (a typo) or
-changes the relevance in a known direction, as an axiom of retrieval states (TFC1, TDC, LNC1: Fang
-et al. 2004). Typos, word orders, stopwords and added terms need only the texts; removals need the
-collection's gold spans; negations need the almanac's facts.
+Queries or their relevant documents are perturbed, and the score and the rank of the relevant
+document are measured again. A perturbation either keeps the meaning (a typo) or changes the
+relevance in a known direction, as an axiom of retrieval states (TFC1, TDC, LNC1: Fang et al. 2004).
+Typos, word orders, stopwords and added terms need only the texts; removals need the collection's
+gold spans; negations need the almanac's facts.
 """
-
-if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
-    from conf.command import run_command
-
-    run_command("axioms", "analysis.axioms:main")
-    raise SystemExit
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle
 from math import isfinite
-from pathlib import Path
 from random import Random
+from typing import ClassVar, Literal
 
 import pandas
 import torch
 from datasets import Dataset
 from matplotlib.figure import Figure
-from omegaconf import DictConfig
 from pandas import DataFrame
 
+from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import judge
-from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
-from analysis.runs.run_folder import named_folders
-from analysis.statistics import interval
-from analysis.tables.comparison import Comparison, compare_runs, place_tables
-from analysis.tables.rows import Row, Table, pivot, read_rows, write_rows, write_tables
+from analysis.figures import GalleryEntry, forest_figure
+from analysis.statistics import mean_table
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
 from data_modules.almanac.prose import WORDINGS
 from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
-from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import STOPWORDS
-from data_modules.tables import sample_rows, short_hash
 from gr_mvdr.evaluation.bm25 import split_words
+from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
-from gr_mvdr.texts import TextTable
+from gr_mvdr.texts import TextReader, TextTable
 from models.retriever import Retriever
 
 Span = tuple[int, int]  # characters [start, end) of a document's text
@@ -191,19 +182,19 @@ def _negate(pair: Pair) -> str | None:
 
 # Perturbation → the text that replaces a query or a document's text; None if it does not apply.
 PERTURBATIONS: dict[str, Callable[[Pair, Random], str | None]] = {
-    "query: typo": lambda pair, draw: misspell(pair.query, draw),
-    "query: word order": lambda pair, draw: shuffle(pair.query, draw),
-    "query: without stopwords": lambda pair, _: _drop_stopwords(pair.query),
-    "query: negation": lambda pair, _: _negate(pair),
-    "query: rare term": lambda pair, _: _extend(pair.query, [*pair.further][:1]),
-    "query: common term": lambda pair, _: _extend(pair.query, _commonest(pair.further)),
-    "document: typo": lambda pair, draw: misspell(pair.text, draw),
-    "document: word order": lambda pair, draw: shuffle(pair.text, draw),
-    "document: rare query term": lambda pair, _: _extend(pair.text, [*pair.shared][:1]),
-    "document: common query term": lambda pair, _: _extend(pair.text, _commonest(pair.shared)),
-    "document: foreign words": lambda pair, _: _extend(pair.text, pair.foreign),
-    "document: without the answer": lambda pair, _: remove(pair.text, pair.answer),
-    "document: without the given": lambda pair, _: remove(pair.text, pair.given),
+    "query_typo": lambda pair, draw: misspell(pair.query, draw),
+    "query_word_order": lambda pair, draw: shuffle(pair.query, draw),
+    "query_without_stopwords": lambda pair, _: _drop_stopwords(pair.query),
+    "query_negation": lambda pair, _: _negate(pair),
+    "query_rare_term": lambda pair, _: _extend(pair.query, [*pair.further][:1]),
+    "query_common_term": lambda pair, _: _extend(pair.query, _commonest(pair.further)),
+    "document_typo": lambda pair, draw: misspell(pair.text, draw),
+    "document_word_order": lambda pair, draw: shuffle(pair.text, draw),
+    "document_rare_query_term": lambda pair, _: _extend(pair.text, [*pair.shared][:1]),
+    "document_common_query_term": lambda pair, _: _extend(pair.text, _commonest(pair.shared)),
+    "document_foreign_words": lambda pair, _: _extend(pair.text, pair.foreign),
+    "document_without_the_answer": lambda pair, _: remove(pair.text, pair.answer),
+    "document_without_the_given": lambda pair, _: remove(pair.text, pair.given),
 }
 
 
@@ -212,133 +203,174 @@ def perturb(pair: Pair) -> dict[str, str]:
     texts = {}
     for name, change in PERTURBATIONS.items():
         own = pair.query if name.startswith("query") else pair.text
-        text = change(pair, Random(f"0 {pair.id} {name.replace(':', '')}"))
+        text = change(pair, Random(f"0 {pair.id} {name}"))
         if text and text.split() != own.split():
             texts[name] = text
     return texts
 
 
 ORIGINAL = "original"
-DEPTH = 100  # documents a search returns; a document that it misses gets rank DEPTH + 1
-METRICS = ("mrr@10", "recall@10")
+DEPTH = 100  # documents that a search returns
+METRIC = "mrr@10"
 # Overlap with the documents before → whose ranking it is of, and how many first documents count.
 OVERLAPS = {
     "overlap@10": ("system", 10),
-    "plan overlap@10": ("plan", 10),
-    f"plan overlap@{DEPTH}": ("plan", DEPTH),
-}
-MEASURES = {
-    "holds": "pairs in which an axiom holds, share",
-    "shift": "change of the score, in standard deviations over documents",
-    "rank": f"change of the rank, at most {DEPTH + 1}",
-    "mrr@10": "change of MRR@10",
-    "recall@10": "change of R@10",
-    "overlap@10": "Jaccard overlap of the first 10 documents with those before",
-    "plan overlap@10": "the same of the first 10 documents of the plan",
-    f"plan overlap@{DEPTH}": f"the same of the first {DEPTH} documents of the plan",
+    "plan_overlap@10": ("plan", 10),
+    f"plan_overlap@{DEPTH}": ("plan", DEPTH),
 }
 # Axiom → the variant that should score higher, and the variant that should score lower.
 AXIOMS = {
-    "TFC1: one more query term": ("document: rare query term", ORIGINAL),
-    "TDC: the rarer query term": ("document: rare query term", "document: common query term"),
-    "TDC, terms added to the query": ("query: rare term", "query: common term"),
-    "LNC1: no foreign words": (ORIGINAL, "document: foreign words"),
-    "the answer": (ORIGINAL, "document: without the answer"),
-    "what the question gives": (ORIGINAL, "document: without the given"),
-    "negation": (ORIGINAL, "query: negation"),
+    "tfc1": ("document_rare_query_term", ORIGINAL),
+    "tdc": ("document_rare_query_term", "document_common_query_term"),
+    "tdc_of_the_query": ("query_rare_term", "query_common_term"),
+    "lnc1": (ORIGINAL, "document_foreign_words"),
+    "answer": (ORIGINAL, "document_without_the_answer"),
+    "given": (ORIGINAL, "document_without_the_given"),
+    "negation": (ORIGINAL, "query_negation"),
 }
 
 
-def draw_pairs(data: RetrievalDataModule, split: str, queries: int, others: int) -> list[Pair]:
-    """Draws pairs of a split, with their perturbations and random non-relevant documents.
+@part("analysis")
+@dataclass
+class Axioms(Analysis):
+    """Perturbs test queries or their relevant documents, and scores and searches again.
 
-    The other documents are random rather than a system's best ones, whose scores would lie closer
-    together.
-    """
-    chosen = sample_rows(data.test_queries(split), queries)
-    documents, grades = data.documents["id"][:], data.judgements(split, chosen)
-    # One document is never changed, so that the index is not empty while the others are exchanged.
-    pairs = make_pairs(data.collection, split, chosen)[: len(documents) - 1]
-    for pair in track(pairs, "perturbing"):
-        pair.texts = perturb(pair)
-        rest = [name for name in documents if name not in grades[pair.id]]
-        pair.others = Random(pair.id).sample(rest, min(others, len(rest)))
-    return pairs
-
-
-def measure_run(
-    retriever: Retriever, split: str, pairs: Sequence[Pair], side: str | None = None
-) -> list[Row]:
-    """Measures scores, ranks and overlaps of every pair under every perturbation.
-
-    Changed documents replace the originals in the index, where they are scored and searched. A
-    system that scores identifiers does not read texts, so only its queries are changed.
+    Changed documents replace the originals in the index. A system that scores identifiers does not
+    read texts, so only its queries are changed.
 
     Args:
+        queries: the maximum number of pairs of a query and a relevant document.
+        others: documents drawn at random, with whose scores the relevant one's is compared. A
+            system's best documents would have scores that lie closer together.
         side: "query" or "document" = only its perturbations; None = all.
     """
-    rows = _ask(retriever, split, ORIGINAL, pairs)
-    first = {row["query"]: row for row in rows}
-    for name in PERTURBATIONS:
-        changed = [p for p in pairs if name in p.texts and name.startswith(side or "")]
-        if name.startswith("query"):
-            rows += _ask(retriever, split, name, changed)
-        elif changed and retriever.system.scores_texts:
-            with _replaced(retriever, name, changed):
-                rows += _ask(retriever, split, name, changed)
-    for row in rows[::-1]:  # the originals, which the others are compared with, come last
-        for name in OVERLAPS.keys() & row.keys():
-            now, before = row[name], first[row["query"]][name]
-            row[name] = len(now & before) / len(now | before) if now else float(not before)
-    return rows
 
+    queries: Count
+    others: Size = 30
+    side: Literal["query", "document"] | None = None
 
-def _ask(retriever: Retriever, split: str, name: str, pairs: Sequence[Pair]) -> list[Row]:
-    """Returns one row per pair: the scores of its relevant and its other documents, the relevant
-    one's rank, and the set of first documents of each ranking of `OVERLAPS`.
-    """
-    if not pairs:
-        return []
-    asked = name.startswith("query")
-    queries = {pair.id: pair.texts[name] if asked else pair.query for pair in pairs}
-    scored = retriever.rerank(queries, {p.id: [p.document["id"], *p.others] for p in pairs})
-    found = retriever.retrieve(queries, DEPTH)
-    rankings = {"system": found}
-    if (plan := getattr(retriever.system, "plan", None)) is not None:
-        own = Retriever(plan.stage.model, retriever.reader, retriever.documents)
-        rankings["plan"] = own.retrieve(queries, DEPTH)
-    judged = judge(found, retriever.data, split, TextTable({"id": [*queries]}), METRICS)
-    rows = []
-    for pair in pairs:
-        gold, places = pair.document["id"], found.documents(pair.id)
-        scores = {name: s for name, s in scored.scores(pair.id).items() if isfinite(s)}
-        relevant = scores.pop(gold, float("nan"))
-        others = torch.tensor([*scores.values()], dtype=torch.float64)
-        place = places.index(gold) if gold in places else DEPTH
-        row = {"split": split, "query": pair.id, "perturbation": name, "score": relevant}
-        row |= {"mean": float(others.mean()), "deviation": float(others.std()), "rank": place + 1}
-        for overlap, (ranker, depth) in OVERLAPS.items():
-            if ranker in rankings:
-                row[overlap] = {*rankings[ranker].documents(pair.id)[:depth]}
-        rows.append(row | {metric: judged[pair.id][metric] for metric in METRICS})
-    return rows
+    name, title = "axioms", "Axioms and perturbations"
+    reading = (
+        "Queries or their relevant documents are perturbed. How far does the relevant document's "
+        "score move, what happens to the ranking, and in how many pairs does an axiom hold?"
+    )
+    metrics = (
+        Metric("holds", "The share of pairs in which the axiom holds."),
+        Metric(
+            "shift",
+            "The change of the relevant document's score against the mean of other documents, in "
+            "standard deviations of the other documents' scores under the original query.",
+        ),
+        Metric(f"{METRIC}_change", "The change of MRR@10.", label="change of MRR@10"),
+        Metric("overlap@#", "The Jaccard overlap of the first # documents with those before."),
+        Metric("plan_overlap@#", "The same of the plan of a planned search."),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "tfc1": "One more occurrence of a query term in the document raises its score.",
+        "tdc": "A rarer query term in the document raises its score more than a common one; of "
+        "the query: a rarer term of the document, added to the query.",
+        "lnc1": "Words that have nothing to do with the query lower a document's score.",
+    }
 
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return True
 
-@contextmanager
-def _replaced(retriever: Retriever, name: str, pairs: Sequence[Pair]) -> Iterator[None]:
-    """Inside the block, the index holds the perturbed documents of the pairs."""
-    originals = [dict(pair.document) for pair in pairs]
-    changed = [{**pair.document, "text": pair.texts[name]} for pair in pairs]
+    def finish(self) -> Findings:
+        """Returns the effects of perturbations and the axioms' shares, a table and a figure."""
+        if not (pairs := self._draw_pairs()):
+            return Findings()
+        effects = find_effects(self._measure(pairs)).assign(pairs=1)
+        keys = ["perturbation", "measure"]
+        table = mean_table(effects, keys, ["value"], "pairs").set_index(keys)
+        table = table.loc[effects.set_index(keys).index.unique()]  # the order of the perturbations
+        flat = {
+            f"{name}/{measure}{column.removeprefix('value')}": row[column]
+            for (name, measure), row in table.iterrows()
+            for column in ("value", "value_low", "value_high")
+        }
+        table = table.reset_index()
+        title = f"{self.subject.data.collection.name}: {self.title.lower()}"
+        figures = [(axioms_figure(table, title), GalleryEntry("axioms", self.title, CAPTION))]
+        return Findings(named(self.name, flat), {"axioms": table.to_dict("records")}, figures)
 
-    def exchange(rows: list[dict[str, str]]) -> None:
-        retriever.remove([row["id"] for row in rows])
-        retriever.add(rows)
+    def _draw_pairs(self) -> list[Pair]:
+        """Draws pairs, with their perturbations and random non-relevant documents."""
+        data, split = self.subject.data, self.subject.split
+        chosen, documents = self.subject.queries(self.queries), data.documents["id"][:]
+        grades = data.judgements(split, chosen)
+        # One document is never changed, so that the index is not empty while others are exchanged.
+        pairs = make_pairs(data.collection, split, chosen)[: len(documents) - 1]
+        for pair in track(pairs, "perturbing"):
+            pair.texts = perturb(pair)
+            rest = [name for name in documents if name not in grades[pair.id]]
+            pair.others = Random(pair.id).sample(rest, min(self.others, len(rest)))
+        return pairs
 
-    exchange(changed)
-    try:
-        yield
-    finally:
-        exchange(originals)
+    def _measure(self, pairs: Sequence[Pair]) -> list[Row]:
+        """Measures scores, the metric and overlaps of every pair under every perturbation."""
+        retriever = self._retriever()
+        rows = self._ask(retriever, ORIGINAL, pairs)
+        first = {row["pair"]: row for row in rows}
+        for name in track(PERTURBATIONS, "measuring perturbed texts"):
+            changed = [p for p in pairs if name in p.texts and name.startswith(self.side or "")]
+            if name.startswith("query"):
+                rows += self._ask(retriever, name, changed)
+            elif changed and retriever.system.scores_texts:
+                with self._replaced(name, changed) as other:
+                    rows += self._ask(other, name, changed)
+        for row in rows[::-1]:  # the originals, which the others are compared with, come last
+            for name in OVERLAPS.keys() & row.keys():
+                now, before = row[name], first[row["pair"]][name]
+                row[name] = len(now & before) / len(now | before) if now else float(not before)
+        return rows
+
+    def _retriever(self) -> Retriever:
+        model, data = self.subject.model, self.subject.data
+        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
+        return Retriever(model, reader, data.documents, data=data)
+
+    def _ask(self, retriever: Retriever, name: str, pairs: Sequence[Pair]) -> list[Row]:
+        """Returns one row per pair: the scores of its relevant and its other documents, its metric,
+        and the set of first documents of each ranking of `OVERLAPS`.
+        """
+        if not pairs:
+            return []
+        asked = name.startswith("query")
+        queries = {pair.id: pair.texts[name] if asked else pair.query for pair in pairs}
+        scored = retriever.rerank(queries, {p.id: [p.document["id"], *p.others] for p in pairs})
+        found = retriever.retrieve(queries, DEPTH)
+        rankings = {"system": found}
+        if (plan := getattr(retriever.system, "plan", None)) is not None:
+            own = Retriever(plan.stage.model, retriever.reader, retriever.documents)
+            rankings["plan"] = own.retrieve(queries, DEPTH)
+        table = TextTable({"id": [*queries]})
+        judged = judge(found, self.subject.data, self.subject.split, table, (METRIC,))
+        rows = []
+        for pair in pairs:
+            scores = {name: s for name, s in scored.scores(pair.id).items() if isfinite(s)}
+            relevant = scores.pop(pair.document["id"], float("nan"))
+            others = torch.tensor([*scores.values()], dtype=torch.float64)
+            row = {"pair": pair.id, "perturbation": name, "score": relevant}
+            row |= {"mean": float(others.mean()), "deviation": float(others.std())}
+            for overlap, (ranker, depth) in OVERLAPS.items():
+                if ranker in rankings:
+                    row[overlap] = {*rankings[ranker].documents(pair.id)[:depth]}
+            rows.append(row | {METRIC: judged[pair.id][METRIC]})
+        return rows
+
+    @contextmanager
+    def _replaced(self, name: str, pairs: Sequence[Pair]) -> Iterator[Retriever]:
+        """Inside the block, the index holds the perturbed documents of the pairs."""
+        retriever, ids = self._retriever(), [pair.document["id"] for pair in pairs]
+        retriever.remove(ids)
+        retriever.add([{**pair.document, "text": pair.texts[name]} for pair in pairs])
+        try:
+            yield retriever
+        finally:
+            retriever.remove(ids)
+            # The originals return to their places: rows of the table number the documents.
+            retriever.system.update_index(self.subject.data.documents)
 
 
 def find_effects(rows: Iterable[Row]) -> DataFrame:
@@ -349,26 +381,22 @@ def find_effects(rows: Iterable[Row]) -> DataFrame:
     query, which makes systems comparable.
 
     Args:
-        rows: as `measure_run` returns them.
+        rows: as `Axioms._ask` returns them, with overlaps as numbers.
 
     Returns:
-        Rows of split, query, perturbation (or axiom), measure and value. For `ORIGINAL`, the values
-        are the rank and the metrics themselves; for perturbations, their differences from these,
-        and overlaps.
+        Rows of pair, perturbation (or axiom), measure and value.
     """
-    counted = ["rank", *METRICS]
-    rows = DataFrame(rows).set_index(["split", "query", "perturbation"])
-    rows = rows.reindex(columns=["score", "mean", "deviation", *counted, *OVERLAPS])
+    rows = DataFrame(rows).set_index(["pair", "perturbation"])
+    rows = rows.reindex(columns=["score", "mean", "deviation", METRIC, *OVERLAPS])
     first = rows.xs(ORIGINAL, level="perturbation").reindex(rows.index.droplevel("perturbation"))
     first, names = first.set_axis(rows.index), rows.index.get_level_values("perturbation")
     # The other documents may belong to other pairs, whose documents are changed as well.
     mean = rows["mean"].where(names.str.startswith("query"), first["mean"])
     margins = rows["score"] - mean - first["score"] + first["mean"]
     shifts = margins / first["deviation"].where(first["deviation"] > 0)
-    effects = rows[counted] - first[counted].mul(names != ORIGINAL, axis=0)
-    effects["shift"] = shifts[names != ORIGINAL]
-    effects = effects.join(rows.loc[names != ORIGINAL, [*OVERLAPS]])
-    found = [effects.melt(ignore_index=False, var_name="measure")]
+    effects = rows[[*OVERLAPS]].assign(shift=shifts)
+    effects[f"{METRIC}_change"] = rows[METRIC] - first[METRIC]
+    found = [effects[names != ORIGINAL].melt(ignore_index=False, var_name="measure")]
     by_name = shifts.unstack(sort=False)
     for axiom, (higher, lower) in AXIOMS.items():
         if {higher, lower} <= {*by_name}:
@@ -379,89 +407,19 @@ def find_effects(rows: Iterable[Row]) -> DataFrame:
     return pandas.concat(found).dropna().reset_index()
 
 
-def summarise(runs: Iterable[Iterable[Row]]) -> list[Row]:
-    """Averages effects over pairs, with 95 % bootstrap intervals; each pair's is a mean over runs.
-
-    Args:
-        runs: rows of `measure_run` for each seed of one system.
-    """
-    keys = ["split", "perturbation", "measure"]
-    effects = pandas.concat(map(find_effects, runs))
-    values = effects.groupby([*keys, "query"], sort=False)["value"].mean()
-    rows = []
-    for key, found in values.groupby(keys, sort=False):
-        low, high = map(float, interval(torch.tensor(found.to_numpy())[:, None]))
-        row = {"pairs": len(found), "value": found.mean(), "low": low, "high": high}
-        rows.append(dict(zip(keys, key, strict=True)) | row)
-    return rows
+PANELS = {
+    "overlap@10": "overlap of the\nfirst ten documents",
+    "shift": "change of the score",
+    f"{METRIC}_change": "change of MRR@10",
+}
+CAPTION = (
+    "Left: 1 if the first ten documents stay the same. Middle: in standard deviations of other "
+    "documents' scores. Bars are 95 % intervals over pairs of a query and a relevant document."
+)
 
 
-def tabulate(rows: Sequence[Row], split: str, measure: str) -> Table:
-    """Tabulates one measure: perturbations or axioms as rows, systems as columns."""
-    order = [ORIGINAL, *PERTURBATIONS, *AXIOMS]
-    chosen = [row for row in rows if (row["split"], row["measure"]) == (split, measure)]
-    cells = {}
-    for row in sorted(chosen, key=lambda row: order.index(row["perturbation"])):
-        text = f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]".replace("-", "−")
-        cells[row["perturbation"], row["system"]] = text
-    return pivot(cells, f"{split}: {MEASURES[measure]}", corner="")
-
-
-def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
-    """Plots the shifts of the score: a panel per split, a marker per system, intervals as bars."""
-    table = DataFrame(rows).query("measure == 'shift'").set_index("perturbation")
-    table = table.loc[[name for name in PERTURBATIONS if name in table.index]].reset_index()
-    names = {"split": "place", "perturbation": "name", "system": "series"}
-    systems, looks = table["system"].unique(), zip(cycle(COLOURS), cycle(MARKERS), strict=False)
-    looks = dict(zip(systems, looks, strict=False))
-    return forest_figure(table.rename(columns=names), title, looks, "change of the score", 0.7)
-
-
-def compare_axioms(
-    comparison: Comparison,
-    folder: Path,
-    queries: int,
-    others: int,
-    side: str | None = None,
-    trust: bool = False,
-) -> list[Row]:
-    """Writes `axioms.csv`, `axioms.md` and the figure of finished runs.
-
-    Args:
-        folder: where the files go; `values/` keeps each run's measurements, so that an interrupted
-            command resumes.
-        queries, others: see `draw_pairs`.
-        side: see `measure_run`.
-        trust: see `Retriever.load`.
-    """
-    rows, pairs, setting = [], {}, comparison.only_section().setting
-    for group in comparison.groups:
-        runs = []
-        for run in group.runs:
-            key = short_hash(run.config, run.metrics, queries, others, side)[:8]
-            path = folder / "values" / f"{run.path.name}-{key}.csv"
-            if not path.is_file():
-                retriever, found = Retriever.load(run.path, trust=trust), []
-                for split in retriever.data.test_splits:
-                    if split not in pairs:
-                        pairs[split] = draw_pairs(retriever.data, split, queries, others)
-                    found += measure_run(retriever, split, pairs[split], side)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_rows(found, path)
-            runs.append(read_rows(path))
-        rows += [{"system": group.label} | row for row in summarise(runs)]
-    write_rows(rows, folder / "axioms.csv")
-    kinds = dict.fromkeys((row["split"], measure) for row in rows for measure in MEASURES)
-    measured = {(row["split"], row["measure"]) for row in rows}
-    tables = [tabulate(rows, *kind) for kind in kinds if kind in measured]
-    write_tables(folder / "axioms.md", f"Axioms: {setting}", tables)
-    save_figure(draw_shifts(rows, setting), folder, "axioms")
-    return rows
-
-
-def main(config: DictConfig) -> None:
-    comparison = compare_runs(named_folders(config.runs))
-    folder = place_tables(comparison, "axioms", config.output)
-    options = (config.queries, config.others, config.side, config.trust)
-    compare_axioms(comparison, folder, *options)
-    print((folder / "axioms.md").read_text(), folder / "axioms.md", folder / "axioms.png", sep="\n")
+def axioms_figure(table: DataFrame, title: str) -> Figure:
+    """Draws a row for each perturbation and a panel for each measure of `PANELS`."""
+    marks = table.rename(columns={"value_low": "low", "value_high": "high"})
+    marks = marks.assign(place=marks["measure"].map(PANELS)).dropna(subset="place")
+    return forest_figure(marks.assign(name=marks["perturbation"].str.replace("_", " ")), title)

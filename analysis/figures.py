@@ -216,7 +216,6 @@ def forest_figure(
     title: str,
     looks: Mapping[str, tuple[str, str]] = ONE_SERIES,
     axis: str = "",
-    apart: float = 0,
 ) -> Figure:
     """Draws values with intervals: a panel per place, a row per name, a marker per series.
 
@@ -224,7 +223,6 @@ def forest_figure(
         table: `place`, `name`, `series`, `value`, `low` and `high`; the first name is at the top.
         looks: series → colour and marker; by default the table has no `series`.
         axis: label of the horizontal axis.
-        apart: the share of a row's height over which its series are spread; 0 = all on one line.
     """
     names, places = [*table["name"].unique()[::-1]], table.groupby("place", sort=False)
     height = 1.2 + 0.26 * max(1, len(names))
@@ -235,10 +233,9 @@ def forest_figure(
     for axes in grid[len(places) :]:
         axes.remove()
     for axes, (place, rows) in zip(grid, places, strict=False):
-        for number, (series, (colour, marker)) in enumerate(looks.items()):
+        for series, (colour, marker) in looks.items():
             own = rows[rows["series"] == series] if series else rows
-            step = apart * ((len(looks) - 1) / 2 - number) / len(looks)
-            lines = [names.index(name) + step for name in own["name"]]
+            lines = [names.index(name) for name in own["name"]]
             # A bootstrap interval need not hold the mean, and bars must not be negative.
             sides = own["value"] - own["low"], own["high"] - own["value"]
             bars = [side.clip(lower=0) for side in sides]

@@ -223,7 +223,7 @@ def test_every_key_is_declared_and_every_default_is_valid(overrides):
 
 @pytest.mark.parametrize(
     "name",
-    ["analyse", "compare", "export", "build", "mteb", "fuse", "axioms", "claims"],
+    ["analyse", "compare", "export", "build", "mteb", "fuse", "claims"],
 )
 def test_the_keys_of_other_commands_are_declared(name):
     config = OmegaConf.create(base(name))

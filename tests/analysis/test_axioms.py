@@ -1,26 +1,16 @@
 """Perturbed texts, their effects by hand, and BM25's axioms."""
 
 import re
+import shutil
 from random import Random
 
-import pandas
 import pytest
 
-from analysis.axioms import (
-    ORIGINAL,
-    compare_axioms,
-    find_effects,
-    make_pairs,
-    misspell,
-    perturb,
-    shuffle,
-    summarise,
-)
-from analysis.tables.comparison import compare_runs
+from analysis.axioms import ORIGINAL, find_effects, make_pairs, misspell, perturb, shuffle
+from analysis.run import analyse_again
 from data_modules.almanac import almanac
 from gr_mvdr.evaluation.bm25 import split_words
-from models.retriever import Retriever
-from tests.runs import TINY, command, undrawn
+from tests.runs import TINY, undrawn
 
 
 def test_letters_and_words_by_hand():
@@ -37,7 +27,7 @@ def pairs():
 
 def texts_of(pair):
     """What is said in the query's place, and in the document's."""
-    named = [(*name.split(": "), text) for name, text in perturb(pair).items()]
+    named = [(*name.split("_", 1), text) for name, text in perturb(pair).items()]
     return [{n: text for s, n, text in named if s == side} for side in ("query", "document")]
 
 
@@ -46,104 +36,92 @@ def test_added_words_and_removed_ones(pairs):
         own, asked = split_words(f"{pair.document['title']} {pair.text}"), split_words(pair.query)
         said, written = texts_of(pair)
         assert " but " in said["negation"]
-        start, _, term = written["rare query term"].rpartition(" ")
+        start, _, term = written["rare_query_term"].rpartition(" ")
         assert start == pair.text and term in own and term in asked
         assert pair.shared[term] == min(pair.shared.values())
-        common = written["common query term"].rpartition(" ")[2]
+        common = written["common_query_term"].rpartition(" ")[2]
         assert pair.shared[common] == max(pair.shared.values()) > pair.shared[term]
-        assert said["rare term"].rpartition(" ")[2] in {*own} - {*asked}
-        added = written["foreign words"].removeprefix(pair.text)
+        assert said["rare_term"].rpartition(" ")[2] in {*own} - {*asked}
+        added = written["foreign_words"].removeprefix(pair.text)
         assert added and {*split_words(added)}.isdisjoint(asked)
         (start, end) = pair.answer[0]
         assert not re.search(
-            rf"(?<!\w){re.escape(pair.text[start:end])}(?!\w)", written["without the answer"]
+            rf"(?<!\w){re.escape(pair.text[start:end])}(?!\w)", written["without_the_answer"]
         )
         for start, end in pair.given:
-            assert written["without the given"].count(pair.text[start:end]) < pair.text.count(
+            assert written["without_the_given"].count(pair.text[start:end]) < pair.text.count(
                 pair.text[start:end]
             )
 
 
-def row(name, score, mean, rank, query="q", **more):
-    known = {"split": "test", "query": query, "perturbation": name, "score": score, "mean": mean}
-    known |= {"deviation": 2.0, "rank": rank, "mrr@10": 1 / rank, "recall@10": float(rank <= 10)}
-    return known | more
+def row(name, score, mean, rank, **more):
+    known = {"pair": "q", "perturbation": name, "score": score, "mean": mean, "deviation": 2.0}
+    return known | {"mrr@10": 1 / rank} | more
 
 
 def test_effects_by_hand():
     rows = [
         row(ORIGINAL, 10.0, 4.0, 1, **{"overlap@10": 1.0}),
-        row("query: typo", 9.0, 5.0, 2, **{"overlap@10": 0.25}),  # margins 6 and 4, deviation 2
-        row("query: negation", 12.0, 6.0, 1),  # all scores rise alike
-        row("document: rare query term", 11.0, 99.0, 1),  # of documents the first mean counts
-        row("document: common query term", 10.5, 99.0, 20),
+        row("query_typo", 9.0, 5.0, 2, **{"overlap@10": 0.25}),  # margins 6 and 4, deviation 2
+        row("query_negation", 12.0, 6.0, 1),  # all scores rise alike
+        row("document_rare_query_term", 11.0, 99.0, 1),  # of documents the first mean counts
+        row("document_common_query_term", 10.5, 99.0, 20),
     ]
     effects = find_effects(rows)
     found = effects.set_index(["perturbation", "measure"])["value"].to_dict()
-    assert found["query: typo", "shift"] == -1.0 and found["query: typo", "mrr@10"] == -0.5
-    assert found["query: typo", "overlap@10"] == 0.25 and (ORIGINAL, "overlap@10") not in found
-    assert found["query: negation", "shift"] == 0.0 and found["negation", "holds"] == 0.0
-    assert found["document: rare query term", "shift"] == 0.5
-    assert found["TFC1: one more query term", "holds"] == 1.0
-    assert found["TDC: the rarer query term", "holds"] == 1.0
-    assert found["document: common query term", "rank"] == 19
-    assert found[ORIGINAL, "mrr@10"] == 1.0 and (ORIGINAL, "shift") not in found
-    assert not any(name.startswith("LNC1") for name, _ in found)
-    # Other documents of one score say nothing of scores; ranks are there all the same.
-    equal = [row(ORIGINAL, 1.0, 1.0, 1, deviation=0.0), row("query: typo", 0.0, 1.0, 2)]
-    assert {*find_effects(equal)["measure"]} == {"rank", "mrr@10", "recall@10"}
+    assert found["query_typo", "shift"] == -1.0 and found["query_typo", "mrr@10_change"] == -0.5
+    assert found["query_typo", "overlap@10"] == 0.25
+    assert found["query_negation", "shift"] == 0.0 and found["negation", "holds"] == 0.0
+    assert found["document_rare_query_term", "shift"] == 0.5
+    assert found["tfc1", "holds"] == 1.0 and found["tdc", "holds"] == 1.0
+    assert not {ORIGINAL, "lnc1"} & {name for name, _ in found}
+    # Other documents of one score say nothing of scores; the metric is there all the same.
+    equal = [row(ORIGINAL, 1.0, 1.0, 1, deviation=0.0), row("query_typo", 0.0, 1.0, 2)]
+    assert {*find_effects(equal)["measure"]} == {"mrr@10_change"}
 
 
-def test_a_pair_counts_once_whatever_the_number_of_seeds():
-    def seed(typo):
-        return [
-            r
-            for query, rank in (("q", typo), ("p", 4))
-            for r in (row(ORIGINAL, 4, 0, 1, query), row("query: typo", 2, 0, rank, query))
-        ]
+@pytest.fixture
+def ask(tmp_path):
+    """(run, **options) → what the analysis finds in a copy, without "analysis/axioms/"."""
 
-    found = summarise([seed(2), seed(4)])
-    (found,) = (r for r in found if (r["perturbation"], r["measure"]) == ("query: typo", "rank"))
-    assert found["pairs"] == 2 and found["value"] == 2.5  # (1 + 3) / 2 and 3
-    assert (found["low"], found["high"]) == (2.0, 3.0)
+    def ask(run, **options):
+        question, prefix = {"_target_": "analysis.axioms.Axioms", **options}, "analysis/axioms/"
+        copied = shutil.copytree(run, tmp_path / run.name, dirs_exist_ok=True)
+        with undrawn():
+            found = analyse_again(copied, {"pairs": 0, "questions": {"axioms": question}})
+        return {key.removeprefix(prefix): v for key, v in found.items() if key.startswith(prefix)}
+
+    return ask
 
 
 @pytest.mark.slow
-def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, finished_run, monkeypatch):
-    run = finished_run("bm25", "data.test_split=test")
-    comparison = compare_runs([run])
-    with undrawn():
-        rows = compare_axioms(comparison, tmp_path / "axioms", queries=8, others=8)
-    found = {(r["perturbation"], r["measure"]): r for r in rows}
+def test_bm25_keeps_its_axioms(ask, finished_run):
+    found = ask(finished_run("bm25", "data.test_split=test"), queries=8, others=8)
     for side in ("query", "document"):  # to BM25 a text is a bag of words
-        assert found[f"{side}: word order", "shift"]["value"] == pytest.approx(0, abs=1e-5)
-        assert found[f"{side}: word order", "rank"]["value"] == 0
-    assert found["TFC1: one more query term", "holds"]["value"] == 1
-    assert found["TDC: the rarer query term", "holds"]["value"] == 1
-    assert found["document: without the given", "mrr@10"]["value"] < 0
-    # What was measured is not measured again.
-    monkeypatch.setattr(Retriever, "load", None)
-    with undrawn():
-        assert compare_axioms(comparison, tmp_path / "axioms", queries=8, others=8) == rows
+        assert found[f"{side}_word_order/shift"] == pytest.approx(0, abs=1e-5)
+        assert found[f"{side}_word_order/overlap@10"] == 1
+    assert found["tfc1/holds"] == 1 and found["tdc/holds"] == 1
+    assert found["document_without_the_given/mrr@10_change"] < 0
+    assert found["query_typo/shift_low"] <= found["query_typo/shift"]
 
 
 @pytest.mark.slow
-def test_a_planned_docid_system_drifts_with_its_plan(tmp_path, finished_run, capsys):
+def test_documents_return_to_their_places_after_their_perturbation(ask, finished_run):
+    run = finished_run("t5_colbert", *TINY)
+    first = ask(run, queries=4)
+    assert "document_typo/shift" in first and ask(run, queries=4) == first
+
+
+@pytest.mark.slow
+def test_a_planned_docid_system_drifts_with_its_plan(ask, finished_run):
     plan = finished_run("bm25")
-    run = finished_run("dsi_naive", *TINY, f"model.search.plan.scores={plan}")
-    with undrawn():
-        assert not command(
-            *("-m", "analysis.axioms", f"runs=[{plan},{run}]", "queries=4", "side=query"),
-            f"output={tmp_path}/found",
-        )
-    table = (tmp_path / "found" / "axioms.md").read_text()
-    assert "query: typo" in table and "document: typo" not in table
-    assert str(tmp_path / "found" / "axioms.png") in capsys.readouterr().out
-    rows = pandas.read_csv(tmp_path / "found" / "axioms.csv")
-    lexical, planned = rows["system"].unique()
-    keys = (lexical, "overlap@10"), (planned, "overlap@10"), (planned, "plan overlap@10")
-    drift = rows.set_index(["split", "perturbation"]).sort_index().groupby(["system", "measure"])
-    bm25, docids, plan = (drift.get_group(key)["value"] for key in keys)
-    assert plan.equals(bm25) and not docids.equals(bm25)
-    typos = bm25.xs("query: typo", level="perturbation")
-    assert typos.between(0, 1, inclusive="neither").all() and "original" not in bm25.index.unique(1)
+    bm25 = ask(plan, queries=4, side="query")
+    planned = ask(
+        finished_run("dsi_naive", *TINY, f"model.search.plan.scores={plan}"),
+        queries=4,
+        side="query",
+    )
+    drift = bm25["query_typo/overlap@10"]
+    assert 0 < drift < 1 and planned["query_typo/plan_overlap@10"] == drift
+    assert planned["query_word_order/plan_overlap@10"] == 1
+    assert not any(key.startswith("document") for key in planned)
