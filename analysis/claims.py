@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 import numpy as np
@@ -153,10 +153,10 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
 
 
 def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
-    """Estimates Spearman's ρ over token types, averaged over the analysed seeds.
+    """Estimates Spearman's ρ over token types, averaged over the analysed seeds as Fisher's z.
 
-    The interval is Bonett and Wright's (2000, Psychometrika 65). All seeds see the same token
-    types, so more seeds do not mean more units.
+    The variance of z is Bonett and Wright's (2000, Psychometrika 65) over token types, which all
+    seeds share, plus that of the mean over seeds.
     """
     key, counts = f"{claim.first.place}/{claim.metric}", []
     wanted = (WHOLE | {"direction": claim.first.place.rpartition("/")[2]}).items()
@@ -166,11 +166,13 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     for run in runs:
         rows = read_rows(run.path / RATES, run.path)
         counts += [row["token_types"] for row in rows if wanted <= row.items()][:1]
-    rho, units = fmean(run.metrics[key] for run in runs), min(counts, default=0)
+    units = min(counts, default=0)
     if units <= 3:
         raise Missing(f"{claim.first.system}: {units} token types say nothing of a trend")
-    z = math.atanh(min(max(rho, -1 + 1e-9), 1 - 1e-9))
-    error = math.sqrt((1 + rho**2 / 2) / (units - 3))
+    every = [math.atanh(min(max(run.metrics[key], -1 + 1e-9), 1 - 1e-9)) for run in runs]
+    z, between = fmean(every), variance(every) / len(every) if len(every) > 1 else 0
+    rho = math.tanh(z)
+    error = math.sqrt((1 + rho**2 / 2) / (units - 3) + between)
     low, high = (math.tanh(z + sign * NORMAL * error) for sign in (-1, 1))
     found = rho, low, high, math.erfc(abs(z) / error / math.sqrt(2)), units, len(runs)
     return dict(zip(ESTIMATES, found, strict=True))

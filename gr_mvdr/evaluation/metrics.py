@@ -54,11 +54,6 @@ def rank_of(metric: str) -> int:
     return int(name_metric(metric).partition("@")[2])
 
 
-def is_metric(name: str) -> bool:
-    """Whether a name is one of our names of metrics: "mrr@10" is, "mrr@10_low" is not."""
-    return find_metric(name) == name
-
-
 @lru_cache(maxsize=2**18)  # many queries have the same pattern: one relevant document at rank r
 def measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> float:
     """Computes a metric of one query, by torchmetrics.

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from statistics import fmean, variance
 
 import pytest
 
@@ -127,11 +128,13 @@ def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
             "query_to_document,all,all,all,103\n"
         )
     finding = only(judged(tmp_path), "Rare query tokens match themselves less (MVDR)")
-    error = math.sqrt(1.125 / 100)
-    ends = [math.tanh(math.atanh(-0.5) + sign * 1.96 * error) for sign in (-1, 1)]
-    assert (finding.effect, finding.units) == (pytest.approx(-0.5), 103)
+    every = [math.atanh(rho) for rho in (-0.4, -0.6, -0.5)]
+    z = fmean(every)
+    error = math.sqrt((1 + math.tanh(z) ** 2 / 2) / 100 + variance(every) / 3)
+    ends = [math.tanh(z + sign * 1.96 * error) for sign in (-1, 1)]
+    assert (finding.effect, finding.units) == (pytest.approx(math.tanh(z)), 103)
     assert [finding.low, finding.high] == pytest.approx(ends)
-    assert finding.p == pytest.approx(math.erfc(math.atanh(0.5) / error / math.sqrt(2)))
+    assert finding.p == pytest.approx(math.erfc(-z / error / math.sqrt(2)))
     assert finding.verdict == "confirmed"
 
 
