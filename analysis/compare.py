@@ -254,7 +254,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         labels = ("operations of training (TFLOPs)", "MRR@10 of the search")
         figure = draw_lines(DataFrame(points), section.setting, *labels)
         figure.axes[0].set_xscale("log")
-        plain = {"major_formatter": LogFormatter(), "minor_formatter": LogFormatter()}
+        plain = {"major_formatter": "{x:g}", "minor_formatter": LogFormatter()}
         figure.axes[0].xaxis.set(**plain)
         caption = "A point for each configuration; bars as above. A line joins one system's."
         gallery.add(figure, GalleryEntry(f"{prefix}budget", "Quality by training budget", caption))
