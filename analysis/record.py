@@ -40,10 +40,7 @@ from gr_mvdr.files import (
 # A record's files; the last four only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES, LOW_RANK)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
-NOTE = (
-    "Mean ± standard deviation over seeds; "
-    f"italic: a trained system with fewer than {SEEDS} seeds; bold: the best."
-)
+NOTE = f"± over seeds; italic: trained with fewer than {SEEDS} seeds; bold: the best."
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"
 _BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
 
