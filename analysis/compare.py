@@ -76,7 +76,7 @@ def compare(
     output: Path | str | None = None,
     logger: Mapping[str, Any] | None = None,
     paper: str | Path | None = None,
-    labels: Sequence[object] = (),
+    labels: Mapping[str, object] | None = None,
 ) -> Comparison:
     """Compares runs, writes the comparison's files, and prints the tables and the files' paths.
 
@@ -86,7 +86,7 @@ def compare(
             holds a comparison of other runs, they go into a folder named after the runs in it.
         logger: the settings of a Lightning logger (conf/logger); None = none.
         paper: a paper's table to compare with, as `read_paper` takes it.
-        labels: the systems' names, in the order of their runs.
+        labels: see `compare_runs`.
 
     Returns:
         What was compared, with its `folder`.
@@ -300,5 +300,5 @@ def draw_exact_match(table: DataFrame, title: str) -> Figure:
 
 
 def main(config: DictConfig) -> None:
-    runs, labels = named_folders(config.runs), list(config.labels or [])
-    compare(runs, config.output, config.logger, config.paper, labels)
+    runs = named_folders(config.runs)
+    compare(runs, config.output, config.logger, config.paper, config.labels)

@@ -14,7 +14,7 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -92,7 +92,7 @@ def tabulate_results(
     runs: str | Sequence[str],
     splits: str | Sequence[str] = (),
     metrics: str | Sequence[str] = COLUMNS,
-    labels: Sequence[str] = (),
+    labels: Mapping[str, object] | None = None,
 ) -> str:
     """Makes a Markdown table of records: a row for each system, columns for each collection.
 
@@ -104,6 +104,7 @@ def tabulate_results(
         splits: test splits; by default all of them.
         metrics: columns: a metric of the search, for every split ("mrr@10"), or the key of any
             metric ("cost/train_seconds", "cost/train_flops"); columns that no run has are left out.
+        labels: see `compare_runs`.
 
     Raises:
         ValueError, FileNotFoundError: as `compare_runs`; or no run has a split.

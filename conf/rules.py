@@ -79,7 +79,7 @@ RULES: dict[str, Any] = {
     "runs": ExistingPath | list[ExistingPath],
     "tasks": Text | _some(Text),
     "languages": Text | list[Text] | None,
-    "labels": list[Text | int] | None,
+    "labels": dict[str, Text | int] | None,
     "page": Text | None,
     "push": Annotated[str, Rule("a name on the hub: USER/NAME", HUB_NAME.fullmatch)] | None,
     "license": Text,

@@ -132,13 +132,13 @@ class Comparison:
         return [run for group in self.groups for run in group.runs]
 
 
-def compare_runs(paths: Sequence[Path], labels: Sequence[object] = ()) -> Comparison:
+def compare_runs(paths: Sequence[Path], labels: Mapping[str, object] | None = None) -> Comparison:
     """Reads runs and groups them by collection, system and every choice but seed and study.
 
     Args:
         paths: run folders, or folders that hold some.
-        labels: the groups' labels, in the order of their runs; by default a label is the system's
-            name and the choices that distinguish the group from the system's others.
+        labels: the name of a run's folder → the label of its group; by default a label is the
+            system's name and the choices that distinguish the group from the system's others.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -160,7 +160,7 @@ def compare_runs(paths: Sequence[Path], labels: Sequence[object] = ()) -> Compar
         for name, runs in zip(names, settings.values(), strict=True)
     ]
     if labels:
-        _name_groups(list(map(str, labels)), sections)
+        _name_groups(labels, sections)
     places = {paradigm: place for place, paradigm in enumerate(PARADIGMS)}
     for section in sections:  # the sort is stable: groups of one paradigm stay in their order
         section.groups.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
@@ -214,22 +214,21 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
     return found
 
 
-def _name_groups(labels: Sequence[str], sections: Sequence[Section]) -> None:
-    """Replaces the groups' labels by the user's.
+def _name_groups(labels: Mapping[str, object], sections: Sequence[Section]) -> None:
+    """Replaces labels of groups by the user's.
 
     Raises:
-        ValueError: there is not one label for each group, or two groups of a section share one.
+        ValueError: a name is not that of a run's folder, or two groups of a section share a label.
     """
-    groups = [group for section in sections for group in section.groups]
-    known = ", ".join(group.label for group in groups)
-    for group, label in zip(groups, labels, strict=False):
-        group.label = label
-    distinct = all(len({g.label for g in one.groups}) == len(one.groups) for one in sections)
-    if len(labels) != len(groups) or not distinct:
-        raise ValueError(
-            f"labels=[{', '.join(labels)}]: must be {len(groups)} distinct ones, one for each of "
-            f"the runs (seeds of one system are one): {known}"
-        )
+    named = {run.path.name: group for one in sections for group in one.groups for run in group.runs}
+    for name, label in labels.items():
+        if name not in named:
+            raise ValueError(f"labels.{name}: must be a run's folder, one of {', '.join(named)}")
+        named[name].label = str(label)
+    for section in sections:
+        if len({group.label for group in section.groups}) < len(section.groups):
+            found = ", ".join(group.label for group in section.groups)
+            raise ValueError(f"labels: must tell the systems of a table apart, are {found}")
 
 
 def label_groups(systems: Sequence[str], choices: Sequence[Mapping[str, str]]) -> list[str]:

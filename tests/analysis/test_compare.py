@@ -125,11 +125,17 @@ def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(s
 
 
 def test_systems_are_called_as_the_user_says(sweep):
-    comparison = compare([sweep / "10", sweep / "0", sweep / "1"], labels=["words", "vectors"])
+    comparison = compare(
+        [sweep / "10", sweep / "0", sweep / "1"], labels={"10": "words", "1": "vectors"}
+    )
     assert [group.label for group in comparison.groups] == ["words", "vectors"]
     assert [group.seeds for group in comparison.groups] == ["1", "1, 2"]
-    with pytest.raises(ValueError, match=r"labels=\[a\]: must be 2 distinct ones, one for"):
-        compare([sweep], labels=["a"])
+    with pytest.raises(ValueError, match=r"labels.7: must be a run's folder, one of .*10"):
+        compare([sweep], labels={"7": "a"})
+    with pytest.raises(
+        ValueError, match="labels: must tell the systems of a table apart, are a, a"
+    ):
+        compare([sweep], labels={"10": "a", "1": "a"})
 
 
 def test_systems_of_one_paradigm_stand_together(tmp_path):
