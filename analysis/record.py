@@ -147,7 +147,8 @@ def tabulate_results(
         sources.append(("commit", "Code of commit"))
     for attribute, what in sources:
         if found := whole.labels_by(attribute):
-            listed = [f"{v} ({systems})" if len(found) > 1 else v for v, systems in found.items()]
+            several = len(found) > 1 and not place
+            listed = [f"{v} ({systems})" if several else v for v, systems in found.items()]
             notes.append(f"{what} {'; '.join(listed)}.")
     table = pivot(cells, corner=name if not place else "system", note=" ".join(notes))
     return "\n".join(format_markdown(table)[2:])  # without the heading
