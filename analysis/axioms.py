@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from random import Random
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pandas
 import torch
@@ -33,7 +33,7 @@ from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
 from data_modules.seal_examples import STOPWORDS
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.options import Count, Size, part
+from gr_mvdr.options import AtLeast, Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader, TextTable
 from models.retriever import Retriever
@@ -128,13 +128,13 @@ def _find_again(text: str, spans: Sequence[Span]) -> list[Span]:
 
 def misspell(text: str, draw: Random) -> str:
     """Swaps two neighbouring inner letters in one word, and in one more for every ten words."""
-    letters, found = list(text), []
+    letters, words = list(text), []
     for word in _LETTERS.finditer(text):
         inner = range(word.start() + 1, word.end() - 2)
         if places := [place for place in inner if text[place] != text[place + 1]]:
-            found.append(places)
+            words.append(places)
     wanted = 1 + len(text.split()) // _WORDS_A_TYPO
-    for places in draw.sample(found, min(wanted, len(found))):
+    for places in draw.sample(words, min(wanted, len(words))):
         place = draw.choice(places)
         letters[place : place + 2] = letters[place + 1], letters[place]
     return "".join(letters)
@@ -246,7 +246,7 @@ class Axioms(Analysis):
     """
 
     queries: Count
-    others: Size = 30
+    others: Annotated[int, AtLeast(2)] = 30
     side: Literal["query", "document"] | None = None
 
     name, title = "axioms", "Axioms and perturbations"
@@ -258,8 +258,8 @@ class Axioms(Analysis):
         Metric("holds", "The share of pairs in which the axiom holds."),
         Metric(
             "shift",
-            "The change of the relevant document's score against the mean of other documents, in "
-            "standard deviations of the other documents' scores under the original query.",
+            "The change of the relevant document's score, counted from the mean of other documents "
+            "in standard deviations of their scores.",
         ),
         Metric(f"{METRIC}_change", "The change of MRR@10.", label="change of MRR@10"),
         Metric("overlap@#", "The Jaccard overlap of the first # documents with those before."),
@@ -267,9 +267,13 @@ class Axioms(Analysis):
     )
     words: ClassVar[dict[str, str]] = {
         "tfc1": "One more occurrence of a query term in the document raises its score.",
-        "tdc": "A rarer query term in the document raises its score more than a common one; of "
-        "the query: a rarer term of the document, added to the query.",
+        "tdc": "A rare query term in the document raises its score more than a common one.",
+        "tdc of the query": "A rare term of the document in the query raises the score more than a "
+        "common one.",
         "lnc1": "Words that have nothing to do with the query lower a document's score.",
+        "answer | given": "A document scores lower without what answers the question (or without "
+        "what the question states).",
+        "negation": "A question for any other document lowers the score.",
     }
 
     @classmethod
@@ -281,6 +285,8 @@ class Axioms(Analysis):
         if not (pairs := self._draw_pairs()):
             return Findings()
         effects = find_effects(self._measure(pairs)).assign(pairs=1)
+        if effects.empty:
+            return Findings()
         keys = ["perturbation", "measure"]
         table = mean_table(effects, keys, ["value"], "pairs").set_index(keys)
         table = table.loc[effects.set_index(keys).index.unique()]  # the order of the perturbations
@@ -339,13 +345,12 @@ class Axioms(Analysis):
         asked = name.startswith("query")
         queries = {pair.id: pair.texts[name] if asked else pair.query for pair in pairs}
         scored = retriever.rerank(queries, {p.id: [p.document["id"], *p.others] for p in pairs})
-        found = retriever.retrieve(queries, DEPTH)
-        rankings = {"system": found}
+        rankings = {"system": retriever.retrieve(queries, DEPTH)}
         if (plan := getattr(retriever.system, "plan", None)) is not None:
             own = Retriever(plan.stage.model, retriever.reader, retriever.documents)
             rankings["plan"] = own.retrieve(queries, DEPTH)
         table = TextTable({"id": [*queries]})
-        judged = judge(found, self.subject.data, self.subject.split, table, (METRIC,))
+        judged = judge(rankings["system"], self.subject.data, self.subject.split, table, (METRIC,))
         rows = []
         for pair in pairs:
             scores = {name: s for name, s in scored.scores(pair.id).items() if isfinite(s)}
@@ -362,23 +367,24 @@ class Axioms(Analysis):
     @contextmanager
     def _replaced(self, name: str, pairs: Sequence[Pair]) -> Iterator[Retriever]:
         """Inside the block, the index holds the perturbed documents of the pairs."""
-        retriever, ids = self._retriever(), [pair.document["id"] for pair in pairs]
-        retriever.remove(ids)
-        retriever.add([{**pair.document, "text": pair.texts[name]} for pair in pairs])
+        retriever, documents = self._retriever(), self.subject.data.documents
+        ids = [pair.document["id"] for pair in pairs]
         try:
-            yield retriever
-        finally:
             retriever.remove(ids)
-            # The originals return to their places: rows of the table number the documents.
-            retriever.system.update_index(self.subject.data.documents)
+            retriever.add([{**pair.document, "text": pair.texts[name]} for pair in pairs])
+            yield retriever
+        finally:  # an index keeps documents whose ids it knows, so the changed ones leave it first
+            kept = [row for row, one in enumerate(documents["id"][:]) if one not in {*ids}]
+            with torch.random.fork_rng():
+                for table in (documents.select(kept), documents):
+                    retriever.system.update_index(table)
 
 
 def find_effects(rows: Iterable[Row]) -> DataFrame:
     """Computes the effect of each perturbation on each pair, and whether each axiom holds for it.
 
-    A score is measured from the mean of the other documents, since another query shifts all
-    scores. Its unit is the standard deviation of the other documents' scores under the original
-    query, which makes systems comparable.
+    A score counts from the mean of the other documents, in standard deviations of their scores:
+    another query shifts and stretches all scores, and systems have scales of their own.
 
     Args:
         rows: as `Axioms._ask` returns them, with overlaps as numbers.
@@ -391,9 +397,10 @@ def find_effects(rows: Iterable[Row]) -> DataFrame:
     first = rows.xs(ORIGINAL, level="perturbation").reindex(rows.index.droplevel("perturbation"))
     first, names = first.set_axis(rows.index), rows.index.get_level_values("perturbation")
     # The other documents may belong to other pairs, whose documents are changed as well.
-    mean = rows["mean"].where(names.str.startswith("query"), first["mean"])
-    margins = rows["score"] - mean - first["score"] + first["mean"]
-    shifts = margins / first["deviation"].where(first["deviation"] > 0)
+    of_queries = names.str.startswith("query")
+    mean, unit = (rows[name].where(of_queries, first[name]) for name in ("mean", "deviation"))
+    before = (first["score"] - first["mean"]) / first["deviation"].where(first["deviation"] > 0)
+    shifts = (rows["score"] - mean) / unit.where(unit > 0) - before
     effects = rows[[*OVERLAPS]].assign(shift=shifts)
     effects[f"{METRIC}_change"] = rows[METRIC] - first[METRIC]
     found = [effects[names != ORIGINAL].melt(ignore_index=False, var_name="measure")]

@@ -28,12 +28,21 @@ import numpy as np
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from pandas import DataFrame, Series, concat
+from scipy.stats import t as student
 
 from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
 from analysis.runs.judged_queries import JudgedQueries, read_table
 from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, Run, named_folders
-from analysis.statistics import NORMAL, holm, randomisation_test, seed_interval
-from analysis.tables.comparison import LEVEL, Comparison, Group, Section, compare_runs, place_tables
+from analysis.statistics import holm, randomisation_test, seed_interval
+from analysis.tables.comparison import (
+    LEVEL,
+    Comparison,
+    Group,
+    Section,
+    compare_runs,
+    find_common_folder,
+    name_comparison,
+)
 from analysis.tables.metric_names import read_key
 from analysis.tables.rows import (
     Cell,
@@ -156,7 +165,8 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     """Estimates Spearman's ρ over token types, averaged over the analysed seeds as Fisher's z.
 
     The variance of z is Bonett and Wright's (2000, Psychometrika 65) over token types, which all
-    seeds share, plus that of the mean over seeds.
+    seeds share, plus that of the mean over seeds. Few seeds estimate the latter badly, hence
+    Student's t with Welch and Satterthwaite's degrees of freedom.
     """
     key, counts = f"{claim.first.place}/{claim.metric}", []
     wanted = (WHOLE | {"direction": claim.first.place.rpartition("/")[2]}).items()
@@ -173,8 +183,10 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     z, between = fmean(every), variance(every) / len(every) if len(every) > 1 else 0
     rho = math.tanh(z)
     error = math.sqrt((1 + rho**2 / 2) / (units - 3) + between)
-    low, high = (math.tanh(z + sign * NORMAL * error) for sign in (-1, 1))
-    found = rho, low, high, math.erfc(abs(z) / error / math.sqrt(2)), units, len(runs)
+    freedom = error**4 * (len(every) - 1) / between**2 if between else math.inf
+    low, high = (math.tanh(z + sign * student.ppf(0.975, freedom) * error) for sign in (-1, 1))
+    p = 2 * float(student.sf(abs(z) / error, freedom))
+    found = rho, low, high, p, units, len(runs)
     return dict(zip(ESTIMATES, found, strict=True))
 
 
@@ -378,9 +390,10 @@ def draw_claims(table: DataFrame, title: str) -> Figure:
 EXPLAINED = (
     f"Effect: first side minus second, its mean over seeds and units (queries, or token types of a "
     f"trend) with a 95 % interval of a bootstrap over seeds and queries. p: two-sided paired "
-    f"randomisation test against the bound, corrected over the claims of a paper on a collection "
-    f"(Holm); `claims.csv` has it. Confirmed or contradicted: p < {LEVEL}, the interval leaves out "
-    f"the bound, and every trained system has at least {SEEDS} seeds."
+    f"randomisation test against the bound. Of a trend: Student's t of Fisher's z. p is corrected "
+    f"over the claims of a paper on a collection (Holm); `claims.csv` has it. Confirmed or "
+    f"contradicted: p < {LEVEL}, the interval leaves out the bound, and every trained system has "
+    f"at least {SEEDS} seeds."
 )
 
 
@@ -399,7 +412,8 @@ def write_claims(comparison: Comparison, folder: Path) -> None:
 
 def main(config: DictConfig) -> None:
     comparison = compare_runs(named_folders(config.runs))
-    folder = place_tables(comparison, "claims", config.output)
+    name = name_comparison(comparison).replace("comparison", "claims", 1)
+    folder = Path(config.output) if config.output else find_common_folder(comparison) / name
     write_claims(comparison, folder)
     print((folder / "claims.md").read_text(), *comparison.notes, sep="\n")
     print(folder / "claims.md", folder / "claims.png", sep="\n")

@@ -40,7 +40,6 @@ from gr_mvdr.files import (
 # A record's files; the last four only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES, LOW_RANK)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
-NOTE = f"± over seeds; italic: trained with fewer than {SEEDS} seeds; bold: the best."
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"
 _BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
 
@@ -96,8 +95,10 @@ def tabulate_results(
 ) -> str:
     """Makes a Markdown table of records: a row for each system, columns for each collection.
 
-    Below the table is the machine. A table of one collection also counts the seeds and names the
-    commits of the runs.
+    Cells are means ± standard deviations over seeds. The best of a column are bold; a system is
+    italic if it was trained with fewer than `SEEDS` seeds, and has † if its seeds were measured at
+    different commits. Below the table is the machine. A table of one collection also counts the
+    seeds and names the commits of the runs.
 
     Args:
         runs: folders of records, or of runs.
@@ -141,7 +142,7 @@ def tabulate_results(
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)
-    notes = [NOTE, *(note for note in whole.notes if note.startswith(MARK))]
+    notes = []
     sources = [("hardware", "Measured on")]
     if not place:
         sources.append(("commit", "Code of commit"))

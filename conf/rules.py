@@ -91,9 +91,6 @@ RULES: dict[str, Any] = {
     "part_weights": PartWeights | None,
     "tune": Text | None,
     "metric": Metric,
-    "queries": Size,
-    "others": Annotated[int, AtLeast(2)],
-    "side": Literal["query", "document"] | None,
     "qrels": ExistingPath | None,
     #
     "tokenizer": Annotated[Group, Definition("data_modules.tokenisation.choose_tokenizer")],

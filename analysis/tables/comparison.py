@@ -218,13 +218,18 @@ def _name_groups(labels: Mapping[str, object], sections: Sequence[Section]) -> N
     """Replaces labels of groups by the user's.
 
     Raises:
-        ValueError: a name is not that of a run's folder, or two groups of a section share a label.
+        ValueError: a name is not that of the folder of one group's runs, or two groups of a section
+            share a label.
     """
-    named = {run.path.name: group for one in sections for group in one.groups for run in group.runs}
+    named: dict[str, list[Group]] = defaultdict(list)
+    for group in (group for section in sections for group in section.groups):
+        for name in {run.path.name for run in group.runs}:
+            named[name].append(group)
     for name, label in labels.items():
-        if name not in named:
-            raise ValueError(f"labels.{name}: must be a run's folder, one of {', '.join(named)}")
-        named[name].label = str(label)
+        if len(groups := named.get(str(name), [])) != 1:
+            rule = f"must be the folder of one of the runs: {', '.join(named)}"
+            raise ValueError(f"labels.{name}: {rule}, {len(groups)} systems have it")
+        groups[0].label = str(label)
     for section in sections:
         if len({group.label for group in section.groups}) < len(section.groups):
             found = ", ".join(group.label for group in section.groups)
@@ -311,12 +316,6 @@ def name_comparison(comparison: Comparison) -> str:
 def find_common_folder(comparison: Comparison) -> Path:
     """Returns the innermost folder that holds all runs."""
     return Path(os.path.commonpath([run.path.absolute().parent for run in comparison.runs]))
-
-
-def place_tables(comparison: Comparison, kind: str, output: str | None) -> Path:
-    """Returns the folder for other tables of runs: `output`, or `KIND-SYSTEMS-…` beside them."""
-    name = name_comparison(comparison).replace("comparison", kind, 1)
-    return Path(output) if output else find_common_folder(comparison) / name
 
 
 def place_comparison(comparison: Comparison, output: Path | None = None) -> Path:

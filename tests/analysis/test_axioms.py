@@ -62,14 +62,14 @@ def row(name, score, mean, rank, **more):
 def test_effects_by_hand():
     rows = [
         row(ORIGINAL, 10.0, 4.0, 1, **{"overlap@10": 1.0}),
-        row("query_typo", 9.0, 5.0, 2, **{"overlap@10": 0.25}),  # margins 6 and 4, deviation 2
-        row("query_negation", 12.0, 6.0, 1),  # all scores rise alike
+        row("query_typo", 9.0, 5.0, 2, deviation=4.0, **{"overlap@10": 0.25}),  # 1 after 3
+        row("query_negation", 20.0, 8.0, 1, deviation=4.0),  # all scores are stretched alike
         row("document_rare_query_term", 11.0, 99.0, 1),  # of documents the first mean counts
         row("document_common_query_term", 10.5, 99.0, 20),
     ]
     effects = find_effects(rows)
     found = effects.set_index(["perturbation", "measure"])["value"].to_dict()
-    assert found["query_typo", "shift"] == -1.0 and found["query_typo", "mrr@10_change"] == -0.5
+    assert found["query_typo", "shift"] == -2.0 and found["query_typo", "mrr@10_change"] == -0.5
     assert found["query_typo", "overlap@10"] == 0.25
     assert found["query_negation", "shift"] == 0.0 and found["negation", "holds"] == 0.0
     assert found["document_rare_query_term", "shift"] == 0.5

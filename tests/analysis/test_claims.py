@@ -5,6 +5,7 @@ import math
 from statistics import fmean, variance
 
 import pytest
+from scipy.stats import t
 
 from analysis.claims import CLAIMS, judge_claims
 from analysis.tables.comparison import compare_runs
@@ -130,11 +131,13 @@ def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
     finding = only(judged(tmp_path), "Rare query tokens match themselves less (MVDR)")
     every = [math.atanh(rho) for rho in (-0.4, -0.6, -0.5)]
     z = fmean(every)
-    error = math.sqrt((1 + math.tanh(z) ** 2 / 2) / 100 + variance(every) / 3)
-    ends = [math.tanh(z + sign * 1.96 * error) for sign in (-1, 1)]
+    between = variance(every) / 3
+    error = math.sqrt((1 + math.tanh(z) ** 2 / 2) / 100 + between)
+    student = t(2 * error**4 / between**2)
+    ends = [math.tanh(z + sign * student.ppf(0.975) * error) for sign in (-1, 1)]
     assert (finding.effect, finding.units) == (pytest.approx(math.tanh(z)), 103)
     assert [finding.low, finding.high] == pytest.approx(ends)
-    assert finding.p == pytest.approx(math.erfc(-z / error / math.sqrt(2)))
+    assert finding.p == pytest.approx(2 * student.sf(-z / error))
     assert finding.verdict == "confirmed"
 
 
