@@ -227,8 +227,8 @@ def _name_groups(labels: Mapping[str, object], sections: Sequence[Section]) -> N
             named[name].append(group)
     for name, label in labels.items():
         if len(groups := named.get(str(name), [])) != 1:
-            rule = f"must be the folder of one of the runs: {', '.join(named)}"
-            raise ValueError(f"labels.{name}: {rule}, {len(groups)} systems have it")
+            rule = f"must be a folder of one system's runs ({', '.join(named)})"
+            raise ValueError(f"labels.{name}: {rule}, {len(groups)} systems have one of this name")
         groups[0].label = str(label)
     for section in sections:
         if len({group.label for group in section.groups}) < len(section.groups):
