@@ -188,8 +188,7 @@ def main(config: DictConfig) -> None:
     if config.runs or not config.page:
         for line in record_runs(named_folders(config.runs), Path(config.output or "results")):
             print(line)
-    if config.page:
-        page = Path(config.page)
+    for page in named_folders(config.page or []):
         if (text := renew_tables(page)) != read_text(page):
             write_text(page, text)
         print(page)

@@ -80,7 +80,7 @@ RULES: dict[str, Any] = {
     "tasks": Text | _some(Text),
     "languages": Text | list[Text] | None,
     "labels": dict[str, Text | int] | None,
-    "page": Text | None,
+    "page": Text | list[Text] | None,
     "push": Annotated[str, Rule("a name on the hub: USER/NAME", HUB_NAME.fullmatch)] | None,
     "license": Text,
     "trust": bool,
