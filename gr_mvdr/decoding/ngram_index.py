@@ -261,7 +261,7 @@ class NgramIndex:
         return row, start, np.where(is_last, state.high[row], stop)
 
 
-# The suffix array: prefix doubling with numpy alone ---------------------------------------------
+# The suffix array: a radix sort with numpy alone ------------------------------------------------
 
 
 def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -295,9 +295,9 @@ def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]
 def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarray:
     """Computes the suffix array of a joined text, ordered by `depth` tokens, then by place.
 
-    The first sort uses 64-bit keys into which as many tokens as fit are packed. Each further sort
-    doubles the depth of the order and touches only suffixes that are still tied. A comparison stops
-    at the terminator, which is larger than every token, and so never crosses a document's end.
+    A radix sort: suffixes are sorted by their last compared token first and by their first token
+    last, each time stably. A comparison never crosses a document's end: past it, every token is the
+    terminator, which is larger than all others.
 
     Args:
         text, starts: as `join_sequences` returns them.
@@ -306,55 +306,13 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     Returns:
         (tokens,) int32, the places in `text`, without those of terminators.
     """
-    keys, sorted_depth = _packed_keys(text, depth)
-    order = np.argsort(keys, kind="stable").astype(np.int32)
-    keys = keys[order]
-    rank = np.empty(len(text), np.int32)
-    tied = _rank(rank, order, keys, np.arange(len(text), dtype=np.int32))
-    del keys
-    ends = np.repeat((starts[1:] - 1).astype(np.int32), np.diff(starts))
-    while sorted_depth < depth and len(tied):
-        step = min(sorted_depth, depth - sorted_depth)
-        suffix = order[tied]
-        # For a suffix that has ended any constant will do: its terminator already orders it.
-        later = np.where(suffix <= ends[suffix] - step, suffix + step, len(text) - 1)
-        keys = (rank[suffix].astype(np.int64) << 32) | rank[later]
-        sort = np.argsort(keys, kind="stable")
-        order[tied] = suffix[sort]
-        tied = _rank(rank, order, keys[sort], tied)
-        sorted_depth += step
-    n_terminators = len(starts) - 1  # terminators are the largest, so they come last
-    return order[: len(order) - n_terminators].copy()
-
-
-def _packed_keys(text: np.ndarray, depth: int) -> tuple[np.ndarray, int]:
-    """Packs the first tokens of every suffix into one int64; returns also their number."""
-    terminator = np.iinfo(text.dtype).max
-    largest = int(text[text != terminator].max()) + 1
-    bits = largest.bit_length()
-    width = max(1, min(depth, 63 // bits))
-    ended = text == terminator
-    tokens = np.where(ended, largest, text)
-    keys = tokens.astype(np.int64)
-    for packed in range(1, width):
-        rest = np.append(keys[1:], 0)
-        rest[ended] = 0  # the tokens after a terminator belong to another sequence
-        np.left_shift(tokens, bits * packed, out=keys, dtype=np.int64)
-        keys |= rest
-    return keys, width
-
-
-def _rank(rank: np.ndarray, order: np.ndarray, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Writes the ranks of `order[rows]`, sorted by `keys`; returns the rows that are still tied.
-
-    A suffix's rank is the first row of its group of ties, so refining one group changes no other.
-    """
-    new = np.ones(len(keys), bool)
-    new[1:] = keys[1:] != keys[:-1]
-    first = np.flatnonzero(new).astype(np.int32)
-    sizes = np.diff(np.append(first, len(keys)))
-    rank[order[rows]] = np.repeat(rows[first], sizes)
-    return rows[np.repeat(sizes > 1, sizes)]
+    terminators = (starts[1:] - 1).astype(np.int32)
+    end = np.repeat(terminators, np.diff(starts))
+    order = np.delete(np.arange(len(text), dtype=np.int32), terminators)
+    for t in reversed(range(depth)):
+        token = text[np.minimum(order + t, end[order])]
+        order = order[np.argsort(token, kind="stable")]
+    return order
 
 
 def count_common_prefixes(text: np.ndarray, suffixes: np.ndarray, depth: int) -> np.ndarray:
