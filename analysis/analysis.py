@@ -135,7 +135,6 @@ class Analysis:
         title: the chapter's heading.
         reading: how to read its numbers, in a sentence or two.
         metrics: what it measures.
-        words: other words in its metrics' names → their meanings.
     """
 
     subject: Subject
@@ -144,7 +143,6 @@ class Analysis:
     title: ClassVar[str] = ""
     reading: ClassVar[str] = ""
     metrics: ClassVar[tuple[Metric, ...]] = ()
-    words: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

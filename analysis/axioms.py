@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from random import Random
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import pandas
 import torch
@@ -265,16 +265,6 @@ class Axioms(Analysis):
         Metric("overlap@#", "The Jaccard overlap of the first # documents with those before."),
         Metric("plan_overlap@#", "The same of the plan of a planned search."),
     )
-    words: ClassVar[dict[str, str]] = {
-        "tfc1": "One more occurrence of a query term in the document raises its score.",
-        "tdc": "A rare query term in the document raises its score more than a common one.",
-        "tdc of the query": "A rare term of the document in the query raises the score more than a "
-        "common one.",
-        "lnc1": "Words that have nothing to do with the query lower a document's score.",
-        "answer | given": "A document scores lower without what answers the question (or without "
-        "what the question states).",
-        "negation": "A question for any other document lowers the score.",
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

@@ -8,7 +8,6 @@ soft rate is the weight of all partners that are the same token.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -189,12 +188,6 @@ class ExactMatch(PairAnalysis):
         Metric("soft", "The share of a token's alignment on equal tokens.", headline=True),
         Metric("soft_of_a", "“soft” as in the paper: of the softmax of A, not of the similarity."),
     )
-    words: ClassVar[dict[str, str]] = {
-        "content": "Over content tokens alone: neither special, nor punctuation, nor stopwords.",
-        "matched": "Only tokens that have an equal token on the other side count.",
-        "idf correlation": "Does it rise with the rarity of the token? A correlation, −1 to 1.",
-        "IDF range | IDF #-# | IDF #": "Over token types of this IDF; larger is rarer.",
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

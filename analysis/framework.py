@@ -14,7 +14,6 @@ cross-attention (Eq. 14).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import pandas
 import torch
@@ -296,12 +295,6 @@ class FrameworkRanking(Analysis):
 
     name = "framework"
     metrics = (RANK_CORRELATION,)
-    words: ClassVar[dict[str, str]] = {
-        "all layers": "Ranked by the cross-attention of all layers (Eq. 14).",
-        "last layer": "Ranked by the last layer's cross-attention (Eq. 14).",
-        "logits": "Ranked by the sum of the logits (Eq. 11).",
-        "score own": "Ranked by the system's own score.",
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

@@ -14,7 +14,6 @@ pooled vectors).
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pandas
@@ -380,9 +379,6 @@ class DecodedIdentifiers(Analysis):
             "The share of the generated tokens that answer the question or state what it gives.",
         ),
     )
-    words: ClassVar[dict[str, str]] = {
-        "decoded": "The tokens that the system generated, against those that answer the question."
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

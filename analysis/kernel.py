@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
-from typing import ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -305,12 +304,6 @@ class Kernel(Analysis):
             "The mean squared length of two keys' sum: if large, the softmax is hard to replace.",
         ),
     )
-    words: ClassVar[dict[str, str]] = {
-        "elu": "Softmax replaced by the feature map elu + 1.",
-        "exact": "With the softmax itself, nothing replaced.",
-        "uniform": "Every token aligned with all others alike: no attention at all.",
-        "features #": "Softmax replaced by this number of random features.",
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

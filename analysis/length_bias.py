@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas
 import torch
@@ -184,15 +184,6 @@ class LengthBias(Analysis):
         ),
         Metric("largest", "The share of the gradient on the token that holds most of it."),
     )
-    words: ClassVar[dict[str, str]] = {
-        "max sim": "Each query token takes its most similar document token.",
-        "top four | top tenth": "Each query token takes its most similar four (or tenth of all) "
-        "document tokens.",
-        "soft max sim": "MaxSim with the entropy term of the relaxed top-k.",
-        "first token": "One vector a text: the first.",
-        "reversed": "Each document token chooses among the query's tokens.",
-        "retrieved": "In the result of the system's search.",
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

@@ -34,7 +34,6 @@ exponential needs no condition, but makes the bound vacuous if attention is shar
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -212,9 +211,6 @@ class LowRank(PairAnalysis):
         ),
         Metric("effective_rank", "How many independent patterns the alignment is made of."),
     )
-    words: ClassVar[dict[str, str]] = {
-        "without salience": "The alignment before tokens are weighted by their salience."
-    }
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         layers = [(pairs, pairs.alignment) for pairs in batch.layers]

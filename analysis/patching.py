@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas
 import torch
@@ -316,10 +316,6 @@ class Patching(Analysis):
         "the exchange. The numbers are the share of the lost score that this restores: 1 is all."
     )
     metrics = (Metric("pairs", "How many pairs were measured.", unit="count"),)
-    words: ClassVar[dict[str, str]] = {
-        "encoder part | decoder part": "What the best attention or feed-forward layer restores.",
-        "encoder head | decoder head": "What the best single head restores.",
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

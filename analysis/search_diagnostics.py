@@ -7,7 +7,6 @@ beam's result compared with the scores of all documents.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -102,9 +101,6 @@ class SearchDiagnostics(Analysis):
             unit="count",
         ),
     )
-    words: ClassVar[dict[str, str]] = {
-        "step # | any step": "A step of the search: one more generated token."
-    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

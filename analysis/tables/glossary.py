@@ -11,7 +11,7 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from analysis.tables.metric_names import WORDS, all_chapters, all_metrics
+from analysis.tables.metric_names import all_chapters, all_metrics
 from gr_mvdr.files import read_text
 
 # Each line of `glossary.md` is a term: its forms, the first of which is its name, and its
@@ -23,7 +23,7 @@ TERMS = dict(_TERM.findall(read_text(Path(__file__).with_suffix(".md"))))
 
 def glossary() -> dict[str, str]:
     """Returns every term of the pages and its explanation, in alphabetical order."""
-    known = {_name(forms): text for forms, text in (TERMS | _labels() | _chapters()).items()}
+    known = {_name(forms): text for forms, text in (TERMS | _declared()).items()}
     return dict(sorted(known.items(), key=lambda entry: (entry[0].lower(), entry[0])))
 
 
@@ -54,24 +54,20 @@ def _name(forms: str) -> str:
     return forms.split(" | ")[0].replace("#", "k")
 
 
-def _chapters() -> dict[str, str]:
+def _declared() -> dict[str, str]:
+    """Returns the metrics and chapters of runs, with their explanations."""
+    metrics = {metric.form: metric.meaning for metric in all_metrics()}
     chapters = all_chapters().items()
-    return {f"{c.title} | {name.replace('_', ' ')}": c.reading for name, c in chapters if c.reading}
-
-
-def _labels() -> dict[str, str]:
-    """Returns the metrics' names, and words in them, with their meanings."""
-    declared = {metric.form: metric.meaning for metric in all_metrics()}
-    for chapter in all_chapters().values():
-        declared |= chapter.words
-    return declared | WORDS
+    return metrics | {
+        f"{c.title} | {name.replace('_', ' ')}": c.reading for name, c in chapters if c.reading
+    }
 
 
 @cache
 def _pattern() -> tuple[re.Pattern, list[str]]:
     """Returns a pattern with one group for each form, and the term of each group."""
     forms: dict[str, str] = {}
-    for entry in (*TERMS, *_labels(), *_chapters()):
+    for entry in (*TERMS, *_declared()):
         for form in entry.split(" | "):
             forms.setdefault(form, _name(entry))
     ordered = sorted(forms, key=len, reverse=True)

@@ -68,13 +68,11 @@ class Chapter(NamedTuple):
     Attributes:
         reading: how to read the chapter.
         metrics: its metrics, in order.
-        words: other words in their names → what they mean.
     """
 
     title: str
     reading: str = ""
     metrics: tuple[Metric, ...] = ()
-    words: Mapping[str, str] = {}
 
 
 _DECLARED = tomllib.loads(read_text(Path(__file__).with_name("metrics.toml")))
@@ -82,7 +80,6 @@ RANKINGS, COSTS, IDENTIFIERS = (
     tuple(Metric(**declared) for declared in _DECLARED[kind])
     for kind in ("rankings", "costs", "identifiers")
 )
-WORDS: dict[str, str] = _DECLARED["words"]  # in the names of metrics of several chapters
 
 
 @cache
@@ -94,8 +91,7 @@ def all_chapters() -> dict[str, Chapter]:
         for settings in listed.values():
             kind = find_part("analysis", settings[TARGET])
             known = chapters.get(kind.name, Chapter(kind.title, kind.reading))
-            metrics, words = known.metrics + kind.metrics, {**known.words, **kind.words}
-            chapters[kind.name] = known._replace(metrics=metrics, words=words)
+            chapters[kind.name] = known._replace(metrics=known.metrics + kind.metrics)
     chapters["identifiers"] = Chapter("Identifiers", metrics=IDENTIFIERS)
     chapters["adaptation"] = Chapter("Alignment adaptation")
     return {name: chapter for name, chapter in chapters.items() if chapter.title}
