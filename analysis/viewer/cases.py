@@ -200,13 +200,8 @@ def _join(tokens: Sequence[str], special: Sequence[bool]) -> str:
 
 def _view(run: AlignedRun, pair: Pair) -> dict[str, Any]:
     """Describes a pair in a system, with the document's rank and score in its search."""
-    layers = run.store.explain(run.numbers[pair]).layers
-    ids = {"query": layers[-1].query_ids, "document": layers[-1].document_ids}
-    strings, special = run.store.strings, run.store.special
-    texts = {
-        side: ([strings.get(n, f"#{n}") for n in own], [n in special for n in own])
-        for side, tokens in ids.items()
-        for own in [tokens[0].tolist()]
-    }
-    described = describe_pair(layers, run.store.description.paradigm, texts, every=False)
+    store = run.store
+    layers, paradigm = store.explain(run.numbers[pair]).layers, store.description.paradigm
+    strings = lambda ids: [store.strings.get(n, f"#{n}") for n in ids]  # noqa: E731
+    described = describe_pair(layers, paradigm, strings, store.special, every=False)
     return described | {"rank": run.rank(pair), "search_score": run.score(pair)}

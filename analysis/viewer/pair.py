@@ -3,7 +3,7 @@
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -24,7 +24,8 @@ NOTE = (
 def describe_pair(
     layers: Sequence[PairAlignment],
     paradigm: str,
-    texts: Mapping[str, tuple[Sequence[str], Sequence[bool]]],
+    strings: Callable[[list[int]], Sequence[str]],
+    special: Collection[int],
     every: bool = True,
 ) -> dict[str, Any]:
     """Describes a pair by its S, A, S·A / Z and directed weights in every layer and head.
@@ -32,7 +33,8 @@ def describe_pair(
     Args:
         layers: each with B = 1 and no padding.
         paradigm: of the system.
-        texts: "query" and "document" → its tokens' strings, and which of them are special.
+        strings: turns token ids into strings.
+        special: ids of special tokens.
         every: False leaves out S, and S·A of single heads, which make a file large.
 
     Returns:
@@ -49,12 +51,12 @@ def describe_pair(
         matrices["similarity"] = [_with_mean(layer.similarity[0]) for layer in layers]
     sides = {
         side: {
-            "tokens": list(tokens),
-            "special": list(special),
+            "tokens": list(strings(ids)),
+            "special": [number in special for number in ids],
             "adds": [heads[0].sum(axis).tolist() for heads in products],
         }
         for axis, side in enumerate(("query", "document"))
-        for tokens, special in [texts[side]]
+        for ids in [getattr(layers[-1], f"{side}_ids")[0].tolist()]
     }
     return {
         **sides,

@@ -7,6 +7,7 @@ Arguments and results are JSON values. The signatures are the contract with the 
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,8 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import describe_error
-from gr_mvdr.options import Rule, make_printable, show
+from gr_mvdr.options import Rule, make_printable
+from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 from models.multi_vector import MultiVector
 from models.results import Hit
@@ -152,7 +154,6 @@ class Session:
         self.systems = list(systems)
         self.known_queries = {_normalise(query.text): query for query in known}
         self._reader = systems[0].retriever  # all have the same documents
-        self._ids = frozenset(self._reader.documents["id"][:])
 
     # The collection -------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Session:
         """Returns the collection, the systems and what each can do, and the page's glossary."""
         return {
             "collection": self.systems[0].run.setting,
-            "documents": len(self._ids),
+            "documents": len(self._reader.documents),
             "systems": [
                 {
                     "number": number,
@@ -190,7 +191,7 @@ class Session:
 
     def document(self, id: str) -> dict[str, str]:
         """Returns a document's id, title and text."""
-        title, text = self._reader.read(self._known(id))
+        title, text = self._reader.read(id)
         return {"id": id, "title": title, "text": text}
 
     # Search ---------------------------------------------------------------------------------------
@@ -231,41 +232,31 @@ class Session:
 
     # One pair -------------------------------------------------------------------------------------
 
-    def align(self, system: int, query: str, document: dict) -> dict[str, Any]:
+    def align(self, system: int, query: str, document: dict[str, str]) -> dict[str, Any]:
         """Returns `describe_pair`, the salience of the tokens, and the parts of the score.
 
         Args:
             document: {"id": …} for a document of the collection, or {"text": …, "title": …}.
         """
-        chosen, given = self._system(system), self._document(document)
-        retriever, model = chosen.retriever, chosen.retriever.system
-        if not model.alignable:
-            raise ValueError(f"{chosen.label} aligns no tokens")
-        layers = retriever.layers(query, given)
-        special = set(retriever.tokenizer.all_special_ids)
-        texts = {
-            "query": (layers[-1].query_tokens, layers[-1].query_ids),
-            "document": (layers[-1].document_tokens, layers[-1].document_ids),
-        }
-        marked = {
-            side: (tokens, [number in special for number in ids[0].tolist()])
-            for side, (tokens, ids) in texts.items()
-        }
-        told = describe_pair(layers, model.paradigm, marked)
+        retriever, given = self._retriever(system), document.get("id", document)
+        if "id" in document:
+            self._reader.read(given)  # raises for an unknown id: a text by itself is a document
+        model, tokenizer = retriever.system, retriever.tokenizer
+        layers, strings = retriever.layers(query, given), partial(token_strings, tokenizer)
+        told = describe_pair(layers, model.paradigm, strings, {*tokenizer.all_special_ids})
         if isinstance(model, MultiVector) and model.encoder.salience:
             encoded = *retriever.encode_queries(query), *retriever.encode_documents([given])
-            for side, text in zip(texts, encoded, strict=True):
+            for side, text in zip(("query", "document"), encoded, strict=True):
                 # Tokens that were merged into one vector have no salience of their own.
-                if text.salience is not None and len(text.salience) == len(texts[side][0]):
+                if text.salience is not None and len(text.salience) == len(told[side]["tokens"]):
                     told[side]["salience"] = text.salience.tolist()
         shares = retriever.shares(query, given)
         return told | {"score_name": model.score_is, "shares": _describe_shares(shares)}
 
     def explain(self, system: int, query: str, document: str) -> dict[str, Any]:
         """Explains the rank of a document in a system; for a generative one, also its search."""
-        self._known(document)
         one = self.known_queries.get(_normalise(query))
-        retriever, gold = self._system(system).retriever, one.gold if one else ()
+        retriever, gold = self._retriever(system), one.gold if one else ()
         explained = retriever.explain(query, document)
         told = {
             "rank": explained.rank,
@@ -280,7 +271,7 @@ class Session:
 
     def nearest(self, system: int, query: str, token: int, k: Length = 20) -> list[dict[str, Any]]:
         """Returns the document tokens that are most similar to a query token, in context."""
-        retriever = self._system(system, "multi_vector").retriever
+        retriever = self._retriever(system)
         return retriever.nearest_tokens(query, token, k).to_dict("records")
 
     def continuations(
@@ -291,7 +282,7 @@ class Session:
         Returns:
             "path": the texts of the prefix's tokens. "next": tokens, the most probable first.
         """
-        retriever = self._system(system, "generative").retriever
+        retriever = self._retriever(system)
         following = retriever.continuations(query, list(prefix), k)
         return {
             "path": [retriever.text_of((token,)) for token in prefix],
@@ -308,36 +299,10 @@ class Session:
             ],
         }
 
-    # Arguments ------------------------------------------------------------------------------------
-
-    def _system(self, number: int, paradigm: str | None = None) -> LoadedSystem:
+    def _retriever(self, number: int) -> Retriever:
         if not 0 <= number < len(self.systems):
             raise ValueError(f"system={number}: must be ≥ 0 and < {len(self.systems)}")
-        system = self.systems[number]
-        own = system.retriever.system.paradigm
-        if paradigm not in (None, own):
-            names = [name.replace("_", "-") for name in (paradigm, own)]
-            raise ValueError(f"system={number}: must be {names[0]}, {system.label} is {names[1]}")
-        return system
-
-    def _document(self, document: Any) -> Any:
-        """Checks a document and returns it as a retriever takes it: its id, or its text."""
-        keys = {*document} if isinstance(document, dict) else set()
-        if not (keys == {"id"} or {"text"} <= keys <= {"text", "title"}):
-            raise ValueError(f"document: must have id, or text and title, has {sorted(keys)}")
-        for key, value in document.items():
-            if not isinstance(value, str):
-                raise ValueError(f"document.{key}={show(value)}: must be text")
-        if "id" in keys:
-            return self._known(document["id"])
-        if not document["text"].strip():
-            raise ValueError("document.text='': must have a word")
-        return dict(document)
-
-    def _known(self, name: str) -> str:
-        if name not in self._ids:
-            raise ValueError(f"document={show(name)}: must be an id of the collection")
-        return name
+        return self.systems[number].retriever
 
 
 def _normalise(text: str) -> str:
