@@ -1,18 +1,16 @@
-"""Examples made from documents: the indexing task (DSI, NCI, DSI-QG), and span corruption (T5).
+"""The indexing task (DSI, NCI, DSI-QG): examples made from documents alone.
 
-In the indexing task, a text made from the document is the source instead of a query; the targets
-are the document's.
+A text made from the document is the source instead of a query; the targets are the document's.
 """
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from data_modules.collection import TrainingTables
 from data_modules.examples import Example, Examples
@@ -228,126 +226,3 @@ class GeneratedQueries(Inputs):
         for row, found in enumerate(self.queries):
             lengths[row] = np.mean([len(query) for query in found] or [0])
         return lengths
-
-
-@part("inputs")
-@dataclass
-class SpanCorruption(Inputs):
-    """A passage with sentinels instead of some spans → each sentinel followed by its span (T5).
-
-    Args:
-        length: number of tokens of the passage, which starts at a random place in the document.
-        density: the share of the passage's tokens that is taken out.
-        mean_span: mean number of tokens per span.
-    """
-
-    length: Annotated[int, AtLeast(2)] = 128
-    density: Annotated[float, Rule("> 0 and < 1", lambda share: 0 < share < 1)] = 0.15
-    mean_span: Annotated[float, AtLeast(1)] = 3.0
-
-    def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
-        """See `Inputs`; documents with fewer than two tokens are left out.
-
-        Raises:
-            ValueError: the tokeniser has no token that can serve as a sentinel.
-        """
-        prepared = super().prepare(tables, retrieval)
-        prepared.rows = np.flatnonzero(tables.document_tokens.lengths > 1)
-        prepared.sentinels = find_sentinels(tables.tokenizer)
-        return prepared
-
-    def draw(self, row: int, rng: np.random.Generator) -> Example:
-        tokens = self.tables.document_tokens[row]
-        start = int(rng.integers(max(1, len(tokens) - self.length + 1)))
-        passage = tokens[start : start + self.length]
-        kept, taken = split_spans(passage, self.density, self.mean_span, rng)
-        source: list[int] = []
-        target: list[int] = []
-        for number, (before, span) in enumerate(zip(kept, taken, strict=True)):
-            sentinel = self.sentinels[min(number, len(self.sentinels) - 1)]
-            source += [*before, sentinel]
-            target += [sentinel, *span]
-        template = self.tables.template
-        source = template.read_query(source, self.length + 2)
-        return Example(source, [[*target, template.stop]], row)
-
-
-def find_sentinels(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids of <extra_id_0>, <extra_id_1>, …, or the mask token's if the vocabulary lacks these.
-
-    If a passage has more spans than there are sentinels, the last sentinel is repeated; the order
-    then shows which span belongs to which.
-
-    Raises:
-        ValueError: the tokeniser has neither.
-    """
-    known, found = tokenizer.get_vocab(), []
-    while (token := f"<extra_id_{len(found)}>") in known:
-        found.append(known[token])
-    if not found and tokenizer.mask_token_id is None:
-        raise ValueError(
-            "inputs: must not be SpanCorruption with a tokeniser that has neither "
-            "<extra_id_0> nor a mask"
-        )
-    return found or [tokenizer.mask_token_id]
-
-
-def split_spans(
-    tokens: Sequence[int], density: float, mean_span: float, rng: np.random.Generator
-) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Cuts a passage into alternating spans that are kept and taken out; the first is kept.
-
-    The lengths are drawn as in T5: every way to cut the kept tokens into the given number of spans
-    is equally probable, and so is every way to cut the tokens taken out.
-
-    Args:
-        tokens: the passage, at least two tokens.
-        density: the share of tokens to take out.
-        mean_span: mean number of tokens per span taken out.
-
-    Returns:
-        The kept spans and the taken spans: equally many, none empty.
-    """
-    n_taken = min(max(1, round(density * len(tokens))), len(tokens) - 1)
-    n_spans = min(max(1, round(n_taken / mean_span)), n_taken, len(tokens) - n_taken)
-    kept, taken = (_cut(n, n_spans, rng) for n in (len(tokens) - n_taken, n_taken))
-    ends = np.stack([kept, taken], 1).ravel().cumsum().tolist()
-    spans = [tokens[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return spans[::2], spans[1::2]
-
-
-def _cut(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """Random positive integers whose sum is `total`, (parts,) int64."""
-    cuts = np.sort(rng.choice(total - 1, size=parts - 1, replace=False)) + 1
-    return np.diff(cuts, prepend=0, append=total)
-
-
-@part("examples", inputs="inputs")
-@dataclass
-class TextExamples(Examples):
-    """Examples of the documents known in training, without pairs: a first stage of training.
-
-    Args:
-        inputs: makes the examples, such as `SpanCorruption`; an epoch has one per document.
-    """
-
-    takes_negatives = False
-
-    inputs: Inputs = field(kw_only=True)
-
-    def prepare(self, tables: TrainingTables) -> Self:
-        """See `Examples`."""
-        prepared = super().prepare(tables)
-        prepared.inputs = self.inputs.prepare(tables, prepared)
-        prepared.rows = np.intersect1d(tables.known_rows, prepared.inputs.rows)
-        return prepared
-
-    def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        return self.rows
-
-    def draw(self, number: int, rng: np.random.Generator) -> Example:
-        return self.inputs.draw(number, rng)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        return self.inputs.lengths

@@ -9,9 +9,8 @@ from hydra.utils import instantiate
 
 import train as train_module
 from gr_mvdr.files import read_checkpoint
-from models.training import CURVES
 from models.weights import find_weights
-from tests.runs import NO_ANALYSIS, TINY, compose_config, small
+from tests.runs import NO_ANALYSIS, TINY, small
 from train import prepare_model, train
 
 KEYS = [*TINY, *NO_ANALYSIS]
@@ -118,21 +117,6 @@ def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
         assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="initial=.*: must be null with weights=…"):
         train([f"initial={first}", f"weights={first}", f"output={tmp_path}"])
-
-
-def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path, begin):
-    texts = compose_config(
-        "train", "experiment=[smoke,pretrain]", "logger=none", f"output={tmp_path}", "name=first",
-        "data.n_documents=50", *KEYS,
-    )  # fmt: skip
-    first = train(texts)
-    assert (first.path / CURVES).is_file() and "retrieve/mrr@10" in first.metrics
-    found = read_checkpoint(first.path / "checkpoints/last.ckpt")["state_dict"]
-    end = "encoder.block.0.layer.0.SelfAttention.q.weight"
-    for model in ("t5_colbert", "t5_seal"):
-        system, said = begin(f"model={model}", "data.n_documents=60", run=first.path)
-        (ours,) = (v for name, v in system.state_dict().items() if name.endswith(f".{end}"))
-        assert torch.equal(ours, found[f"backbone.{end}"]) and said.startswith("initial=")
 
 
 def test_a_query_generator_writes_queries_with_the_weights_of_a_run(tmp_path):

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from types import SimpleNamespace
 
@@ -9,7 +8,6 @@ from datasets import Dataset
 
 from data_modules.collection import TrainingTables
 from data_modules.examples import DocumentExamples, Epoch, IdentifierExamples, QueryExamples
-from data_modules.indexing import SpanCorruption, TextExamples
 from data_modules.negatives import Bm25Negatives
 from data_modules.seal_examples import SealExamples, SpanExamples, span_weights
 from data_modules.tokenisation import add_tokens
@@ -116,7 +114,6 @@ def test_every_process_has_its_part_of_every_batch_and_no_example_is_lost():
 
 
 def test_hard_negatives_are_refused_where_documents_are_no_targets():
-    texts = partial(TextExamples, inputs=SpanCorruption())
-    for make in (QueryExamples, texts, SealExamples):
+    for make in (QueryExamples, SealExamples):
         with pytest.raises(ValueError, match=r"^data.examples.negatives: must be null"):
             make(Bm25Negatives(n=1))

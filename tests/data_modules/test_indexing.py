@@ -2,13 +2,10 @@
 
 import json
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from datasets import Dataset
 
-from data_modules.collection import TrainingTables
 from data_modules.examples import IdentifierExamples
 from data_modules.indexing import (
     DocumentStart,
@@ -16,8 +13,6 @@ from data_modules.indexing import (
     Indexing,
     Mixed,
     RandomSpans,
-    SpanCorruption,
-    TextExamples,
 )
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.tokenizers import EOS_ID
@@ -148,45 +143,3 @@ def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
     assert list(data.training_sources) == [str(path)]
     with pytest.raises(ValueError, match="must be a list with at least one"):
         Mixed([])
-
-
-# Span corruption
-
-
-def numbered(lengths, sentinels):
-    """Documents of the tokens 100, 101, …; sentinels from id 90 down."""
-    documents = [list(range(100, 100 + length)) for length in lengths]
-    known = {f"<extra_id_{n}>": 90 - n for n in range(sentinels)}
-    return TrainingTables(
-        pairs=Dataset.from_dict({"query_row": [], "document_row": []}),
-        queries=Dataset.from_dict({"tokens": []}),
-        documents=Dataset.from_dict({"tokens": documents}),
-        query_length=9,
-        document_length=9,
-        tokenizer=SimpleNamespace(get_vocab=lambda: known),
-        known=np.arange(len(documents))[1:],
-    )
-
-
-@pytest.mark.parametrize("sentinels", [1, 100])
-def test_the_target_fills_what_the_source_lacks(sentinels):
-    """Each sentinel of the source, replaced by what follows its turn in the target, is the text."""
-    examples = TextExamples(inputs=SpanCorruption(length=30, density=0.3, mean_span=2.0))
-    task = examples.prepare(numbered([50, 1, 40, 30], sentinels))
-    assert task.numbers(np.random.default_rng(0)).tolist() == [2, 3]  # 0 is unknown, 1 too short
-    for number in range(20):
-        example = task.draw(2 + number % 2, np.random.default_rng(number))
-        *source, end = example.source
-        *target, stop = example.targets[0]
-        assert end == stop == 1 and example.document == 2 + number % 2
-        spans: list[list[int]] = []
-        for token in target:
-            if token < 100:
-                spans.append([])
-            else:
-                spans[-1].append(token)
-        assert len(spans) == sum(token < 100 for token in source) == 4  # 9 tokens by twos: 4 spans
-        text = []
-        for token in source:
-            text += [token] if token >= 100 else spans.pop(0)
-        assert text == list(range(text[0], text[0] + 30)) and sum(t >= 100 for t in target) == 9
