@@ -235,7 +235,7 @@ def format_value(key: str, statistic: Statistic | None) -> str:
         value += f" ± {others[0]}"
     if statistic.low is not None:
         value += f" [{others[1]}, {others[2]}]"
-    return f"{value} {unit}".strip()
+    return re.sub("(?<!e)-", "−", f"{value} {unit}".strip())  # a minus sign, but 1.0e-05
 
 
 def _find_unit(key: Key, value: float) -> tuple[float, int, str]:
