@@ -240,8 +240,9 @@ class Axioms(Analysis):
 
     Args:
         queries: the maximum number of pairs of a query and a relevant document.
-        others: documents drawn at random, with whose scores the relevant one's is compared. A
-            system's best documents would have scores that lie closer together.
+        others: the number of randomly drawn documents whose scores the relevant document's score
+            is compared with. They are random since the scores of a system's best documents lie
+            closer together.
         side: "query" or "document" = only its perturbations; None = all.
     """
 
@@ -262,8 +263,14 @@ class Axioms(Analysis):
             "in standard deviations of their scores.",
         ),
         Metric(f"{METRIC}_change", "The change of MRR@10.", label="change of MRR@10"),
-        Metric("overlap@#", "The Jaccard overlap of the first # documents with those before."),
-        Metric("plan_overlap@#", "The same of the plan of a planned search."),
+        Metric(
+            "overlap@#",
+            "The Jaccard overlap of the first k documents before and after the perturbation.",
+        ),
+        Metric(
+            "plan_overlap@#",
+            "The same overlap for the plan of a planned search: the ranking that guides its beam.",
+        ),
     )
 
     @classmethod

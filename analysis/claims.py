@@ -208,7 +208,7 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Da
 
 
 def _choose_form(side: Side, runs: Sequence[Run], metric: str, split: str) -> Side:
-    """Returns a side that reranks in the best form as one that reranks in the form that is best."""
+    """Replaces `BEST_FORM` by the form of reranking that has the best mean of the metric."""
     if side.place != BEST_FORM:
         return side
     places = read_table(runs[0].path)["ranking"].unique()
@@ -379,7 +379,7 @@ def name_claims(table: DataFrame) -> Series:
 def draw_claims(table: DataFrame, title: str) -> Figure:
     """Draws a forest plot of effects from the bound; values right of 0 agree with the claim."""
     shown = table[table["missing"] == ""]
-    heading = f"{title}: effects from the claim's bound on, right of 0 is as claimed"
+    heading = f"{title}: distance of each effect from its bound; right of 0 agrees with the claim"
     effects = count_from_bound(shown)
     marks = {"place": shown["place"].str.replace(" (", "\n(", n=1, regex=False)}
     marks |= {"name": name_claims(shown), "series": shown["verdict"], "value": effects["effect"]}
@@ -388,12 +388,12 @@ def draw_claims(table: DataFrame, title: str) -> Figure:
 
 
 EXPLAINED = (
-    f"Effect: first side minus second, its mean over seeds and units (queries, or token types of a "
-    f"trend) with a 95 % interval of a bootstrap over seeds and queries. p: two-sided paired "
-    f"randomisation test against the bound. Of a trend: Student's t of Fisher's z. p is corrected "
-    f"over the claims of a paper on a collection (Holm); `claims.csv` has it. Confirmed or "
-    f"contradicted: p < {LEVEL}, the interval leaves out the bound, and every trained system has "
-    f"at least {SEEDS} seeds."
+    f"Effect: the first side minus the second, averaged over seeds and queries, with a 95 % "
+    f"interval from a bootstrap over seeds and queries. p: two-sided paired randomisation test "
+    f"against the bound. The effect of a trend is Spearman's ρ over token types; its interval and "
+    f"its p come from Student's t of Fisher's z. p is corrected over the claims of a paper on a "
+    f"collection (Holm) and listed in `claims.csv`. Confirmed or contradicted: p < {LEVEL}, the "
+    f"interval excludes the bound, and every trained system has at least {SEEDS} seeds."
 )
 
 

@@ -60,8 +60,9 @@ SEEDS = (
     "seeds."
 )
 MARKS = (
-    f"Bold: the best value of a metric. *: it is better than every other system's, p < {LEVEL}; "
-    "only MRR@10 and R@10 of the search are tested. Without a star the lead may be chance."
+    f"Bold: the best value of a metric. *: significantly better than every other system (corrected "
+    f"p < {LEVEL}); only MRR@10 and R@10 of the search are tested. Without a star, the lead may be "
+    "due to chance."
 )
 EXACT_MATCH = (
     "How often a token aligns to an equal token, averaged over the token types of each IDF range; "
@@ -256,7 +257,10 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         figure.axes[0].set_xscale("log")
         plain = {"major_formatter": "{x:g}", "minor_formatter": LogFormatter()}
         figure.axes[0].xaxis.set(**plain)
-        caption = "A point for each configuration; bars as above. A line joins one system's."
+        caption = (
+            "A point is the mean over the seeds of a configuration, its bar their standard "
+            "deviation. A line joins the configurations of a system."
+        )
         gallery.add(figure, GalleryEntry(f"{prefix}budget", "Quality by training budget", caption))
     places = table["key"].str.extract(IDF_KEY)
     if len(curves := table.join(places).dropna()):

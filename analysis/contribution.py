@@ -71,12 +71,13 @@ class Contribution(PairAnalysis):
 
     name, title = "contribution", "Relevance by token"
     reading = (
-        "Which document tokens the absolute contributions Σ|c| come from. They are not shares of "
-        "the relevance itself, in which contributions of both signs cancel."
+        "Which document tokens contribute most to the relevance. Shares are of the sum of the "
+        "tokens' absolute contributions, Σ|c|, and not of the relevance itself, in which "
+        "contributions of opposite sign cancel."
     )
     metrics = (
-        Metric("top_#", "The share of the absolute contributions that the strongest tokens have."),
-        Metric("content_share", "The share of content tokens in the absolute contributions."),
+        Metric("top_#", "The share of the k strongest tokens in the absolute contributions Σ|c|."),
+        Metric("content_share", "The share of content tokens in the absolute contributions Σ|c|."),
     )
 
     def __post_init__(self) -> None:

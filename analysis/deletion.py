@@ -89,8 +89,8 @@ class Deletion(Analysis):
         "and the pair is scored again, in standard deviations of the score over pairs."
     )
     metrics = (
-        Metric("aligned_#", "The fall without this number of the most aligned tokens."),
-        Metric("random_#", "The fall without this number of random tokens."),
+        Metric("aligned_#", "The fall of the score after removing the k most aligned tokens."),
+        Metric("random_#", "The fall of the score after removing k random tokens."),
     )
 
     @classmethod

@@ -114,7 +114,7 @@ class Framework(PairAnalysis):
         ),
         Metric(
             "last_layer_share",
-            "The share of the logits' variance that comes through the last cross-attention: Eq. 14",
+            "The share of the logits' variance from the last layer's cross-attention (Eq. 14).",
             headline=True,
         ),
         Metric(
@@ -125,7 +125,10 @@ class Framework(PairAnalysis):
             "last_layer_absolute_share",
             "The share of the last cross-attention in the absolute sizes of a logit's parts.",
         ),
-        Metric("sum_error", "The distance of the parts' sum from the model's logits: rounding."),
+        Metric(
+            "sum_error",
+            "The largest relative difference between a logit and the sum of its parts: rounding.",
+        ),
     )
 
     @classmethod

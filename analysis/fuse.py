@@ -177,7 +177,7 @@ def read_parts(paths: Sequence[Path | str], qrels: Path | str | None = None) -> 
     for part in reversed(parts):
         for split, found in (part.qrels | given).items():
             if judged.setdefault(split, found) != found:
-                raise ValueError(f"runs={part.path}: was judged on other queries than the others")
+                raise ValueError(f"runs={part.path}: its judgements differ from another run's")
     names = [part.name for part in parts]
     own = [str(p.path) if names.count(p.name) > 1 else p.name for p in parts]
     return [replace(p, qrels=judged, name=name) for p, name in zip(parts, own, strict=True)]

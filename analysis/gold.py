@@ -211,6 +211,7 @@ class GoldAlignment(PairAnalysis):
     )
     metrics = (
         Metric("precision@#", "The share of the chosen tokens that answer the question."),
+        Metric("recall@#", "The share of the tokens that answer the question that are chosen."),
         Metric(
             "possible_precision@#",
             "The share of the chosen tokens that answer the question or state what it gives.",
@@ -295,7 +296,9 @@ class GoldAlignment(PairAnalysis):
 
 
 def fitted_error(frame: DataFrame) -> float:
-    """The mean AER, each half of the pairs at the other's best threshold; NaN if one is empty."""
+    """Computes the mean AER, with each half of the pairs at the threshold that is best for the
+    other half; NaN if a half is empty.
+    """
     errors = frame[frame["selection"] <= len(THRESHOLDS)].pivot(
         index="pair", columns="selection", values="aer"
     )
@@ -307,11 +310,11 @@ def fitted_error(frame: DataFrame) -> float:
 
 
 CAPTION = (
-    "Document tokens in the order of their strongest alignment with a query token, heads averaged; "
-    "the points of a curve are the first 1, 2, 3, 5, 10 and 20 tokens. Gold are the tokens that "
-    "answer the question (above), and also those that state what it gives (below). A curve that is "
-    "above the random order only in the lower panels belongs to a system that "
-    "aligns what the question says and finds the answer next to it."
+    "Document tokens are ordered by their strongest alignment with a query token, averaged over "
+    "heads; the points of a curve are the first 1, 2, 3, 5, 10 and 20 tokens. In the upper panels, "
+    "the gold tokens are those that answer the question; in the lower panels, they include those "
+    "that state what the question gives. If a curve is above the random order only in the lower "
+    "panels, the system aligns what the question states and finds the answer next to it."
 )
 
 

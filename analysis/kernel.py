@@ -11,8 +11,8 @@ document token cancels in its row, and a factor of one feature on one side cance
 inverse on the other side. So every row is scaled to a largest feature of 1, and p_i ≥ 1.
 
 By the trace inequality, the lemma continues with rel(d, q) ≤ Σ_ij 1/(p̂_i p̂_j) ‖F(d_i)‖ ‖F(q_j)‖,
-where ‖F‖² = tr(FᵀF). The lemma does not define p̂; here p̂_i = p_i and p̂_j = 1, for which it is
-exact.
+where ‖F‖² = tr(FᵀF). The lemma does not define p̂. Here p̂_i = p_i and p̂_j = 1; then the
+inequality holds for the kernelised relevance.
 
 A multi-vector system may use another alignment; this analysis gives it the softmax of the lemma,
 without salience.

@@ -140,9 +140,9 @@ class Curve(Training):
 
 
 STEPS = (
-    "The line is the mean of neighbouring steps, the band reaches from the smallest to the largest "
-    "of them. A loss that still falls asks for more epochs; a gradient norm that grows, or a loss "
-    "that jumps, for a smaller learning rate."
+    "The line is the mean of neighbouring steps; the band extends from their minimum to their "
+    "maximum. If the loss still falls at the end, train for more epochs. If the gradient norm "
+    "grows or the loss jumps, lower the learning rate."
 )
 
 
@@ -169,10 +169,10 @@ def training_figure(curve: DataFrame) -> Figure:
 
 
 EPOCHS = (
-    "In the direction in which the system aligns: how far the alignment is from equal rows (0 = "
-    "every document token looks at the query alike; Figure 4 over training), how much of it joins "
-    "equal tokens, and for a generative system the share of the logits' parts that is "
-    "cross-attention's."
+    "The alignment in the system's own direction: its relative distance from a matrix of equal "
+    "rows (0 if all document tokens have the same weights over the query; Figure 4 over training), "
+    "its weight on equal tokens and, for a generative system, the share of cross-attention in the "
+    "absolute sizes of a logit's parts."
 )
 
 

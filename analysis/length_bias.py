@@ -2,11 +2,12 @@
 
 Length: another document token can raise MaxSim's maxima and never lowers them (gr_as_mvdr Eq. 21),
 while a mean over document tokens falls with every token that matches nothing. Each form of Eq. 1
-scores the same candidates from the same vectors, and its scores are compared with their lengths.
+scores the same candidates from the same vectors, and the scores are correlated with the candidates'
+lengths.
 
-Gradient: ∂rel/∂S_ij is A_ij / Z where A is a choice, so that training moves only the document
-tokens that are chosen. Where A is a softmax of S (Eq. 16) or the relaxed top-k (aligner Eq. 9), the
-product rule adds Σ S ∂A/∂S. Both are what autograd computes for S.
+Gradient: ∂rel/∂S_ij is A_ij / Z if A is a selection, so that training changes only the selected
+document tokens. If A is a softmax of S (Eq. 16) or the relaxed top-k (aligner Eq. 9), the product
+rule adds Σ S ∂A/∂S. Autograd computes the gradient in both cases.
 """
 
 from collections import defaultdict
@@ -40,7 +41,7 @@ from gr_mvdr.token_vectors import TokenVectors
 from models.multi_vector import EncodedDocuments
 
 OWN, SEARCH = "own", "retrieved"
-# Forms of Eq. 1: A, and Z. "mean" divides by Z = Σ A, which in the other forms is constant or 1.
+# Forms of Eq. 1: A, and Z. A form named "mean" divides by Z = Σ A; in all other forms, Z = 1.
 FORMS: dict[str, tuple[Alignment, Normaliser]] = {
     "max_sim": (MaxSim(), "none"),
     "top_four": (TopK(4), "none"),
@@ -175,7 +176,11 @@ class LengthBias(Analysis):
             "first_ratio",
             "The mean length of the first ten documents, divided by that of the relevant ones.",
         ),
-        Metric("all_ratio", "The same of all documents that are ranked: an order by chance."),
+        Metric(
+            "all_ratio",
+            "The mean length of all ranked documents, divided by that of the relevant ones: what "
+            "first_ratio would be in a random order.",
+        ),
         Metric("reached", "The share of a document's tokens with any gradient of the relevance."),
         Metric(
             "effective",

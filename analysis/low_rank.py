@@ -209,7 +209,11 @@ class LowRank(PairAnalysis):
             "The distance from the best matrix of rank one: 0 is rank one.",
             headline=True,
         ),
-        Metric("effective_rank", "How many independent patterns the alignment is made of."),
+        Metric(
+            "effective_rank",
+            "The exponential of the entropy of the singular values, scaled to sum to one: 1 at "
+            "rank one, n if n singular values are equal and the others are zero.",
+        ),
     )
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:

@@ -1,8 +1,8 @@
 """Do a generative system's search errors come from the model or from the beam?
 
-A sample of test queries is searched, one at a time. Measured are the step at which the gold
-document's hypothesis left the beam and its rank there (`gr_mvdr.decoding.search_trace`), and the
-beam's result compared with the scores of all documents.
+A sample of test queries is searched, one at a time. The analysis measures at which step the gold
+document's hypothesis leaves the beam, and its rank at that step (`gr_mvdr.decoding.search_trace`).
+It compares the beam's result with the scores of all documents.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,12 +86,14 @@ class SearchDiagnostics(Analysis):
         ),
         Metric(
             "luck@#",
-            "The share of documents ranked here only because the beam dropped better-scored ones.",
+            "The share of relevant documents that are in the top k only because the beam dropped "
+            "documents with better scores.",
         ),
         Metric("queries", "How many queries were measured.", unit="count"),
         Metric(
             "score_difference",
-            "The largest difference of a document's scores in the search and on its own: rounding.",
+            "The largest difference between a document's score in the search and its score when it "
+            "is scored directly; it should be rounding error.",
             unit="rounding",
         ),
         Metric("gold_alive", "The share of queries whose relevant document is still in the beam."),

@@ -121,11 +121,19 @@ class Shape(PairAnalysis):
     name, title = "shape", "Sparsity and shape"
     reading = "How tokens spread their alignment over partners, and how far both directions agree."
     metrics = (
-        Metric("entropy", "How widely a token spreads its alignment: 0 is one partner."),
-        Metric("relative_entropy", "Entropy as a share of its largest value: 1 is an even spread."),
-        Metric("support", "The number of partners with any weight."),
-        Metric("top_#", "The share of a token's alignment that its strongest partners hold."),
-        Metric("directions_agree", "How often two tokens are each other's strongest partner."),
+        Metric(
+            "entropy",
+            "The entropy of a token's weights over its partners, in nats: 0 for a single partner, "
+            "ln n for n partners with equal weights.",
+        ),
+        Metric("relative_entropy", "Entropy divided by its maximum: 1 if all weights are equal."),
+        Metric("support", f"The number of a token's partners with a weight above {SUPPORT:g}."),
+        Metric("top_#", "The share of a token's weight that its k strongest partners hold."),
+        Metric(
+            "directions_agree",
+            "The share of query tokens that are the strongest partner of their own strongest "
+            "partner.",
+        ),
     )
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:

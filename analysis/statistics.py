@@ -86,9 +86,9 @@ def interval(sums: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor
 def seed_interval(*systems: np.ndarray) -> tuple[float, float]:
     """Computes the 95 % interval of a system's mean over seeds and queries, or of a difference.
 
-    A hierarchical bootstrap: the queries are drawn with replacement, the same for both systems, and
-    so are the seeds of each system. One seed cannot vary, so that only the queries do. Few seeds
-    vary less when they are drawn than in new trainings: with three, by a third of the variance.
+    A hierarchical bootstrap: queries are drawn with replacement, the same ones for both systems,
+    and so are the seeds, separately for each system. With a single seed, only the queries vary.
+    Drawing from few seeds underestimates their variance: with three seeds, by a third.
 
     Args:
         systems: one or two arrays (seeds, Q); the second system is subtracted from the first.
@@ -112,7 +112,7 @@ def _draw(units: int, generator: torch.Generator) -> Tensor:
 
 RANK_CORRELATION = Metric(
     "rank_correlation",
-    "Do two scores order the candidates alike? 1: in the same order, 0: without relation.",
+    "Spearman's ρ of two scores: 1 if both give the same order, 0 if their orders are unrelated.",
 )
 
 

@@ -90,10 +90,11 @@ class TokenRetrieval(Analysis):
     name, title = "token_retrieval", "Token retrieval"
     reading = "What each word of a query retrieves from all tokens of all documents, by rank."
     metrics = (
-        Metric("gold@#", "The probability that the token at this rank is of a relevant document."),
         Metric(
-            "lexical@#", "The probability that the token at this rank is the query's own token."
+            "gold@#",
+            "The share of query tokens that retrieve a relevant document's token at rank k.",
         ),
+        Metric("lexical@#", "The share of query tokens that retrieve an equal token at rank k."),
     )
 
     @classmethod

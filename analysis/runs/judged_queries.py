@@ -1,8 +1,8 @@
 """The metrics of each test query, in a run's `queries.parquet`: what comparisons are tested on.
 
-The table has a row for each query of each ranking: `ranking` ("retrieve", "rerank/leak_free"),
-`split` ("" is the first one), `query`, `judgements` (a checksum of the query's judgements), and a
-column for each metric.
+The table has a row for each query of each ranking: `ranking` ("retrieve",
+"rerank/leak_free_mean"), `split` ("" is the first one), `query`, `judgements` (a checksum of the
+query's judgements), and a column for each metric.
 """
 
 import json

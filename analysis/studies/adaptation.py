@@ -35,8 +35,9 @@ CURVES = {
     "x": "strategy",
     "y": CHOSEN_BY,
     "caption": "nDCG@10 of all test queries when the same vectors are searched under another "
-    "pairwise alignment. Few-shot: a few annotated queries choose among these alignments; the mean "
-    "over folds of the queries outside each fold. Default: the system's own alignment.",
+    "pairwise alignment. Few-shot: the annotated queries of a fold choose the alignment, which is "
+    "evaluated on the queries outside the fold; the mean over folds. Default: the system's own "
+    "alignment.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Compares runs: groups them over seeds, and refuses runs that were measured on different data."""
+"""Compares runs: groups them over seeds, with a section for each collection and protocol."""
 
 import hashlib
 import json

@@ -30,7 +30,10 @@ from gr_mvdr.files import read_text, reading
 
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
-AVERAGED = "average of n of N: the paper's N collections, runs on n; both over the n."
+AVERAGED = (
+    "average of n of N: the paper has values for N collections, and there are runs on n of them; "
+    "both averages are over these n."
+)
 
 
 @dataclass(frozen=True)
@@ -208,8 +211,8 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     for section in sections:
         lines = match_runs(section, paper)
         notes = [
-            f"In percent; the paper's on {paper.collection}. Ours: mean ± sample standard "
-            "deviation over seeds; difference: ours minus the paper's, in points."
+            f"Values in percent; the paper's are measured on {paper.collection}. Ours: mean ± "
+            "sample standard deviation over seeds. Difference: ours minus the paper's, in points."
         ]
         if missing := list(lines["system"][lines["seeds"] == ""].unique()):
             notes.append(f"{'; '.join(missing)}: no run here.")

@@ -6,7 +6,7 @@ import { documentLinks } from "./why.js";
 import { button, make, percent, shown, spoken, table, term, words, written } from "./viewer.js";
 
 const NEAREST = 10, NEXT = 12;
-const END = "Nothing can follow: this is a whole identifier, or no text of the collection goes on like this.";
+const END = "No token can follow: the identifier is complete, or no text of the collection continues this way.";
 
 export class Nearest {
   constructor() {

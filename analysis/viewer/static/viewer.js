@@ -480,8 +480,8 @@ class Alignment {
     const layer = Number(this.choices.layer);
     if (index === null) {
       for (const name of ["query", "document"]) this.lists[name].underline(this.pair[name].adds[layer]);
-      this.status.textContent = `Below each token in green what it adds to the relevance of ${shown(this.pair.relevance[layer])}, in red what it `
-        + `takes away${this.pair.query.salience || this.pair.document.salience ? "; above it its salience" : ""}. `
+      this.status.textContent = `The bar below a token shows what it adds to the relevance of ${shown(this.pair.relevance[layer])} (green) or `
+        + `takes away (red)${this.pair.query.salience || this.pair.document.salience ? "; the bar above it shows its salience" : ""}. `
         + `Point at a token to see its partners.${this.hint}`;
       return;
     }
