@@ -38,7 +38,7 @@ _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
 
 _DATA = "data_modules.sources.FilesDataModule"
-RESUME = "interrupted: the same command with resume=true goes on"
+RESUME = "interrupted: run the same command with resume=true to continue"
 
 
 def run_command(name: str, target: str, interrupted: str = "interrupted") -> None:

@@ -55,20 +55,20 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
         overrides: those of the command line, such as "seed=2".
     """
     pairs = (override.lstrip("+").partition("=") for override in overrides)
-    asked = {key: value for key, _, value in pairs}
-    folders = asked.get("data.path", data).strip("[]").split(",")
+    changes = {key: value for key, _, value in pairs}
+    folders = changes.get("data.path", data).strip("[]").split(",")
     collection = "+".join(Path(folder.strip(" '\"")).name for folder in folders)
-    name = [model, collection, f"seed{asked.pop('seed', 1)}"]
+    name = [model, collection, f"seed{changes.pop('seed', 1)}"]
     for key in ("model", "data", *CIRCUMSTANCES):
-        asked.pop(key, None)
-    if asked:
-        digest = hashlib.sha256(str(sorted(asked.items())).encode()).hexdigest()[:6]
-        words = [asked.pop("experiment", "")]
-        asked.pop("data.path", None)  # is in the collection's name
-        for key, value in sorted(asked.items()):
+        changes.pop(key, None)
+    if changes:
+        digest = hashlib.sha256(str(sorted(changes.items())).encode()).hexdigest()[:6]
+        words = [changes.pop("experiment", "")]
+        changes.pop("data.path", None)  # is in the collection's name
+        for key, value in sorted(changes.items()):
             words.append(f"{key.removesuffix('.name').rpartition('.')[2]}_{Path(value).name}")
-        said = re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(filter(None, words)))
-        name += [said[:SHOWN_CHANGES].strip("_.-"), digest]
+        short_form = re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(filter(None, words)))
+        name += [short_form[:SHOWN_CHANGES].strip("_.-"), digest]
     return "-".join(name)
 
 

@@ -19,7 +19,10 @@ def make_logger(**settings: Any) -> Any:
 
 
 def wandb_offline() -> bool:
-    """True unless the user has logged in to wandb (WANDB_API_KEY, or a netrc entry)."""
+    """Whether wandb runs offline: as WANDB_MODE says, else True unless the user has logged in.
+
+    A login is WANDB_API_KEY or a netrc entry. Any WANDB_MODE but "online" counts as offline.
+    """
     if mode := os.environ.get("WANDB_MODE"):
         return mode != "online"
     if os.environ.get("WANDB_API_KEY"):

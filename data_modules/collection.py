@@ -104,10 +104,10 @@ class Collection:
         """
         groups = {}
         for query in self.split_queries(split)["id"][:] if pattern else ():
-            if not (found := re.search(pattern, query)) or not found[0]:
+            if not (match := re.search(pattern, query)) or not match[0]:
                 rule = f"must find something in the query id {query!r}"
                 raise ValueError(f"data.groups={pattern}: {rule}")
-            groups[query] = found[0]
+            groups[query] = match[0]
         return groups
 
     def default_test_split(self, train_split: str | None) -> str:

@@ -278,10 +278,10 @@ class Epoch(torch.utils.data.Dataset):
         starts = np.arange(0, len(places), size)[1:]
         if len(places) % size and len(places) % size < world_size:
             starts = starts[:-1]  # the rest is smaller than world_size: it joins the last batch
-        found = np.split(places, starts)
+        batches = np.split(places, starts)
         if shuffle:
-            found = [found[i] for i in rng.permutation(len(found))]
-        return [np.array_split(batch, world_size)[rank].tolist() for batch in found]
+            batches = [batches[i] for i in rng.permutation(len(batches))]
+        return [np.array_split(batch, world_size)[rank].tolist() for batch in batches]
 
 
 def collate(examples: list[Example]) -> PairBatch:

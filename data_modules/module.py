@@ -331,8 +331,9 @@ class RetrievalDataModule(pl.LightningDataModule):
             ValueError: it cannot; the message names the data option at fault.
         """
         if model.trainable and self.new_documents and self.tokenizer_options["unit"] == "word":
-            rule = f"must be piece with data.new_documents={self.new_documents}, whose words"
-            raise ValueError(f"tokenizer.unit=word: {rule} training would know already")
+            rule = f"must be piece with data.new_documents={self.new_documents}"
+            reason = "a vocabulary of words would contain the words of the new documents"
+            raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
         if not (trained and model.needs_negatives and self.examples.negatives is None):
             return
         # A training batch must be able to contain a negative.
@@ -411,11 +412,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         lists = {}
         for row in track(queries, "candidates", total=len(queries)):
             query = row["id"]
-            if (found := named.get(query)) is None:
+            if (candidates := named.get(query)) is None:
                 words = split_words(row["text"])
-                found = self.bm25.best(words, self.candidates + self.drop_identical)
+                candidates = self.bm25.best(words, self.candidates + self.drop_identical)
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
-            lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
+            lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *relevant]))
         return lists
 
     @cached_property

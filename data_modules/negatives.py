@@ -212,15 +212,15 @@ class Negatives:
             is_read = file == teacher and not self.triples
             scored = named if is_read else _read_rows(f"{_KEY}.teacher", teacher, tables)
         prepared.tables, prepared.scored = tables, None
-        found = self.choose(named, tables)
-        found = found[tables.relevant.places(found["query"], found["document"]) < 0]
+        chosen = self.choose(named, tables)
+        chosen = chosen[tables.relevant.places(chosen["query"], chosen["document"]) < 0]
         if scored is not None:
             prepared.scored = PairSet(scored["query"], scored["document"], len(tables.documents))
             # Of several scores of a pair, the first counts. The last value, which −1 points to, is
             # NaN for pairs that the teacher did not score.
             prepared.values = np.append(scored["score"][prepared.scored.first], np.float32(np.nan))
-            found = found[np.isfinite(prepared.scores(found["query"], found["document"]))]
-        prepared.drawn_from = PairSet(found["query"], found["document"], len(tables.documents))
+            chosen = chosen[np.isfinite(prepared.scores(chosen["query"], chosen["document"]))]
+        prepared.drawn_from = PairSet(chosen["query"], chosen["document"], len(tables.documents))
         prepared._check()
         return prepared
 

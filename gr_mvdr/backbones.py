@@ -103,10 +103,10 @@ def load_backbone(
             template's expansion is a token without a trained vector; or a stack does not read the
             shared embedding table after loading.
     """
-    read = TextTemplate(**(template or {}))
+    text_template = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
-        model = _new_t5(decodes, dropout_rate, (shape or {}) | depth, read)
+        model = _new_t5(decodes, dropout_rate, (shape or {}) | depth, text_template)
         model.latent = latent
         if initialisation == "mimetic":
             match_and_copy(model)
@@ -119,20 +119,20 @@ def load_backbone(
             )
         model = _load(name, read_backbone_config(name, dropout_rate), decodes and not converts)
         if converts:
-            model = make_encoder_decoder(model, read, **from_encoder)
+            model = make_encoder_decoder(model, text_template, **from_encoder)
         if decodes and decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
     chosen = attention if model._supports_sdpa else "eager"
     packs = chosen == "sdpa" and model.config.model_type in _PACKED
     model.set_attn_implementation("packed" if packs else chosen)
-    model.template = read
+    model.template = text_template
     check_embedding_ties(model)
-    if name is not None and (read.expansion or 0) >= model.config.vocab_size:
+    if name is not None and (text_template.expansion or 0) >= model.config.vocab_size:
         raise ValueError(
             f"tokenizer.expansion: must be a token that backbone.name={name} was trained with, its "
-            f"table of {model.config.vocab_size:,} rows has no row {read.expansion:,}"
+            f"table of {model.config.vocab_size:,} rows has no row {text_template.expansion:,}"
         )
-    if (missing := read.special[-1] + 1 - model.config.vocab_size) > 0:
+    if (missing := text_template.special[-1] + 1 - model.config.vocab_size) > 0:
         add_tokens(model, missing)  # for markers that were added to the tokeniser
     if gradient_checkpointing:
         older = "gradient_checkpointing_enable"  # the name in the first releases of transformers 5
@@ -145,7 +145,8 @@ def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedCon
     """Reads the configuration of a pretrained model; never runs code from its folder.
 
     Raises:
-        ValueError: it is missing, quantised, or of no encoder or encoder-decoder of texts.
+        ValueError: the configuration cannot be read, or the model is quantised or is not an encoder
+            or encoder-decoder of texts.
     """
     if Path(name).is_dir():
         check_files(Path(name))
@@ -376,10 +377,11 @@ def check_length(model: PreTrainedModel, **lengths: int) -> None:
     least, longest = model.template.least, max_length(model)
     for name, length in lengths.items():
         if length < least:
-            raise ValueError(f"{name}={length}: must be ≥ {least}, a token and those around it")
+            rule = f"must be ≥ {least}, one token of the text and the special tokens around it"
+            raise ValueError(f"{name}={length}: {rule}")
         if longest is not None and length > longest:
-            reader = f"backbone.name={model.name_or_path}"
-            raise ValueError(f"{name}={length}: must be ≤ {longest}, what {reader} reads")
+            rule = f"must be ≤ {longest}, the longest input of backbone.name={model.name_or_path}"
+            raise ValueError(f"{name}={length}: {rule}")
 
 
 def _new_t5(

@@ -172,7 +172,7 @@ def describe_hub_error(error: Exception) -> str:
     """Returns in one line why the hub refused a request."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403, 404):
-        rule = "HF_TOKEN or `hf auth login` must be of somebody who has it"
+        rule = "HF_TOKEN or `hf auth login` must belong to an account with access"
         return f"no such name, or no access: {rule} (HTTP {status})"
     return describe_error(error)
 

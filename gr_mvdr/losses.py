@@ -41,12 +41,12 @@ class InBatchCrossEntropy(_Softened):
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
-        own = torch.arange(len(batch), device=relevance.device)
+        positives = torch.arange(len(batch), device=relevance.device)
         masked = ~batch.is_negative
-        masked[own, own] = False
+        masked[positives, positives] = False
         # Queries as rows: cross_entropy takes a softmax over each row.
         logits = (at_least_float32(relevance) / self.temperature).masked_fill(masked, -torch.inf).T
-        return F.cross_entropy(logits, own)
+        return F.cross_entropy(logits, positives)
 
 
 @part("loss")

@@ -189,7 +189,7 @@ def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
     Args:
         parts: padded to the same lengths.
     """
-    every = {
+    joined = {
         name: torch.cat([vars(part)[name] for part in parts])
         for name, value in vars(parts[0]).items()
         if value is not None
@@ -198,15 +198,15 @@ def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
     starts = (sizes.cumsum(0) - sizes).tolist()
     numbered = list(zip(starts, parts, strict=True))
     places = [start + row for start, part in numbered for row in range(len(part))]
-    if "negatives" in every:
+    if "negatives" in joined:
         hard = torch.cat([start + part.negatives for start, part in numbered])
-        further, index = hard.flatten().tolist(), every["document_index"].tolist()
+        further, index = hard.flatten().tolist(), joined["document_index"].tolist()
         new, rows = append_documents([index[i] for i in places], [index[i] for i in further])
         places += [further[i] for i in new]
-        every["negatives"] = torch.tensor(rows, device=hard.device).view_as(hard)
-    chosen = torch.tensor(places, device=every["document_ids"].device)
-    documents = {name: every[name][chosen] for name in every if name.startswith("document")}
-    return PairBatch(**every | documents)
+        joined["negatives"] = torch.tensor(rows, device=hard.device).view_as(hard)
+    chosen = torch.tensor(places, device=joined["document_ids"].device)
+    documents = {name: joined[name][chosen] for name in joined if name.startswith("document")}
+    return PairBatch(**joined | documents)
 
 
 def encode_share(
@@ -224,12 +224,12 @@ def encode_share(
     """
     if size is not None and torch.is_grad_enabled():
         encode = partial(checkpoint, encode, use_reentrant=False)
-    own, largest = slice_for_rank(len(ids)), -(-len(ids) // world_size())
+    share, largest = slice_for_rank(len(ids)), -(-len(ids) // world_size())
     # Every rank has the same number of chunks: with sharded parameters, all ranks encode together.
     chunks = 1 if size is None else -(-largest // size)
     encoded = []
     for texts, real in zip(
-        ids[own].tensor_split(chunks), mask[own].tensor_split(chunks), strict=True
+        ids[share].tensor_split(chunks), mask[share].tensor_split(chunks), strict=True
     ):
         if 0 < len(texts) < len(ids):  # the whole batch is already cut to its longest text
             length = int(real.sum(1).max())

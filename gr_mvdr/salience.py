@@ -19,9 +19,9 @@ from gr_mvdr.token_vectors import TokenVectors
 Gate = Literal["lp", "relu", "hard", "l1"]
 Solver = Literal["exact", "iterative"]
 Texts = Sequence[Sequence[int]]  # token ids
-# Rounds of argmax that `top_k` takes; for a larger k sorting is faster.
+# The largest k for which `top_k` repeats argmax; for a larger k, sorting is faster.
 _MOST_ROUNDS = 8
-# CPU threads from which on torch's argmax is faster than numpy's.
+# The number of CPU threads at which torch's argmax becomes faster than numpy's.
 _MANY_THREADS = 4
 # Scores that a CPU solves at once: intermediate results stay in the cache, which halves the time.
 _BLOCK = 1 << 15

@@ -105,10 +105,10 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
     Returns:
         (B documents, C queries) fp32.
     """
-    a_query = documents.mask.numel() * queries.mask.shape[1]
+    per_query = documents.mask.numel() * queries.mask.shape[1]
     device = documents.vectors.device.type
-    held = _BLOCK_SIMILARITIES if device == "cpu" else _ACCELERATED_SIMILARITIES
-    size = max(1, held // max(1, a_query))
+    most = _BLOCK_SIMILARITIES if device == "cpu" else _ACCELERATED_SIMILARITIES
+    size = max(1, most // max(1, per_query))
     blocks = [slice(start, start + size) for start in range(0, len(queries), size)]
     # Outside autocast: in bf16, many similarities would be equal.
     with torch.autocast(device, enabled=False):

@@ -234,11 +234,11 @@ def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
 
 
 def _read_row(document: Document, number: int) -> dict[str, str]:
-    given = {"text": document} if isinstance(document, str) else dict(document)
+    fields = {"text": document} if isinstance(document, str) else dict(document)
     row = {
-        "id": given.get("id", given.get("_id", str(number))),
-        "title": given.get("title") or "",
-        "text": given.get("text") or "",
+        "id": fields.get("id", fields.get("_id", str(number))),
+        "title": fields.get("title") or "",
+        "text": fields.get("text") or "",
     }
     check_id("documents", "document", row["id"])
     if not all(isinstance(value, str) for value in row.values()):

@@ -53,11 +53,12 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
             if Path(source).is_dir():
                 check_files(Path(source))
             options = {"split_special_tokens": True, "trust_remote_code": False}
-            options |= {"local_files_only": local} | hub_options(source)  # a folder is no hub name
+            options |= {"local_files_only": local} | hub_options(source)
             tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
-            if isinstance(tokenizer, PreTrainedTokenizerFast):  # others have no pieces
+            if isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
                 _split_special_pieces(tokenizer)
-        if not isinstance(tokenizer.model_max_length, int | float):  # compared at each call
+        # transformers compares it with the length of every text.
+        if not isinstance(tokenizer.model_max_length, int | float):
             raise ValueError("model_max_length must be a number")
     if prefix_space is not None:
         _set_prefix_space(tokenizer, prefix_space)

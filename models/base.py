@@ -58,9 +58,9 @@ class System(pl.LightningModule):
 
     paradigm: ClassVar[Paradigm]
     trainable: ClassVar[bool] = True
-    # Whether it has an alignment in the sense of Eq. 1.
+    # Whether the system has an alignment in the sense of Eq. 1.
     alignable: ClassVar[bool] = True
-    # The side whose tokens its decoder generates; None = it has no decoder.
+    # The side whose tokens the system's decoder generates; None = the system has no decoder.
     generates: ClassVar[Literal["document", "query"] | None] = None
     # Names of the parts that the shares of a score belong to, and of the quantity `score`.
     share_of: ClassVar[str] = "query token"
@@ -242,13 +242,13 @@ class System(pl.LightningModule):
         rows = [row for row, name in enumerate(names) if name in needed]
         tokens = documents[rows]["tokens"] if rows else []
         texts = {names[row]: self.cut_document(t) for row, t in zip(rows, tokens, strict=True)}
-        asked = zip(queries["id"][:], map(self.cut_query, queries["tokens"][:]), strict=True)
-        pairs = [(query, own, name) for query, own in asked for name in candidates[query]]
+        query_texts = zip(queries["id"][:], map(self.cut_query, queries["tokens"][:]), strict=True)
+        pairs = [(query, text, name) for query, text in query_texts for name in candidates[query]]
         pairs.sort(key=lambda pair: len(pair[1]) + len(texts[pair[2]]))
         results: dict[str, dict[str, Any]] = {query: {} for query in queries["id"][:]}
         for start in track(range(0, len(pairs), _BATCH), "reranking"):
             chosen = pairs[start : start + _BATCH]
-            sides = [own for _, own, _ in chosen], [texts[name] for *_, name in chosen]
+            sides = [text for _, text, _ in chosen], [texts[name] for *_, name in chosen]
             values = read(pad_pairs(self, *sides))
             for (query, _, name), value in zip(chosen, values, strict=True):
                 results[query][name] = value

@@ -24,7 +24,7 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 
 IDENTIFIERS = "identifiers"
-# Options that are gone, each with the value that stands for what all runs do now.
+# Removed options, each with the value that means the present behaviour of all runs.
 _GONE = (
     ("trained_rows", "all"),
     ("normalise", "vocabulary"),

@@ -172,9 +172,9 @@ class MultiVector(System):
 
     def _tokens(self, batch: PairBatch) -> tuple[Grouped, Grouped]:
         """Encodes each query's own document (no hard negatives) and the queries."""
-        own = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
-        asked = self._fill_up(batch.query_ids, batch.query_mask)
-        return self.encoder.grouped(*own, "document"), self.encoder.grouped(*asked)
+        documents = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
+        queries = self._fill_up(batch.query_ids, batch.query_mask)
+        return self.encoder.grouped(*documents, "document"), self.encoder.grouped(*queries)
 
     def _sides(self, batch: PairBatch) -> list[TokenVectors]:
         return [merge_tokens(*side) for side in self._tokens(batch)]
@@ -215,9 +215,10 @@ class MultiVector(System):
 
     @torch.inference_mode()
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Encodes the corpus into a `TokenIndex`, by length, so that batches need no padding.
+        """Encodes the corpus into a `TokenIndex`, in an order in which batches need little padding.
 
-        With an engine, the vectors go there. Mode "rerank" stores none; see `EncodedDocuments`.
+        With an engine, the database stores the vectors. Mode "rerank" stores none; see
+        `EncodedDocuments`.
         """
         lengths = [len(self.cut_document(tokens)) for tokens in documents["tokens"]]
         self.mean_floats = fmean(self.encoder.floats(self._document_vectors(n)) for n in lengths)

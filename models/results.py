@@ -327,18 +327,18 @@ class Explained(Tabular):
         if not (self.path and self.path.lost):
             return ""
 
-        def tell(one: Hypothesis, rank: str = "") -> str:
-            return f"{spoken(self.text_of(one.tokens))} ({percent(one.probability)}{rank})"
+        def describe(prefix: Hypothesis, rank: str = "") -> str:
+            return f"{spoken(self.text_of(prefix.tokens))} ({percent(prefix.probability)}{rank})"
 
         step, number = self.path.lost_step, self.path.lost
         if step.best is None:
             return f"At step {number} the beam held no beginning of the document."
-        lost = tell(step.best, f", rank {step.rank}")
-        said = f"Its best beginning left the beam at step {number}: {lost}"
+        lost = describe(step.best, f", rank {step.rank}")
+        sentence = f"Its best beginning left the beam at step {number}: {lost}"
         if not step.kept:
-            return f"{said}."
-        first, last = tell(step.kept[0]), tell(step.limit or step.kept[-1])
-        return f"{said}; the beam went on with {first} down to {last}."
+            return f"{sentence}."
+        first, last = describe(step.kept[0]), describe(step.limit or step.kept[-1])
+        return f"{sentence}; the beam went on with {first} down to {last}."
 
     def _shares(self) -> str:
         """Describes the shares that differ most from those of the first document."""

@@ -448,7 +448,7 @@ class Retriever:
             return self.documents[self._rows[document]]["tokens"]
         if not self.system.scores_texts:
             raise ValueError(
-                f"document={document!r:.80}: {self.label} scores what it has indexed: must be the "
-                "id of a document, add(documents) adds one"
+                f"document={document!r:.80}: must be the id of an indexed document for "
+                f"{self.label}, add(documents) indexes a text"
             )
         return self.reader.documents(read_rows(document))["tokens"][0]

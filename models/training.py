@@ -82,11 +82,12 @@ class TrainingWatch(Timer):
     of an epoch is exactly zero. An accelerator is checked only in logged steps and at the end of an
     epoch, so that the other steps need not wait for it.
 
-    This callback writes the last step's checkpoint unless ModelCheckpoint has written it, which may
-    be left out (`trainer.callbacks=[]`), write elsewhere, or be off (`fast_dev_run`).
+    This callback writes the last step's checkpoint unless ModelCheckpoint has done so:
+    ModelCheckpoint may be missing (`trainer.callbacks=[]`), write elsewhere, or be off
+    (`fast_dev_run`).
 
-    Its time is that of all resumptions together; it has not started if the checkpoint is already
-    that of the last step.
+    The time covers all resumptions. The timer does not start if the checkpoint already holds the
+    last step.
 
     Raises, from its hooks:
         ValueError: names the key that is most likely at fault (rank 0; SystemExit elsewhere).
@@ -359,8 +360,8 @@ def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:
     own = run / "tokenizer"
     if resumed and own.is_dir() and load_tokenizer(own).get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"run={run}: cannot resume, its tokeniser is not the one that is trained now, of "
-            "other texts or by another version; name=… makes another run"
+            f"run={run}: cannot resume, its tokeniser is not the one that would be trained now: "
+            "the texts or the library's version have changed; choose another run with name=…"
         )
     with new_folder(own, replace=True) as folder:
         tokenizer.save_pretrained(folder)

@@ -107,8 +107,8 @@ class PublishedWeights:
             learned.append("tokens of its identifiers")
         if learned:
             raise ValueError(
-                f"{self.key}: must hold all that the system learns, {learned[0]} is trained from "
-                "backbone.name"
+                f"{self.key}: must hold all that the system learns, {learned[0]} included; to "
+                "train the system, name the model as backbone.name instead"
             )
 
 

@@ -194,7 +194,7 @@ def test_a_signal_outside_training_ends_a_sweep_with_one_line(
     keys += ["hydra.mode=MULTIRUN", "seed=1,2", "logger=none", f"output={tmp_path}/runs"]
     with monkeypatch.context() as patch:
         patch.setattr(stage, lambda *_, **__: signal.raise_signal(kind))
-        line = "interrupted: the same command with resume=true goes on"
+        line = "interrupted: run the same command with resume=true to continue"
         assert command(*keys, *NO_ANALYSIS) == line
     assert command(*keys, *NO_ANALYSIS, "resume=true") == 0
 

@@ -100,7 +100,7 @@ def test_an_interruption_leaves_python_as_it_was(fruit, tmp_path, monkeypatch):
 
     monkeypatch.setattr(train_module.pl.Trainer, "fit", interrupt)
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match="resume=true goes on"):
+    with pytest.raises(KeyboardInterrupt, match="resume=true to continue"):
         train([*fruit[1:], "model=t5_colbert"])
     assert signal.getsignal(signal.SIGINT) is handler
     assert not list(tmp_path.rglob(".lock"))

@@ -107,8 +107,8 @@ def _choose_columns(
     found = {k: next((plain[n] for n in usual if n in plain), "") for k, usual in _USUAL.items()}
     if not found["text"]:
         raise ValueError(
-            f"{file}: which columns are id, title and text cannot be told among "
-            f"{', '.join(first)[:80]}: name them, data.fields=[id,title,text], or [1,3,2] by number"
+            f"{file}: cannot tell which of the columns {', '.join(first)[:80]} are id, title and "
+            "text: name them, data.fields=[id,title,text], or [1,3,2] by number"
         )
     return {kind: column for kind, column in found.items() if column}
 

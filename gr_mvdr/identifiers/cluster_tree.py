@@ -99,9 +99,10 @@ class SemanticDocids(EmbeddedDocids):
         return docids
 
     def name(self, documents: Table) -> list[list[int]]:
-        """Sends each document down the nearest centroids, to get its leaf's next number.
+        """Finds each document's leaf by the nearest centroids and gives it the leaf's next number.
 
-        If the leaf's numbers are used up, it gets the identifier of the nearest document there.
+        If the leaf has no free number, a document gets the identifier of the nearest known document
+        in the leaf.
         """
         known, leaves = list(self.known.values()), defaultdict(list)
         for number, sequence in enumerate(known):

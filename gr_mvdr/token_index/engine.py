@@ -2,8 +2,8 @@
 
 A document is one point: its token vectors, their mean, and as payload its id, its text and its
 token ids. The point's id is a hash of the document's id, so a document that is written twice is
-still one point. What a collection was made from is its metadata, the number of documents last: a
-collection without it is not whole.
+still one point. The collection's metadata records what the collection was made from. The number of
+documents is written last, so a collection without this number is incomplete.
 """
 
 import os
@@ -41,12 +41,12 @@ class EngineIndex:
     """The documents of one collection and their searches; takes the place of a `TokenIndex`.
 
     The engine scores by MaxSim. A document's number is its row in the table of documents. A server
-    is named `http://HOST:PORT/COLLECTION`, perhaps with numbers with which the collection is
-    created, such as `?shard_number=4&replication_factor=2`; QDRANT_API_KEY is sent if it is set.
+    is named `http://HOST:PORT/COLLECTION`; the address may end with parameters for creating the
+    collection, such as `?shard_number=4&replication_factor=2`. QDRANT_API_KEY is sent if it is set.
 
     Attributes:
-        client: a `QdrantClient`, or an `EdgeClient` of the same methods.
-        costs: running totals of all searches; an engine tells only candidates and time.
+        client: a `QdrantClient`, or an `EdgeClient` with the same methods.
+        costs: running totals of all searches; only candidates and time are known for an engine.
     """
 
     def __init__(self, options: SearchOptions, directory: Path):

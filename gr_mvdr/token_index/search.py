@@ -158,7 +158,7 @@ class SearchOptions:
             ValueError: an option is unknown or invalid, or there is no index to search.
         """
         if self.mode == "rerank":
-            rule = "must have an index to be searched in other ways, as exact has"
+            rule = "must have an index to change search options: use another mode, such as exact"
             raise ValueError(f"model.search.mode=rerank: {rule}")
         check_options("model.search", inspect_signature(type(self)), options)
         changed = replace(self, **options)

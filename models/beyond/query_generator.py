@@ -60,11 +60,13 @@ class QueryGenerator(GenerativeSystem):
         Args:
             backbone: arguments of `load_backbone`.
             tokenizer: folder of the run's tokeniser, to write queries as text.
-            document_length: tokens read of a document, those around it included.
-            query_length: tokens of a generated query, those around it included.
-            n_queries: pseudo-queries a document; 0 = none, which leaves BM25.
-            top_k: each token is sampled from the k most probable; seed: of the sampling.
-            optimizer: options of `make_optimizer`; label_smoothing: of the training loss.
+            document_length: tokens kept of a document, special tokens included.
+            query_length: tokens of a generated query, special tokens included.
+            n_queries: pseudo-queries per document; 0 = none, so that the search is plain BM25.
+            top_k: each token is sampled from the k most probable ones.
+            optimizer: options of `make_optimizer`.
+            label_smoothing: label smoothing of the training loss.
+            seed: random seed of the sampling.
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()

@@ -143,15 +143,16 @@ class RankingLoss:
 class PrefixRanking(RankingLoss):
     """The positive's prefix of each length leads negatives' by a margin (RIPOR, Zeng et al. 2024).
 
-    A beam keeps prefixes: a gold that ranks first in the end is lost if one of its prefixes falls
-    behind. At length l the margin is a_l = 1 − 1/(2l) of the whole targets', RIPOR's ½, ¾, ⅞, … at
-    doubled lengths, and 1 where both have ended. Without a teacher it is fixed, and a hinge; with
-    one it is the teacher's, and a squared difference (MarginMSE), where a prefix has the highest of
-    the teacher's scores of the candidates that begin with it. A prefix that also leads to a
-    relevant document is no negative.
+    A beam keeps prefixes: it loses a gold document, even one that would rank first, if one of the
+    document's prefixes falls behind. At length l, the margin is a_l = 1 − 1/(2l) times the margin
+    of the whole targets (RIPOR's ½, ¾, ⅞, … at doubled lengths), and a_l = 1 where both targets
+    have ended. Without a teacher, the margin of the whole targets is fixed and the loss is a hinge.
+    A prefix that also leads to a relevant document is then not a negative. With a teacher, the
+    margin is the teacher's and the loss is the squared difference (MarginMSE). The teacher's score
+    of a prefix is the highest score of the candidates that begin with the prefix.
 
-    The lengths grow with training, as RIPOR's 4, 8, 16, 32: up to 1 in the first of `stages` equal
-    parts, then 2, 4, …, and all in the last.
+    The maximum length grows during training, like RIPOR's 4, 8, 16, 32: it is 1 in the first of
+    `stages` equal parts, then 2, 4, …; in the last part, all lengths count.
 
     Args:
         margin: the margin in nats between whole targets if no teacher scored the pair.

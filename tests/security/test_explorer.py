@@ -82,10 +82,16 @@ def test_what_is_no_request_is_refused_by_one_line(browser):
         ("search", {"query": ["a"]}, "search.query=[a]: must be text"),
         ("search", {"query": "a", "k": 10**9}, "search.k=1000000000: must be a whole number ≥ 1"),
         ("search", {"query": "a", "more": 1}, "search.more=1: must be one of k, query"),
-        ("document", {"id": "no"}, "document=no: must be an id"),
+        ("document", {"id": "no"}, "document=no: no such id"),
         ("align", PAIR | {"system": 9}, "system=9: must be ≥ 0"),
-        ("align", PAIR | {"document": {"text": " "}}, "document.text='': must have a word"),
-        ("continuations", {"system": 0, "query": "a"}, "system=0: must be generative, BM25 is"),
+        ("align", PAIR | {"document": {"id": "no"}}, "document=no: no such id"),
+        (
+            "align",
+            PAIR | {"document": {"id": ["a"]}},
+            "align.document={'id': ['a']}: must be a group",
+        ),
+        ("align", PAIR | {"document": {"text": " "}}, "document=0: must have a text"),
+        ("continuations", {"system": 0, "query": "a"}, "BM25: its search generates no identifiers"),
     ],
 )
 def test_wrong_types_and_values_are_one_line_each(browser, verb, asked, line):
