@@ -21,6 +21,7 @@ class PairBatch:
     Attributes:
         query_ids, query_mask: (B, N) int64 and bool, True = real token.
         document_ids, document_mask: (D, M) int64 and bool; the first B are the queries' positives.
+            Where a generative system learns S targets of each query, these B · S rows are first.
         document_index: (D,) int64, the document's number in the corpus. Equal numbers mean the
             same document, which must not serve as its own negative.
         negatives: (B, G) int64, the rows of each query's hard negatives in the batch's documents.
@@ -137,7 +138,7 @@ def cut(tokens: Sequence[int], length: int, end_id: int) -> list[int]:
 
 
 def batch_by_size(lengths: Sequence[int], most: int | None = None) -> Iterator[range]:
-    """Yields full batches of consecutive texts, each as the range of their places.
+    """Yields batches of consecutive texts, as full as allowed, each as the range of their places.
 
     Args:
         lengths: number of tokens of each text.

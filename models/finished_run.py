@@ -117,7 +117,8 @@ class FinishedRun:
 
         Raises:
             FileNotFoundError: a trained system has no checkpoint, or no identifiers.
-            ValueError: the folder is damaged, or names a class outside this library.
+            ValueError: the folder is damaged, or names a class outside this library or the address
+                of an engine without being trusted.
         """
         path, state = self.path / CHECKPOINT, None
         settings = self.config.get("model", {})

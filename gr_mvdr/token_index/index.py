@@ -182,7 +182,8 @@ class TokenIndex:
 
         Stops if the next values would cost more than the exact search. Then the exact search is
         chosen, unless it would ignore a value that the user set; in this case, the values with the
-        highest recall are chosen.
+        highest recall are chosen. Without a saved sample of queries, no recall is measured: the
+        exact search is chosen, or else eight times the least values.
         """
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
