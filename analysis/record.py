@@ -142,15 +142,9 @@ def tabulate_results(
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)
-    notes = []
-    sources = [("hardware", "Measured on")]
-    if not place:
-        sources.append(("commit", "Code of commit"))
-    for attribute, what in sources:
-        if found := whole.labels_by(attribute):
-            several = len(found) > 1 and not place
-            listed = [f"{v} ({systems})" if several else v for v, systems in found.items()]
-            notes.append(f"{what} {'; '.join(listed)}.")
+    sources = {"hardware": "Measured on"} | ({} if place else {"commit": "Commit"})
+    listed = {what: "; ".join(whole.labels_by(name)) for name, what in sources.items()}
+    notes = [f"{what} {values}." for what, values in listed.items() if values]
     table = pivot(cells, corner=name if not place else "system", note=" ".join(notes))
     return "\n".join(format_markdown(table)[2:])  # without the heading
 

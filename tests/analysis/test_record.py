@@ -157,7 +157,7 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
         "| a | ***1.000*** | ***1.000*** | *100 s* | 1 |",
         "| bm25 | 0.250 | **1.000** | – | 1 |",
     ]
-    assert lines[8] == "Measured on A CPU, 2 cores. Code of commit abc."
+    assert lines[8] == "Measured on A CPU, 2 cores. Commit abc."
     assert "| bm25 | 0.000 | 1 |" in text and "by hand" not in text
     assert "Text between." in lines and renew_tables(page) == text
     other = write_run(
@@ -174,7 +174,7 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
     row = "| a | ***0.750 ± 0.354 †*** | ***1.000 ± 0.000 †*** | *150 ± 71 s †* | 2 |"
     changed = renew_tables(page)
     assert changed != text and changed.splitlines()[5:7] == [row, lines[6]]
-    assert "Measured on A CPU, 2 cores. Code of commit abc (a, bm25); def (a)." in changed
+    assert "Measured on A CPU, 2 cores. Commit abc; def." in changed
     shutil.rmtree(records / "a-seed2")
     assert renew_tables(page) == text
     shutil.rmtree(records / "bm25")
