@@ -123,7 +123,7 @@ def test_a_killed_run_of_two_processes_resumes_to_the_same_metrics(folder, alone
         time.sleep(0.05)
     os.killpg(first.pid, signal.SIGINT)
     complained = first.communicate(timeout=60)[1]
-    assert first.returncode != 0 and complained.count("interrupted: the same command") == 1
+    assert first.returncode != 0 and complained.count("interrupted: run the same command") == 1
     assert checkpoint.is_file() and not (folder / "part/metrics.json").exists()
     again = started(folder, *keys)
     said, complained = again.communicate(timeout=300)

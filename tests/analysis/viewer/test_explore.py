@@ -174,7 +174,7 @@ def test_every_system_is_explored(model, finished_run):
             for adds, relevance in zip(told[side]["adds"], told["relevance"], strict=True):
                 assert sum(adds) == pytest.approx(relevance, rel=1e-3, abs=1e-3)
     else:
-        assert aligned.status_code == 400 and "aligns no tokens" in aligned.json()["error"]
+        assert aligned.status_code == 400 and "has no alignment" in aligned.json()["error"]
     why = browser.post("/api/explain", json={**pair, "document": query["gold"][0]})
     assert why.status_code == 200 and query["gold"][0] in why.json()["reason"], why.text
     for verb, asked in (("nearest", {"token": 0}), ("continuations", {})):
