@@ -310,7 +310,7 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     end = np.repeat(terminators, np.diff(starts))
     order = np.delete(np.arange(len(text), dtype=np.int32), terminators)
     for t in reversed(range(depth)):
-        token = text[np.minimum(order + t, end[order])]
+        token = text[np.minimum(order, end[order] - t) + t]  # order + t may exceed int32
         order = order[np.argsort(token, kind="stable")]
     return order
 
