@@ -235,8 +235,9 @@ AXIOMS = {
 class Axioms(Analysis):
     """Perturbs test queries or their relevant documents, and scores and searches again.
 
-    Changed documents replace the originals in the index. A system that scores identifiers does not
-    read texts, so only its queries are changed.
+    Changed documents replace the originals in the index; like all documents that are added later,
+    they have no pseudo-queries. A system that scores identifiers does not read texts, so only its
+    queries are changed.
 
     Args:
         queries: the maximum number of pairs of a query and a relevant document.

@@ -17,24 +17,21 @@ from gr_mvdr.files import (
     read_provenance,
     reading,
 )
-from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, make_printable
+from gr_mvdr.options import (
+    TARGET,
+    admitting,
+    build,
+    check_parts,
+    drop_removed_options,
+    find_part,
+    make_printable,
+)
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.token_index.search import EDGE
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 
 IDENTIFIERS = "identifiers"
-# Removed options, each with the value that means the present behaviour of all runs.
-_GONE = (
-    ("trained_rows", "all"),
-    ("normalise", "vocabulary"),
-    ("balanced", False),
-    ("consistency", 0.0),
-    ("logits", False),
-    ("terms", 64),
-    ("new_documents", "number"),
-    ("new_documents", "skip"),
-)
 # The number of documents that are tokenised to compare a run's tokeniser with this run's.
 _SAMPLE = 50
 
@@ -126,7 +123,7 @@ class FinishedRun:
             state = read_checkpoint(path)
             # The configuration has the requested vocabulary size, the checkpoint the actual one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
-        settings = drop_gone_options(settings)
+        settings = drop_removed_options(settings)
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
             engine = (settings.get("search") or {}).get("engine")
@@ -220,12 +217,6 @@ class FinishedRun:
             stages = settings["stages"]
             settings["stages"] = [{k: s[k] for k in s if k != "trust"} for s in stages]
         return settings
-
-
-def drop_gone_options(settings: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out the options of a model, at any depth, that this version no longer has."""
-    kept = {name: value for name, value in settings.items() if (name, value) not in _GONE}
-    return {n: drop_gone_options(v) if isinstance(v, dict) else v for n, v in kept.items()}
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from gr_mvdr.files import (
     write_json,
     write_text,
 )
+from gr_mvdr.options import drop_removed_options
 
 REPORT = "report.html"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
@@ -86,8 +88,13 @@ class Run:
 
     @property
     def is_trained(self) -> bool:
-        """Whether its weights were trained, by this run or by the run that it took them from."""
-        return "cost/train_seconds" in self.metrics or bool(self.provenance.get("training_sources"))
+        """Whether weights were trained, by this run or by one that it took them from.
+
+        A fusion or a pipeline counts as trained: one of its systems nearly always is.
+        """
+        trained_here = "cost/train_seconds" in self.metrics
+        is_combined = self.provenance.get("paradigm") in ("fusion", "pipeline")
+        return trained_here or is_combined or bool(self.provenance.get("training_sources"))
 
     @property
     def setting(self) -> str:
@@ -123,9 +130,10 @@ class Run:
 
     @property
     def hardware(self) -> str:
-        """The machine: "AMD EPYC, 2 cores, NVIDIA H100"; "" if it was not recorded."""
+        """The machine: "Intel Xeon, 2 cores, NVIDIA H100"; "" if it was not recorded."""
         hardware = self.provenance.get("hardware", {})
-        parts = [hardware.get("processor")]
+        # Linux names the processor "Intel(R) Xeon(R) Processor".
+        parts = [re.sub(r"\((R|TM)\)| Processor$", "", hardware.get("processor") or "")]
         parts += [f"{hardware['cores']} cores"] if hardware.get("cores") else []
         return ", ".join(filter(None, [*parts, *hardware.get("gpus", ())]))
 
@@ -139,10 +147,12 @@ class Run:
     def choices(self) -> dict[str, str]:
         """The flat configuration without the seed, the folder and keys that change no ranking.
 
+        Options that this version no longer has are left out at the value of its behaviour.
+
         Two runs with equal choices differ only in their seed and in values that contain it, such
         as `initial=…-seed1`. The data's path is left out: `fingerprint` compares the data.
         """
-        flat = flatten(self.config)
+        flat = flatten(drop_removed_options(self.config))
         if callbacks := flat.get("trainer.callbacks"):
             flat["trainer.callbacks"] = [one for one in callbacks if not _only_watches(one)]
         seed, folder = self.config.get("seed"), self.config.get("run")

@@ -89,6 +89,7 @@ def is_explained(key):
 def test_the_glossary_explains_what_runs_measure():
     names = "retrieve/recall@1000 retrieve/ndcg@10 rerank/leak_free_max/mrr@10 cost/index_bytes"
     names += " cost/train_seconds cost/query_ms_p95 cost/scoring_flops"
+    names += " cost/shared_terms cost/plan_ms"
     names += " analysis/kernel/features_64/error analysis/search/lost_rank/any_step"
     names += " analysis/token_retrieval/gold@10 analysis/deletion/query/aligned_1"
     names += " analysis/patching/decoder/head analysis/patching/pairs"
