@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, variance
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -48,6 +47,7 @@ from analysis.tables.rows import (
     Cell,
     Row,
     Table,
+    find_setting,
     format_markdown,
     pivot,
     read_rows,
@@ -60,7 +60,7 @@ STUDIED, ALIGNED, MEASURED = "study=", "low_rank", "analysis/"
 RERANKED, BEST_FORM = "rerank", "rerank/best form"
 MVDR = "T5-ColBERT"
 TABLES, KEPT = (STUDY, STUDY_QUERIES), (LOW_RANK,)  # files of a study, of stored alignments
-WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # selects the row over all tokens
+WHOLE = {"tokens": "all", "idf_bin": "all"}  # selects the rows over all tokens
 ESTIMATES = ("effect", "low", "high", "p", "units", "trainings")
 SEEDS = 3  # the fewest trainings of each trained system that decide a claim
 
@@ -78,8 +78,7 @@ class Side:
         place: a ranking ("retrieve", "rerank", "rerank/FORM"; `BEST_FORM` is the form of reranking
             that ranks best), a study ("study=pruning"), `ALIGNED`, or for a trend the prefix of its
             metric ("analysis/exact_match/query_to_document").
-        setting: for a study, column → value; among several matching rows, the row with the most
-            neighbours counts.
+        setting: for a study, column → value; see `find_setting`.
     """
 
     system: str
@@ -151,6 +150,9 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
     first, second = (*(values.mean(0) for values in systems), np.zeros(len(table)))[:2]
     trained = [side.shape[1] for side, group in zip(sides, groups, strict=True) if group.is_trained]
     p = randomisation_test(first - second, np.full(len(table), claim.bound))
+    if groups[0] is groups[-1] and len({values.shape for values in systems}) == 1:
+        # Two settings of the same models: seed by seed, so that a seed's own luck cancels.
+        systems = [systems[0] - sum(systems[1:])]
     found = (
         (first - second).mean(),
         *seed_interval(*systems),
@@ -169,7 +171,9 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     Student's t with Welch and Satterthwaite's degrees of freedom.
     """
     key, counts = f"{claim.first.place}/{claim.metric}", []
-    wanted = (WHOLE | {"direction": claim.first.place.rpartition("/")[2]}).items()
+    definition = "matched" if "_matched_" in claim.metric else "all"
+    direction = claim.first.place.rpartition("/")[2]
+    wanted = (WHOLE | {"definition": definition, "direction": direction}).items()
     runs = [run for run in runs if key in run.metrics and (run.path / RATES).is_file()]
     if not runs:
         raise Missing(f"{claim.first.system}: no {key} or no {RATES}")
@@ -220,30 +224,21 @@ def _choose_form(side: Side, runs: Sequence[Run], metric: str, split: str) -> Si
 
 def _read_study(side: Side, run: Run, metric: str) -> Series:
     """Reads each query's value under a side's setting from a study."""
-    fitting = [
-        (_count(row.get("neighbours")), number)
-        for number, row in enumerate(read_rows(run.path / STUDY, run.path))
-        if side.setting.items() <= row.items()
-    ]
-    if not fitting:
+    row = find_setting(read_rows(run.path / STUDY, run.path), side.setting)
+    if row is None:
         raise Missing(f"{side}: no such row in {STUDY}")
-    column, found = f"{max(fitting)[1]}/{metric}", read_rows(run.path / STUDY_QUERIES, run.path)
+    column, found = f"{row}/{metric}", read_rows(run.path / STUDY_QUERIES, run.path)
     # A setting may be about some of the queries alone (`analysis.studies.growing`).
-    values = {str(row["query"]): row[column] for row in found if column in row}
+    values = {row["query"]: row[column] for row in found if column in row}
     if not values:
         raise Missing(f"{side.system}: no column {column} in {STUDY_QUERIES}")
     return Series(values)
 
 
-def _count(neighbours: Any) -> float:
-    """The number of neighbours; "auto", which leaves the choice to the search, counts as 0."""
-    return neighbours if isinstance(neighbours, int | float) else 0
-
-
 def _read_alignments(side: Side, run: Run, metric: str) -> Series:
     """Reads each query's mean of a measure of the last layer."""
     rows = read_rows(run.path / LOW_RANK, run.path)
-    return Series({str(row["query"]): row.get(metric, math.nan) for row in rows})
+    return Series({row["query"]: row.get(metric, math.nan) for row in rows})
 
 
 def read_claims(file: Path) -> tuple[Claim, ...]:

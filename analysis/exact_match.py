@@ -126,6 +126,8 @@ def summarise_matches(
     "query_to_document/hard" is over all occurrences, with the interval hard_low to hard_high;
     hard_matched is over occurrences with a match, hard_content over content tokens, hard/idf_2_4
     over the token types of a bin; hard_idf_correlation is Spearman's ρ of the types' rates and IDF.
+    Over all occurrences, ρ mostly says which words occur in both texts, since most types of a
+    document never meet an equal token; hard_matched_idf_correlation leaves these out.
 
     Args:
         frame: all rows of `find_matches`.
@@ -153,12 +155,11 @@ def summarise_matches(
             place = f"/idf_{row['idf_bin'].replace('-', '_')}".removesuffix("/idf_all")
             flat |= {f"{row['direction']}/{name}{suffix}{place}": row[name] for name in wanted}
         if tokens == "all":
-            boxes.append(
-                types.assign(counted=DEFINITIONS[definition], idf=texts.idf.numpy()[types["token"]])
-            )
-    for direction, rates in boxes[0].groupby("direction"):
-        trends = rates[[*measures, "idf"]].corr("spearman")["idf"]
-        flat |= {f"{direction}/{name}_idf_correlation": trends[name] for name in measures}
+            types = types.assign(idf=texts.idf.numpy()[types["token"]])
+            boxes.append(types.assign(counted=DEFINITIONS[definition]))
+            for direction, rates in types.groupby("direction"):
+                trends = rates[[*measures, "idf"]].corr("spearman")["idf"].drop("idf")
+                flat |= {f"{direction}/{m}{suffix}_idf_correlation": v for m, v in trends.items()}
     types, figures = pd.concat(boxes), []
     name = "_".join(filter(None, ("exact_match", over)))
     caption = f"{RATES} {SPARSE if OF_A in measures else GENERATIVE}"

@@ -100,7 +100,9 @@ class Fusion:
             least = of_query.transform("min")
             scores = (scores - least) / (of_query.transform("max") - least).clip(lower=SMALLEST)
         rows: dict[str, dict[str, float]] = {q: {} for one in rankings for q in one.query_ids}
-        for (query, document), score in (scores * list(weights)).sum(axis=1).items():
+        # Rounded as trec_eval does: sums that differ in the order of their terms stay ties.
+        sums = (scores * list(weights)).sum(axis=1).astype("float32")
+        for (query, document), score in sums.items():
             rows[query][document] = score
         return Ranking(rows).top(self.depth)
 
@@ -239,7 +241,7 @@ def write_fusion(fused: Part, parts: Sequence[Part], fusion: Fusion, folder: Pat
     """Writes rankings and judgements, configuration and provenance of a finished run."""
     runs = [part.run for part in parts if part.run]
     made = asdict(fusion) | {"runs": [str(part.path) for part in parts]}
-    seeds = {run.seed for run in runs}
+    seeds = {run.seed for run in runs if run.is_trained}
     about = {"seed": seeds.pop() if len(seeds) == 1 else None, "fusion": made}
     record = {"system": fused.name, "paradigm": "fusion", "collection": "TREC runs"}
     config: dict[str, Any] = {}

@@ -88,6 +88,7 @@ def seed_interval(*systems: np.ndarray) -> tuple[float, float]:
 
     A hierarchical bootstrap: queries are drawn with replacement, the same ones for both systems,
     and so are the seeds, separately for each system. With a single seed, only the queries vary.
+    Two settings of the same trained models are one system: pass their difference.
     Drawing from few seeds underestimates their variance: with three seeds, by a third.
 
     Args:

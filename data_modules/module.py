@@ -414,7 +414,8 @@ class RetrievalDataModule(pl.LightningDataModule):
             query = row["id"]
             if (candidates := named.get(query)) is None:
                 words = split_words(row["text"])
-                candidates = self.bm25.best(words, self.candidates + self.drop_identical)
+                found = self.bm25.best(words, self.candidates + self.drop_identical)
+                candidates = self.keep_hits(query, found)[: self.candidates]
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *relevant]))
         return lists

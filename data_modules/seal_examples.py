@@ -184,7 +184,9 @@ class SealExamples(SpanExamples):
         return Example(source, targets, row, relevant=self.relevant(pair))
 
     def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
-        return super().make_example(self.texts.source(source, BODY), row, rng)
+        # Spans resemble the text alone, not the special token after it.
+        example = super().make_example(source, row, rng)
+        return example._replace(source=self.texts.source(source, BODY))
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -210,7 +212,13 @@ class UnsupervisedParts(Inputs):
     max_tokens: Size | None = None
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
-        """See `Inputs`; `retrieval` gives only the spans that resemble a view's text."""
+        """See `Inputs`; `retrieval` gives only the spans that resemble a view's text.
+
+        Raises:
+            ValueError: the retrieval task has hard negatives, which these examples lack.
+        """
+        if retrieval.negatives is not None:
+            raise ValueError("data.examples.negatives: must be null with indexing=seal")
         prepared = super().prepare(tables, retrieval)
         prepared.texts = _ViewTexts(tables)
         return prepared

@@ -44,7 +44,10 @@ LOCK = ".lock"
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
 # Keys that decide what a ranking's metrics mean: runs that differ in them share no table.
-PROTOCOL = ("retrieval_depth", "data.max_test_queries", "data.candidates", "data.new_documents")
+PROTOCOL = (
+    *("retrieval_depth", "data.max_test_queries", "data.new_documents", "data.drop_identical"),
+    *("data.candidates", "data.candidates_run", "data.add_relevant"),
+)
 # Keys that say where data lie, how a run is watched and what is analysed: they change no ranking.
 UNMEASURED = (
     *("data.path", "data.store", "data.num_workers", "experiments", "analysis"),

@@ -192,16 +192,17 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
     if two runs have the same seed: they then differ in the table of their study. An option that is
     null equals one that is not there: another commit may not have it.
     """
-    alike: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    alike: dict[tuple[str, str], list[tuple[Run, str]]] = defaultdict(list)
     for run in runs:
         chosen = {key: value for key, value in run.choices.items() if value != "None"}
         ranked = {key: v for key, v in chosen.items() if key.split(".")[0] != "study"}
-        alike[run.system, json.dumps(ranked, sort_keys=True)].append(run)
+        every = json.dumps(chosen, sort_keys=True)
+        alike[run.system, json.dumps(ranked, sort_keys=True)].append((run, every))
     groups: dict[tuple[str, str], dict] = defaultdict(dict)
     for key, same in alike.items():
-        apart = len({run.seed for run in same}) < len(same)
-        for run in same:
-            own = (run.system, json.dumps(run.choices, sort_keys=True)) if apart else key
+        apart = len({run.seed for run, _ in same}) < len(same)
+        for run, every in same:
+            own = (run.system, every) if apart else key
             if run.seed in groups[own]:  # a second run with a seed says nothing about the spread
                 kept = groups[own][run.seed].path
                 notes.append(f"{kept} has the system and seed of {run.path}: skipped")

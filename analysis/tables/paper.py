@@ -19,6 +19,7 @@ from analysis.tables.metric_names import MISSING, Statistic, read_key
 from analysis.tables.rows import (
     Table,
     describe_value,
+    find_setting,
     pivot,
     read_rows,
     read_value,
@@ -160,8 +161,9 @@ def _measure(line: Any, group: Group) -> Statistic | None:
         if not line.study:
             values.append(run.metrics.get(key))
         elif table.is_file():
-            rows = [r for r in read_rows(table, run.path) if line.study.items() <= r.items()]
-            values += [row.get(line.metric) for row in rows]
+            rows = read_rows(table, run.path)
+            if (row := find_setting(rows, line.study)) is not None:
+                values.append(rows[row].get(line.metric))
     found = [100 * value for value in values if value is not None]
     return Statistic.over(found) if found else None
 

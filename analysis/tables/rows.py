@@ -244,7 +244,7 @@ def write_rows(rows: Sequence[Row], path: Path, columns: Sequence[str] | None = 
 
 
 def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
-    """Reads the rows of `write_rows`: parses numbers, leaves out empty cells.
+    """Reads the rows of `write_rows`: parses numbers but for ids of queries, omits empty cells.
 
     Args:
         folder: the run's folder, in which the file must lie; None = the user named the file.
@@ -255,7 +255,24 @@ def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
     """
     with reading(f"{path}: must be a table"):
         lines = list(csv.DictReader(read_lines(path, folder)))
-    return [{column: read_value(text) for column, text in line.items() if text} for line in lines]
+    return [
+        {name: text if name == "query" else read_value(text) for name, text in line.items() if text}
+        for line in lines
+    ]
+
+
+def find_setting(rows: Sequence[Row], setting: Mapping[str, Any]) -> int | None:
+    """Returns the number of a study's row that has a setting; None if there is none.
+
+    Among several, the row with the most neighbours counts ("auto", the search's choice, as 0).
+    """
+    fitting = []
+    for number, row in enumerate(rows):
+        if setting.items() <= row.items():
+            neighbours = row.get("neighbours")
+            most = neighbours if isinstance(neighbours, int | float) else 0
+            fitting.append((most, number))
+    return max(fitting)[1] if fitting else None
 
 
 def read_value(text: str) -> Any:

@@ -19,7 +19,8 @@ class Ranking:
     """Scored documents for each query: the result of every search and every reranking.
 
     Documents are ordered by score, highest first. Ties are ordered by document id, descending, as
-    in trec_eval, so that trec_eval gives a written run the same metrics.
+    in trec_eval, so that trec_eval gives a written run the same metrics. It compares scores in
+    single precision: only scores that first differ beyond that are ties there and not here.
 
     Args:
         results: query id → {document id: score}; scores may be numpy or torch scalars.

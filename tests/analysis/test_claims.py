@@ -62,6 +62,21 @@ def test_verdicts_by_hand(tmp_path):
     assert forward.corrected == back.corrected == pytest.approx(4 / 10_001)
 
 
+def test_two_settings_of_the_same_models_are_compared_seed_by_seed(tmp_path):
+    """Forward is better by a half in every training, however good the training is."""
+    for seed, ranks in ((1, (1, 2)), (2, (2, 99)), (3, (1, 2))):
+        made(
+            tmp_path / str(seed),
+            "T5-ColBERT",
+            seed,
+            retrieve=1,
+            rerank=ranks[0],
+            **{BACK: ranks[1]},
+        )
+    finding = only(judged(tmp_path), "MVDR (q→d) reranks better than MVDR (q←d)")
+    assert [finding.low, finding.effect, finding.high] == pytest.approx([0.5] * 3)
+
+
 def test_an_interval_that_leaves_out_zero_is_not_enough(tmp_path):
     """Six queries of forty differ, all in one direction: p = 2 · 2⁻⁶, and there are two tests."""
     worse = [1] * 34 + [2] * 6
@@ -121,12 +136,12 @@ def test_what_is_missing_is_named(tmp_path):
 
 def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
     for seed, rho in ((1, -0.4), (2, -0.6), (3, -0.5)):
-        key = "analysis/exact_match/query_to_document/hard_idf_correlation"
+        key = "analysis/exact_match/query_to_document/hard_matched_idf_correlation"
         folder = made(tmp_path / str(seed), "T5-ColBERT", seed, metrics={key: rho})
         (folder / "exact_match.csv").write_text(
             "direction,definition,tokens,idf_bin,token_types\n"
-            "document_to_query,all,all,all,7\nquery_to_document,all,all,0-2,9\n"
-            "query_to_document,all,all,all,103\n"
+            "document_to_query,matched,all,all,7\nquery_to_document,matched,all,0-2,9\n"
+            "query_to_document,all,all,all,999\nquery_to_document,matched,all,all,103\n"
         )
     finding = only(judged(tmp_path), "Rare query tokens match themselves less (MVDR)")
     every = [math.atanh(rho) for rho in (-0.4, -0.6, -0.5)]

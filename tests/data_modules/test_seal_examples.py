@@ -55,8 +55,25 @@ def test_each_pair_asks_for_spans_and_for_the_title_if_there_is_one(tables):
     ], "a title is cut to leave its end"
 
 
+def test_spans_of_an_indexing_example_resemble_its_source_and_not_the_special_token(tables):
+    (word,) = tables.tokenizer("zeta", add_special_tokens=False)["input_ids"]
+    tables = replace(tables, special_tokens=SPECIAL_TOKENS | {"body": [word]})
+    source = [*tables.queries["tokens"][0], EOS_ID]
+    task, plain = (
+        kind(n_spans=50, length=1).prepare(tables).make_example(source, 0, np.random.default_rng(0))
+        for kind in (SealExamples, SpanExamples)
+    )
+    assert task.source == [*source[:-1], word, EOS_ID] and task.targets == plain.targets
+
+
+def test_parts_of_documents_go_with_no_hard_negatives(tables):
+    retrieval = SpanExamples(negatives=object())
+    with pytest.raises(ValueError, match="negatives: must be null with indexing=seal"):
+        UnsupervisedParts().prepare(tables, retrieval)
+
+
 def unsupervised(tables, row, n=800):
-    task = UnsupervisedParts(length=2, max_tokens=1).prepare(tables, None)
+    task = UnsupervisedParts(length=2, max_tokens=1).prepare(tables, SealExamples())
     rng = np.random.default_rng(0)
     return [task.draw(row, rng) for _ in range(n)]
 
