@@ -55,7 +55,12 @@ def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
 
 def _share_of(mask: Tensor, share: float) -> Tensor:
     """(…) int64 ⌈share · m⌉."""
-    return (share * mask.sum(-1).double()).ceil().long()
+    return exact_product(share, mask.sum(-1)).ceil().long()
+
+
+def exact_product(share: float, counts: Tensor) -> Tensor:
+    """Returns share · counts as decimals give it, fp64: 0.55 · 100 is 55 and not slightly more."""
+    return (share * counts.double() * 1e9).round() / 1e9
 
 
 class Salience(nn.Module):
@@ -237,7 +242,8 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _first_maximum(values: Tensor) -> Tensor:
     """(…, 1) int64 `argmax` along the last axis; ties go to the lowest place."""
     is_eager = not torch.compiler.is_compiling() and values.device.type == "cpu"
-    if is_eager and torch.get_num_threads() < _MANY_THREADS:
+    is_known = values.dtype != torch.bfloat16  # to numpy
+    if is_eager and is_known and torch.get_num_threads() < _MANY_THREADS:
         # numpy uses vector instructions, torch uses threads: on one thread, numpy takes a fifth.
         return torch.from_numpy(values.numpy().argmax(-1, keepdims=True))
     return values.argmax(-1, keepdim=True)

@@ -209,6 +209,10 @@ class GenerativeSystem(System):
     def on_train_epoch_start(self) -> None:
         self.head.begin_epoch(self.current_epoch)
 
+    def on_train_epoch_end(self) -> None:
+        if self.trainer.fit_loop.done:  # before the last checkpoint is written
+            self.head.end_training(self.current_epoch)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["table"] = self.head.table_state()

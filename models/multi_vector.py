@@ -171,10 +171,17 @@ class MultiVector(System):
         return self.scoring(*self._sides(batch))
 
     def _tokens(self, batch: PairBatch) -> tuple[Grouped, Grouped]:
-        """Encodes each query's own document (no hard negatives) and the queries."""
-        documents = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
+        """Encodes each query's own document (no hard negatives) and the queries.
+
+        Documents are merged as in the index (`model.search.pool`).
+        """
+        ids, mask = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
         queries = self._fill_up(batch.query_ids, batch.query_mask)
-        return self.encoder.grouped(*documents, "document"), self.encoder.grouped(*queries)
+        tokens, groups = self.encoder.grouped(ids, mask, "document")
+        pooled = group_tokens(merge_tokens(tokens, groups), self.search.pool, self.search.pool_by)
+        if pooled is not None:
+            groups = pooled if groups is None else pooled @ groups
+        return (tokens, groups), self.encoder.grouped(*queries)
 
     def _sides(self, batch: PairBatch) -> list[TokenVectors]:
         return [merge_tokens(*side) for side in self._tokens(batch)]
@@ -380,9 +387,12 @@ class MultiVector(System):
         options, index = self.search.changed(**search), self.searcher
         assert isinstance(index, TokenIndex | EngineIndex), "index the documents first"
         if options.stored != self.search.stored:
+            other = "for an index that is stored in other ways"
             if self.search.pool > 1:
-                rule = "must be 1 for an index that is stored in other ways"
-                raise ValueError(f"model.search.pool={self.search.pool}: {rule}")
+                raise ValueError(f"model.search.pool={self.search.pool}: must be 1 {other}")
+            if self.search.storage.is_coded:
+                rule = f"must be float32 or float16 {other}"
+                raise ValueError(f"model.search.dtype={self.search.dtype}: {rule}")
             index = index.stored_as(options)
         return index, index.planned(options, self.scoring, k)
 
@@ -474,9 +484,8 @@ class MultiVector(System):
             metrics["cost/document_floats"] = self.mean_floats
         if self.search.mode not in ("exact", "rerank"):  # it approximates the exact search
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
-            depth = max(10, depth)
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
-            for k in (10, depth):
+            for k in sorted({min(10, depth), depth}):
                 metrics[f"retrieve/recall_of_exact@{k}"] = recall_of_exact(exact, ranking, k)
         return metrics
 

@@ -188,6 +188,14 @@ class RerankPipeline(System):
         flops = sum(count * model.joint_flops(*lengths) for lengths, count in pairs.items())
         self.costs[stage] += queries, seconds, flops
 
+    def cut_query(self, tokens: Sequence[int]) -> list[int]:
+        """Truncates a query as the last stage, which `score` asks, does."""
+        return self.stages[-1].model.cut_query(tokens)
+
+    def cut_document(self, tokens: Sequence[int]) -> list[int]:
+        """Truncates a document as the last stage does."""
+        return self.stages[-1].model.cut_document(tokens)
+
     def score(self, batch: PairBatch) -> Tensor:
         """Computes the scores (B,) of the last stage."""
         return self.stages[-1].model.score(batch)

@@ -13,10 +13,10 @@ from gr_mvdr.backbones import check_length
 from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.evidence import EvidenceOptions
 from gr_mvdr.decoding.names import NgramNames
-from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
+from gr_mvdr.decoding.ngram_index import DEEPEST, DEPTH, NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.options import Rate, Size, checked, part
+from gr_mvdr.options import Rate, Rule, Size, checked, part
 from models.base import Candidates, Table
 from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
@@ -39,7 +39,7 @@ class T5SEAL(GenerativeSystem):
         backbone: dict[str, Any],
         query_length: Size,
         document_length: Size,
-        key_length: Size,
+        key_length: Annotated[int, Rule(f"≥ 1 and ≤ {DEEPEST}", lambda n: 1 <= n <= DEEPEST)],
         beam_size: Size,
         evidence: Annotated[dict[str, Any], EvidenceOptions],
         optimizer: OptimizerOptions,
@@ -130,8 +130,9 @@ class T5SEAL(GenerativeSystem):
 
         Args:
             documents, directory: see `System.index`.
-            depth: the length of the longest n-gram that is counted without a scan.
+            depth: the least length of the longest n-gram that is counted without a scan.
         """
+        depth = max(depth, self.search_length)
         ngrams = NgramIndex.build(self.indexed_tokens(documents), depth)
         if directory is not None:
             file = Path(directory) / _SAVED

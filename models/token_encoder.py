@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_backbone, read_states
 from gr_mvdr.options import build
-from gr_mvdr.pooling import AllTokens, Grouped, merge_tokens
+from gr_mvdr.pooling import AllTokens, Grouped, Temporal, merge_tokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
@@ -86,6 +86,9 @@ class TokenEncoder(nn.Module):
         if self.template.expansion is not None and _has(self.salience, IdfSalience):
             rule = "must be null with an IDF salience, which would rate it highest"
             raise ValueError(f"tokenizer.expansion: {rule}")
+        if self.template.skip and type(self.pooling["document"]) is Temporal:
+            rule = "needs tokenizer.skip=null: it has no vector of a single token to leave out"
+            raise ValueError(f"model.pooling.document=Temporal: {rule}")
         for side, salient in self.salience.items():
             if _has(salient, FrequencySalience) and type(self.pooling[side]) is not AllTokens:
                 rule = f"needs model.pooling.{side}=all_tokens: it counts tokens"

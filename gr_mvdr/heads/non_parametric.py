@@ -102,6 +102,14 @@ class NonParametricHead(TableHead):
         # A resumed run uses the table of its checkpoint until a new one is due.
         if epoch and rebuilds:
             self.renew_table()
+        self._share_table()
+
+    def end_training(self, epoch: int) -> None:
+        if self.is_contrastive(epoch):
+            self.renew_table()
+            self._share_table()
+
+    def _share_table(self) -> None:
         if world_size() > 1:  # every rank made the table, and rounding may differ
             self.set_table(**{name: broadcast(x) for name, x in self._tensors().items()})
 

@@ -100,6 +100,9 @@ class Head(nn.Module):
     def begin_epoch(self, epoch: int) -> None:
         """Rebuilds the table if it is due in this epoch, counted from 0."""
 
+    def end_training(self, epoch: int) -> None:
+        """Rebuilds the table if the encoder that makes it was trained in the last epoch."""
+
     def batch_table(self, batch: PairBatch, epoch: int) -> AbstractContextManager[None]:
         """Inside the block, replaces the table by one of the batch's documents, for one loss.
 

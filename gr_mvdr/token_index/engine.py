@@ -189,6 +189,8 @@ class EngineIndex:
     ) -> dict[str, dict[str, float]]:
         """Finds the k best documents of queries: query id → document id → score, best first.
 
+        Of documents with equal scores at rank k, the engine chooses those that are returned.
+
         Args:
             queries: pairs of an id and token vectors (N, …) without padding.
         """

@@ -110,18 +110,19 @@ class MultiViewSEAL(T5SEAL):
         result = super().search(queries, names, **options)
         further: list[dict] = [{} for _ in queries]
         for view, texts in names.tries.items():
-            for keys, own in zip(further, self._text_keys(queries, view, texts), strict=True):
+            found = self._text_keys(queries, view, texts, options.get("beam_size"))
+            for keys, own in zip(further, found, strict=True):
                 keys.update(own)
         for keys, query in zip(further, queries, strict=True):
             keys.update(self._query_keys(query))
         return ViewResult(**vars(result), further=further)
 
     def _text_keys(
-        self, queries: Sequence[Sequence[int]], view: str, texts: Trie
+        self, queries: Sequence[Sequence[int]], view: str, texts: Trie, beam_size: int | None
     ) -> list[dict[Ids, tuple[float, str]]]:
         """Finds the most probable whole texts of a view for each query, as keys with their end."""
         sources = [self.prepare_query(query, view) for query in queries]
-        found = super().search(queries, TrieNames(texts, ()), sources=sources)
+        found = super().search(queries, TrieNames(texts, ()), sources=sources, beam_size=beam_size)
         more = (self.hparams.bonus or {}).get(view)
         return [
             {

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gr_mvdr.alignment import MaxSim
+from gr_mvdr.alignment import MaxSim, TopP
 from gr_mvdr.evaluation.bm25 import index_bm25
 from gr_mvdr.salience import (
     FrequencySalience,
@@ -88,6 +88,15 @@ def test_the_best_share_of_each_text_is_kept(share):
     for row, m, result in zip(salience, (6, 4, 1, 0), kept, strict=True):
         best = row[:m].argsort(descending=True)[: math.ceil(share * m)]
         assert sorted(result.nonzero().flatten().tolist()) == sorted(best.tolist())
+
+
+def test_a_share_is_the_decimal_that_was_typed():
+    """0.55 · 100 is 55 although the float product is slightly more, and 0.7 · 90 is not 62.99…"""
+    mask = torch.ones(1, 100, dtype=torch.bool)
+    assert top_share(torch.rand(1, 100), mask, 0.55).sum() == 55
+    assert TopP(0.7).count(90) == 63
+    chosen = TopP(0.7)(torch.rand(1, 90, 1), mask[:, :90], mask[:, :1])
+    assert (chosen > 0).sum() == 63
 
 
 # Term frequency --------------------------------------------------------------------------------

@@ -148,13 +148,29 @@ def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
     assert pooled.mean_floats <= whole.mean_floats / 2
     costs = [system.storage_costs(7) for system in (whole, pooled)]
     assert costs[0] != costs[1] == whole.storage_costs(7, pool=2)
+    for query in queries:  # a given pair is merged as in the index
+        with torch.no_grad():
+            pairs = pairs_of(query["tokens"], documents)
+            scores, explained = pooled.score(pairs), pooled.align(pairs)
+        assert torch.allclose(explained.relevance, scores, atol=1e-5)
+        expected = dict(zip(documents["id"], scores.tolist(), strict=True))
+        assert found.scores(query["id"]) == pytest.approx(expected, abs=1e-4)
     with pytest.raises(
         ValueError, match="model.search.pool=2: must be 1 for an index that is stored"
     ):
         pooled.retrieve(queries, 7, pool=4)
+    coded = tools.make_multi_vector(search=dict(mode="exact", dtype="pq", pq_bytes=2))
+    coded.index(tools.Texts(tools.draw_tokens([9] * 40, seed=9), "d"))
+    with pytest.raises(ValueError, match="model.search.dtype=pq: must be float32 or float16"):
+        coded.retrieve(queries, 7, dtype="float32")
     other = tools.make_multi_vector(search=dict(mode="exact"))
     with pytest.raises(ValueError, match="was made with model"):
         other.open_index(documents, tmp_path / "index")
+
+
+def test_a_vector_of_several_tokens_cannot_be_skipped_by_its_token(tools):
+    with pytest.raises(ValueError, match="Temporal: needs tokenizer.skip=null"):
+        tools.make_multi_vector("mva-temporal", template={"skip": [10]})
 
 
 def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, queries):
@@ -168,6 +184,9 @@ def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, q
     assert 0 < metrics["retrieve/recall_of_exact@10"] < 1
     less = system.search_fidelity(queries, ranking.top(1), 20)["retrieve/recall_of_exact@20"]
     assert less == pytest.approx(1 / 7)  # of the depth that was asked for, not of what was found
+    shallow = system.search_fidelity(queries, system.retrieve(queries, 3, mode="exact"), 3)
+    assert shallow["retrieve/recall_of_exact@3"] == 1
+    assert "retrieve/recall_of_exact@10" not in shallow
     assert metrics["cost/candidates"] == sum(len(ranking.documents(q)) for q in queries["id"]) / 3
     assert metrics["cost/bytes_per_token"] >= 4 * 8 and metrics["cost/scoring_flops"] > 0
     exactly = tools.make_multi_vector()

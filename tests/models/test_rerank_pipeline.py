@@ -123,6 +123,13 @@ def test_each_stage_reranks_what_the_one_before_hands_on(three, asked):
     assert three.retrieve(asked, 3).documents("q0") == ["d3", "d1", "d2"]
 
 
+def test_a_given_pair_is_cut_as_the_last_stage_cuts_it(three, monkeypatch):
+    last = three.stages[-1].model
+    monkeypatch.setattr(last, "cut_query", lambda tokens: tokens[:1], raising=False)
+    monkeypatch.setattr(last, "cut_document", lambda tokens: tokens[:2], raising=False)
+    assert (three.cut_query([4, 5, 6]), three.cut_document([4, 5, 6])) == ([4], [4, 5])
+
+
 def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
     backwards = {"_target_": "scripted_stage.negative", "number": 1}  # a part is built
     forms = {"backwards": {"sign": backwards}, "forwards": {"sign": 1}}

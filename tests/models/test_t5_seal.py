@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from gr_mvdr.tokenizers import EOS_ID
@@ -23,3 +24,12 @@ def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
             for window in ids.split(4)
         ]
         assert torch.isclose(scores[number], torch.cat(windows).mean(), atol=1e-5)
+
+
+def test_keys_longer_than_the_index_counts_by_default_are_found(tools, queries):
+    documents = tools.Texts(tools.draw_tokens([30, 20], seed=3), "d")
+    seal = tools.sharpen(tools.make_seal(key_length=18))
+    seal.index(documents)
+    assert seal.retrieve(queries, 2).query_ids == queries["id"]
+    with pytest.raises(ValueError, match="key_length=256: must be .*≤ 255"):
+        tools.make_seal(key_length=256)
