@@ -44,7 +44,7 @@ docs: $(INSTALLED) ## build the documentation and its API reference: docs/_build
 	$(RUN) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 results: $(INSTALLED) ## make the tables of these pages again from the records in results/
-	$(RUN) -m analysis.record runs=[] page=[README.md,docs/results.md,docs/benchmarks.md,docs/training.md]
+	$(RUN) -m analysis.record runs=[] page=[README.md,docs/results.md,docs/benchmarks.md,docs/training.md,docs/models.md]
 
 PYTEST := $(RUN) -m pytest -q -n auto --dist worksteal
 # The kernels of a CPU without AVX-512 and bf16, sums in another order, tests in another order.

@@ -31,7 +31,7 @@ from scipy.stats import t as student
 
 from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
 from analysis.runs.judged_queries import JudgedQueries, read_table
-from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, Run, named_folders
+from analysis.runs.run_folder import LOW_RANK, STUDY, STUDY_QUERIES, Run, named_folders
 from analysis.statistics import holm, randomisation_test, seed_interval
 from analysis.tables.comparison import (
     LEVEL,
@@ -174,11 +174,12 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     definition = "matched" if "_matched_" in claim.metric else "all"
     direction = claim.first.place.rpartition("/")[2]
     wanted = (WHOLE | {"definition": definition, "direction": direction}).items()
-    runs = [run for run in runs if key in run.metrics and (run.path / RATES).is_file()]
+    table = "_".join(claim.first.place.split("/")[1:-1]) + ".csv"  # of the token types
+    runs = [run for run in runs if key in run.metrics and (run.path / table).is_file()]
     if not runs:
-        raise Missing(f"{claim.first.system}: no {key} or no {RATES}")
+        raise Missing(f"{claim.first.system}: no {key} or no {table}, see analysis.candidate_queries")
     for run in runs:
-        rows = read_rows(run.path / RATES, run.path)
+        rows = read_rows(run.path / table, run.path)
         counts += [row["token_types"] for row in rows if wanted <= row.items()][:1]
     units = min(counts, default=0)
     if units <= 3:

@@ -38,7 +38,7 @@ from gr_mvdr.files import (
 )
 
 # A record's files; the last four only if the run has them, as claims read them.
-RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, RATES, LOW_RANK)
+RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, *RATES, LOW_RANK)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"
 _BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)

@@ -38,7 +38,7 @@ from gr_mvdr.options import drop_removed_options
 REPORT = "report.html"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
 STUDY_QUERIES = "study_queries.csv"  # beside it: the metrics of each query
-RATES = "exact_match.csv"  # of the analysis of exact matches
+RATES = "exact_match.csv", "exact_match_candidates.csv"  # of the analyses of exact matches
 LOW_RANK = "low_rank_queries.csv"  # of the analysis of low rank: means of each query
 LOCK = ".lock"
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.

@@ -136,12 +136,12 @@ def test_what_is_missing_is_named(tmp_path):
 
 def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
     for seed, rho in ((1, -0.4), (2, -0.6), (3, -0.5)):
-        key = "analysis/exact_match/query_to_document/hard_matched_idf_correlation"
+        key = "analysis/exact_match/candidates/query_to_document/hard_idf_correlation"
         folder = made(tmp_path / str(seed), "T5-ColBERT", seed, metrics={key: rho})
-        (folder / "exact_match.csv").write_text(
+        (folder / "exact_match_candidates.csv").write_text(
             "direction,definition,tokens,idf_bin,token_types\n"
-            "document_to_query,matched,all,all,7\nquery_to_document,matched,all,0-2,9\n"
-            "query_to_document,all,all,all,999\nquery_to_document,matched,all,all,103\n"
+            "document_to_query,all,all,all,7\nquery_to_document,all,all,0-2,9\n"
+            "query_to_document,matched,all,all,99\nquery_to_document,all,all,all,103\n"
         )
     finding = only(judged(tmp_path), "Rare query tokens match themselves less (MVDR)")
     every = [math.atanh(rho) for rho in (-0.4, -0.6, -0.5)]
