@@ -177,7 +177,8 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
     table = "_".join(claim.first.place.split("/")[1:-1]) + ".csv"  # of the token types
     runs = [run for run in runs if key in run.metrics and (run.path / table).is_file()]
     if not runs:
-        raise Missing(f"{claim.first.system}: no {key} or no {table}, see analysis.candidate_queries")
+        lacks = f"no {key} or no {table}, see analysis.candidate_queries"
+        raise Missing(f"{claim.first.system}: {lacks}")
     for run in runs:
         rows = read_rows(run.path / table, run.path)
         counts += [row["token_types"] for row in rows if wanted <= row.items()][:1]
