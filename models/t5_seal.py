@@ -13,7 +13,7 @@ from gr_mvdr.backbones import check_length
 from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.evidence import EvidenceOptions
 from gr_mvdr.decoding.names import NgramNames
-from gr_mvdr.decoding.ngram_index import DEEPEST, DEPTH, NgramIndex
+from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import Rate, Rule, Size, checked, part
@@ -39,7 +39,8 @@ class T5SEAL(GenerativeSystem):
         backbone: dict[str, Any],
         query_length: Size,
         document_length: Size,
-        key_length: Annotated[int, Rule(f"≥ 1 and ≤ {DEEPEST}", lambda n: 1 <= n <= DEEPEST)],
+        # An n-gram index counts n-grams of 255 tokens at most (`ngram_index.DEEPEST`).
+        key_length: Annotated[int, Rule("≥ 1 and ≤ 255", lambda n: 1 <= n <= 255)],
         beam_size: Size,
         evidence: Annotated[dict[str, Any], EvidenceOptions],
         optimizer: OptimizerOptions,
