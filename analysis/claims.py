@@ -77,7 +77,7 @@ class Side:
         system: its name in the runs.
         place: a ranking ("retrieve", "rerank", "rerank/FORM"; `BEST_FORM` is the form of reranking
             that ranks best), a study ("study=pruning"), `ALIGNED`, or for a trend the prefix of its
-            metric ("analysis/exact_match/query_to_document").
+            metric ("analysis/exact_match/candidates/query_to_document").
         setting: for a study, column → value; see `find_setting`.
     """
 

@@ -37,7 +37,7 @@ from gr_mvdr.files import (
     write_text,
 )
 
-# A record's files; the last four only if the run has them, as claims read them.
+# A record's files; the last five only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, *RATES, LOW_RANK)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"

@@ -242,8 +242,8 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _first_maximum(values: Tensor) -> Tensor:
     """(…, 1) int64 `argmax` along the last axis; ties go to the lowest place."""
     is_eager = not torch.compiler.is_compiling() and values.device.type == "cpu"
-    is_known = values.dtype != torch.bfloat16  # to numpy
-    if is_eager and is_known and torch.get_num_threads() < _MANY_THREADS:
+    is_eager &= values.dtype != torch.bfloat16  # which numpy lacks
+    if is_eager and torch.get_num_threads() < _MANY_THREADS:
         # numpy uses vector instructions, torch uses threads: on one thread, numpy takes a fifth.
         return torch.from_numpy(values.numpy().argmax(-1, keepdims=True))
     return values.argmax(-1, keepdim=True)

@@ -153,7 +153,7 @@ class Docid(GenerativeSystem):
         self.scheme.load(directory / "scheme.safetensors", self.identifiers)
 
     def assign_new(self, documents: Table) -> None:
-        """Assigns identifiers to documents that training did not know; known ones keep theirs."""
+        """Assigns identifiers to new documents; those known in training keep theirs."""
         if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
         self.identifiers = self.scheme.assign(documents)

@@ -131,7 +131,7 @@ class T5SEAL(GenerativeSystem):
 
         Args:
             documents, directory: see `System.index`.
-            depth: the least length of the longest n-gram that is counted without a scan.
+            depth: n-grams up to this length, and all keys, are counted without a scan.
         """
         depth = max(depth, self.search_length)
         ngrams = NgramIndex.build(self.indexed_tokens(documents), depth)

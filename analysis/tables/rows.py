@@ -262,7 +262,7 @@ def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
 
 
 def find_setting(rows: Sequence[Row], setting: Mapping[str, Any]) -> int | None:
-    """Returns the number of a study's row that has a setting; None if there is none.
+    """Returns the number of a study's row that has a setting; None if no row has it.
 
     Among several, the row with the most neighbours counts ("auto", the search's choice, as 0).
     """
