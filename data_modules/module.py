@@ -471,8 +471,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         """
         queries = sample_rows(self.test_queries(split), limit)
         rows = find_relevant_pairs(self.collection.qrels[split], queries, self.documents)
-        names, items = [], []
-        for row in rows.select(range(min(limit, len(rows)))):
+        names, items, chosen = [], [], rows.select(range(min(limit, len(rows))))
+        for row in chosen:
             if not covers(row["document_row"]):
                 continue
             query, document = queries[row["query_row"]], self.documents[row["document_row"]]
@@ -480,6 +480,9 @@ class RetrievalDataModule(pl.LightningDataModule):
             source = self.template.read_query(query["tokens"], self.query_length)
             target = self.template.read_document(document["tokens"], self.document_length)
             items.append(Example(source, [target], row["document_row"]))
+        if left_out := len(chosen) - len(items):
+            said = "the system has no identifier of the document"
+            print(f"{left_out:,} of {len(chosen):,} pairs of {split} are left out: {said}")
         starts = range(0, len(items), batch_size)
         return names, [collate(items[start : start + batch_size]) for start in starts]
 

@@ -31,6 +31,7 @@ from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
 
 SAVED = "identifiers.safetensors"
+_LOGITS = 2**28  # logits of a step when documents are scored: 1 GiB in fp32
 
 
 @dataclass(frozen=True)
@@ -249,14 +250,15 @@ def score_identifiers(system: Docid, query: dict[str, Any], rows: Sequence[int])
     """Computes (n,) fp64 on the CPU, the search's scores of documents; −inf without identifier.
 
     It is a search that prunes nothing: identifiers with a common prefix share its decoding, and
-    documents with the same identifier tie exactly.
+    documents with the same identifier tie exactly. Many identifiers are searched in parts, so that
+    a step has at most `_LOGITS` logits.
     """
-    sequences = [system.identifiers.sequences[row] for row in rows]
-    if not any(sequences):
-        return torch.full((len(rows),), -torch.inf)
-    names = TrieNames(Trie.build(sequences), sequences, system.hparams.length_penalty)
-    result = system.search([query["tokens"]], names, beam_size=len(rows), plan_weight=0)
-    scores = names.scores(result, 0)
-    return torch.tensor(
-        [scores.get(place, -torch.inf) for place in range(len(rows))], dtype=torch.float64
-    )
+    sequences = [tuple(system.identifiers.sequences[row]) for row in rows]
+    distinct, scores = sorted({*sequences} - {()}), {}
+    size = max(1, _LOGITS // system.head.numbers_per_position)
+    for start in range(0, len(distinct), size):
+        some = distinct[start : start + size]
+        names = TrieNames(Trie.build(some), some, system.hparams.length_penalty)
+        result = system.search([query["tokens"]], names, beam_size=len(some), plan_weight=0)
+        scores |= {some[place]: score for place, score in names.scores(result, 0).items()}
+    return torch.tensor([scores.get(s, -torch.inf) for s in sequences], dtype=torch.float64)

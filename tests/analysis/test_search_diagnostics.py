@@ -135,6 +135,15 @@ def test_a_garden_path_worked_out_by_hand(tmp_path):
     assert [row["rank_exhaustive"] for row in rows] == ["2", "3", "1", "4"]
 
 
+def test_a_large_collection_is_searched_but_not_scored_as_a_whole(tmp_path, capsys):
+    system, data = Chain(DOCIDS, GARDEN, 1), dataset(4, [["d0"], ["d1"]])
+    found = asked(SearchDiagnostics, system, data, 50, most_documents=3)
+    values = {name.removeprefix("analysis/search/"): v for name, v in found.metrics.items()}
+    assert values["recall@1"] == 0.5 and values["gold_alive/step_1"] == 1
+    assert not {"search_error@1", "model_error@1", "score_difference"} & {*values}
+    assert "4 documents, more than most_documents=3" in capsys.readouterr().out
+
+
 def test_the_query_itself_competes_with_no_document(tmp_path):
     """Asked what d2 is: d3's 0.04 comes after 0.36 and 0.30 and 0.24; its own 0.36 is no hit."""
     data = dataset(4, [["d3"]])

@@ -215,6 +215,14 @@ def test_texts_and_queries_are_cleaned():
     assert data.documents["tokens"][:] == tiny().documents["tokens"][:]
 
 
+def test_pairs_that_a_system_does_not_cover_are_left_out_with_a_line(capsys):
+    data = tiny(test_split="test")
+    everything, _ = data.test_pairs("test", 100)
+    names, _ = data.test_pairs("test", 100, covers=lambda row: row != 12)
+    assert {*everything} - {*names} == {("q12", "d12")}
+    assert "1 of 11 pairs of test are left out" in capsys.readouterr().out
+
+
 def test_cut_texts_are_counted_once_where_a_split_trains_and_tests():
     data = tiny(test_split=["test", "train"], query_length=4, document_length=9)
     queries = [*data.queries("train")["tokens"], *data.queries("test")["tokens"]]

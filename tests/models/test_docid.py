@@ -83,3 +83,21 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
             assert scores == pytest.approx(expected, abs=1e-10)
         pairs = tools.pairs_of(system, queries["tokens"][number], range(8))
         assert system.score(pairs).tolist() == pytest.approx(expected, abs=1e-10)
+
+
+@torch.no_grad()
+def test_many_identifiers_are_scored_in_parts_with_few_logits_each(
+    tools, queries, tmp_path, monkeypatch
+):
+    system, documents = tools.make_docid("titles-np").double(), tools.named_documents()
+    system.index(documents, tmp_path)
+    every = dict.fromkeys(queries["id"], documents["id"])
+    whole, search, beams = system.rerank(queries, documents, every), system.search, []
+    monkeypatch.setattr("models.docid._LOGITS", 3 * system.head.numbers_per_position)
+    monkeypatch.setattr(
+        system, "search", lambda *given, **o: beams.append(o["beam_size"]) or search(*given, **o)
+    )
+    parts = system.rerank(queries, documents, every)
+    assert beams == [3, 3, 1] * len(queries), "two of the eight titles are the same"
+    for query in queries["id"]:
+        assert parts.scores(query) == pytest.approx(whole.scores(query), abs=1e-12)
