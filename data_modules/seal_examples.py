@@ -17,7 +17,7 @@ from data_modules.tokenisation import cut_spans
 from gr_mvdr.batch import cut
 from gr_mvdr.options import Positive, Seed, Size, part
 from gr_mvdr.progress import track
-from gr_mvdr.texts import BODY, find_views, read_view
+from gr_mvdr.texts import BODY, find_views, first_words, read_view
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
 # No span begins at these words (single letters are the remains of contractions).
@@ -111,11 +111,13 @@ class SpanExamples(Examples):
         def weights() -> Iterator[dict]:
             for pair in track(tables.pairs, "span weights", total=len(tables.pairs)):
                 query = tables.queries[pair["query_row"]]["text"]
+                query = first_words(query, tables.query_length)  # the encoder reads no more
                 document = tables.documents[pair["document_row"]]["text"]
                 yield {"weights": span_weights(query, document, self.temperature)}
 
         prepared, made = super().prepare(tables), (tables.pairs, tables.queries, tables.documents)
-        made_from = str(self.temperature), *(table._fingerprint for table in made)
+        made_from = str(self.temperature), str(tables.query_length)
+        made_from += tuple(table._fingerprint for table in made)
         prepared.weights = cache_table(weights, _WEIGHTS, "span-weights/2", *made_from)
         return prepared
 

@@ -66,6 +66,12 @@ def join_texts(parts: Iterable[str]) -> str:
     return SEPARATOR.join(filter(None, parts))
 
 
+def first_words(text: str, count: int) -> str:
+    """Returns the text up to the end of its first `count` words."""
+    rest = text.split(maxsplit=count)[count:]
+    return text.removesuffix(rest[0]) if rest else text
+
+
 def text_without_title(row: Mapping[str, Any]) -> str:
     """Returns the `text` of a document's row without its title."""
     title = row.get("title")

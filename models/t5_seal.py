@@ -17,6 +17,7 @@ from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import Rate, Rule, Size, checked, part
+from gr_mvdr.texts import first_words
 from models.base import Candidates, Table
 from models.generative import GenerativeSystem, rerank_each
 from models.training import OptimizerOptions
@@ -174,7 +175,8 @@ class T5SEAL(GenerativeSystem):
         Args:
             queries, documents, candidates: see `System.rerank`.
             segments: maps (query text, document row) to token lists of the document; None = the
-                windows of `score`.
+                windows of `score`. The text has at most `query_length` words, as many as the
+                encoder could read.
             pool: pools the segments' mean token log-probabilities.
         """
 
@@ -183,7 +185,8 @@ class T5SEAL(GenerativeSystem):
             return [tokens[at : at + self.window] for at in range(0, len(tokens), self.window)]
 
         def score(query: dict[str, Any], rows: list[int]) -> Tensor:
-            groups = [(segments or windows)(query["text"], documents[row]) for row in rows]
+            text = first_words(query["text"], self.hparams.query_length)
+            groups = [(segments or windows)(text, documents[row]) for row in rows]
             index = [row for row, group in zip(rows, groups, strict=True) for _ in group]
             scores = score_segments(self, query["tokens"], list(chain(*groups)), index)
             none = scores.new_tensor(-torch.inf)

@@ -125,7 +125,15 @@ def test_rerank_pools_segment_scores(tools, documents, queries, monkeypatch, poo
     seal = tools.sharpen(tools.make_seal())
     candidates = {"q0": ["d1", "d3"], "q1": ["d6"], "q2": ["d5", "d0", "d2"]}
     windows = lambda query, row: [row["tokens"][s : s + 4] for s in range(0, len(row["tokens"]), 4)]  # noqa: E731
-    ranking = seal.rerank(queries, documents, candidates, segments=windows, pool=pool)
+    heard = lambda query, row: windows(read.append(query) or query, row)  # noqa: E731
+    queries.columns["text"], read = [" a  b " * 400, "a b c d e f g  h i", " a  b "], []
+    ranking = seal.rerank(queries, documents, candidates, segments=heard, pool=pool)
+    # At most `query_length` = 8 words, and no other change.
+    assert [*dict.fromkeys(read)] == [
+        (" a  b " * 4).rstrip(" ") + "  ",
+        "a b c d e f g  h ",
+        " a  b ",
+    ]
     for query, chosen in candidates.items():
         assert set(ranking.documents(query)) == set(chosen)
         for document in chosen:
