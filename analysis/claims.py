@@ -404,7 +404,8 @@ def write_claims(comparison: Comparison, folder: Path) -> None:
     missing = table[table["missing"] != ""].itertuples()
     notes += [f"missing ({row.place}): {row.claim}: {row.missing}" for row in missing]
     write_tables(folder / "claims.md", title, [tabulate_verdicts(table), EXPLAINED, *notes])
-    save_figure(draw_claims(table, title), folder, "claims")
+    if (figure := draw_claims(table, title)).axes:
+        save_figure(figure, folder, "claims")
 
 
 def main(config: DictConfig) -> None:
@@ -413,4 +414,4 @@ def main(config: DictConfig) -> None:
     folder = Path(config.output) if config.output else find_common_folder(comparison) / name
     write_claims(comparison, folder)
     print((folder / "claims.md").read_text(), *comparison.notes, sep="\n")
-    print(folder / "claims.md", folder / "claims.png", sep="\n")
+    print(folder / "claims.md", *folder.glob("claims.png"), sep="\n")

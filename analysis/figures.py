@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from gr_mvdr.files import check, check_file, new_file, read_json, reading, write_json
 
@@ -69,6 +69,13 @@ def turn_crowded_labels(figure: Figure) -> None:
     figure.set_figheight(figure.get_figheight() + needed)
 
 
+def has_points(values: Series | DataFrame | None) -> bool:
+    """Whether a figure of these values shows anything; if not, a drawing function returns a figure
+    without axes, which `Gallery` leaves out.
+    """
+    return values is not None and bool(values.notna().to_numpy().any())
+
+
 LETTERS = {1: 48, 2: 110}  # letters in a row of the legend, below one panel or several
 
 
@@ -94,6 +101,8 @@ def draw_lines(
     """
     import seaborn
 
+    if not has_points(points.get("y")):
+        return Figure()
     names, panels = list(points["line"].unique()), points["panel"].nunique()
     across = 2 if panels == 4 else min(panels, 3)
     width = PAGE_WIDTH / across if panels > 1 else COLUMN_WIDTH
@@ -162,6 +171,8 @@ def draw_boxes(
     """
     import seaborn
 
+    if not has_points(points.get("y")):
+        return Figure()
     panels = points["panel"].nunique()
     across = min(panels, 2)
     grid = seaborn.catplot(
@@ -195,6 +206,9 @@ def draw_maps(maps: Mapping[str, DataFrame], title: str, label: str, **look: Any
     """
     import seaborn
 
+    maps = {name: values for name, values in maps.items() if has_points(values)}
+    if not maps:
+        return Figure()
     lines = -(-len(maps) // 2)
     height = max(PANEL_HEIGHT, 1.2 + 0.2 * max(map(len, maps.values())))
     figure = page_figure(title, lines * height)
@@ -224,11 +238,13 @@ def forest_figure(
         looks: series → colour and marker; by default the table has no `series`.
         axis: label of the horizontal axis.
     """
+    if not has_points(table.get("value")):
+        return Figure()
     names, places = [*table["name"].unique()[::-1]], table.groupby("place", sort=False)
-    height = 1.2 + 0.26 * max(1, len(names))
-    rows_of_panels = max(1, -(-len(places) // 3))
+    height = 1.2 + 0.26 * len(names)
+    rows_of_panels = -(-len(places) // 3)
     figure = page_figure(title, height * rows_of_panels)
-    across = max(1, -(-len(places) // rows_of_panels))
+    across = -(-len(places) // rows_of_panels)
     grid = figure.subplots(rows_of_panels, across, squeeze=False, sharey=True).flat
     for axes in grid[len(places) :]:
         axes.remove()
@@ -286,7 +302,12 @@ class Gallery:
         return [self.directory / f"{entry.name}.png" for entry in self.entries]
 
     def add(self, figure: Figure, entry: GalleryEntry) -> None:
-        """Saves a figure and lists it; a figure with the same name is replaced."""
+        """Saves a figure and lists it; a figure with the same name is replaced.
+
+        A figure without points, which has no axes, is left out.
+        """
+        if not figure.axes:
+            return
         save_figure(figure, self.directory, entry.name)
         self.entries = [other for other in self.entries if other.name != entry.name] + [entry]
         write_json(self.directory / LIST, [asdict(entry) for entry in self.entries])

@@ -309,7 +309,8 @@ def norm_figure(table: DataFrame, title: str) -> Figure:
     marks = table.assign(x=table["projection_norm"]).rename(columns=MARKS)
     points = marks.melt("x", [*MARKS.values()], "line", "y").assign(panel="")
     figure = draw_lines(points, title, "‖W‖₁ of the head's projections", "norm (log scale)")
-    figure.axes[0].set_yscale("log")
+    for axes in figure.axes:
+        axes.set_yscale("log")
     return figure
 
 

@@ -196,6 +196,6 @@ def shape_figure(table: DataFrame, title: str) -> Figure:
     panels = {"weight of the strongest partners": top, "entropy / largest entropy": spread}
     points = [part[["line", "x", "y"]].assign(panel=name) for name, part in panels.items()]
     figure = draw_lines(pandas.concat(points), title, "", "", shared=False)
-    for axes, label in zip(figure.axes, ("strongest partners", "layer"), strict=True):
+    for axes, label in zip(figure.axes, ("strongest partners", "layer"), strict=False):
         axes.set(ylim=(-0.03, 1.03), xlabel=label)
     return figure

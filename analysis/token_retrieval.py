@@ -196,7 +196,8 @@ def retrieval_figure(curves: DataFrame, densities: DataFrame, title: str) -> Fig
     ]
     points = pandas.concat(points, keys=panels, names=["panel"]).reset_index("panel")
     figure = draw_lines(points, title, "", "", shared=False, band=True)
-    left, right = figure.axes
-    left.set(xscale="log", ylim=(0, 1), xlabel="rank of the retrieved token")
-    right.set(ylim=(0, None), xlabel="similarity to the query token")
+    left = {"xscale": "log", "ylim": (0, 1), "xlabel": "rank of the retrieved token"}
+    right = {"ylim": (0, None), "xlabel": "similarity to the query token"}
+    for axes, look in zip(figure.axes, (left, right), strict=False):
+        axes.set(**look)
     return figure

@@ -95,7 +95,7 @@ def write_study(
     gallery = Gallery(folder / "figures", keep=True)
     for figure, entry in figures:
         gallery.add(figure, entry)
-    drawn = [folder / "figures" / f"{entry.name}.png" for _, entry in figures]
+    drawn = [folder / "figures" / f"{entry.name}.png" for figure, entry in figures if figure.axes]
     return [folder / "study.md", *drawn]
 
 

@@ -2,15 +2,28 @@ import base64
 import json
 import re
 from html.parser import HTMLParser
+from math import nan
 
 import pytest
+from pandas import DataFrame
 
 from analysis.alignment_store import StoreDescription
-from analysis.figures import Gallery, GalleryEntry
+from analysis.figures import (
+    Gallery,
+    GalleryEntry,
+    draw_boxes,
+    draw_lines,
+    draw_maps,
+    forest_figure,
+    read_gallery,
+)
 from analysis.tables.report import write_report
 from analysis.viewer.heatmap import alignment_heatmap
 from gr_mvdr.files import UnfinishedRun
 from tests.runs import write_store
+
+POINTS = DataFrame([{"x": 1, "y": 2.0, "line": "a", "panel": "", "place": "", "name": "a"}])
+POINTS = POINTS.assign(value=2.0, low=1.0, high=3.0)
 
 
 class References(HTMLParser):
@@ -49,6 +62,22 @@ def run(tmp_path):
     metrics = {"retrieve/recall@1": 0.25, "retrieve/dev2/recall@1": 0.125}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     return folder
+
+
+@pytest.mark.parametrize("table", [DataFrame(), POINTS.assign(y=nan, value=nan), POINTS])
+def test_a_figure_without_points_is_left_out(tmp_path, table):
+    gallery = Gallery(tmp_path)
+    drawn = {
+        "lines": draw_lines(table, "", "", ""),
+        "boxes": draw_boxes(table, "", "", ""),
+        "forest": forest_figure(table, ""),
+        "maps": draw_maps({"map": table.filter(["value"])}, "", ""),
+    }
+    for name, figure in drawn.items():
+        gallery.add(figure, GalleryEntry(name, name, ""))
+    names = [path.stem for path in tmp_path.glob("*.png")]
+    assert sorted(names) == sorted(drawn if table is POINTS else [])
+    assert [entry.name for entry in read_gallery(tmp_path)] == ([*drawn] if table is POINTS else [])
 
 
 def test_the_report_holds_everything_in_one_file(run, make_pairs):
