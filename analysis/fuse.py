@@ -36,7 +36,7 @@ from gr_mvdr.progress import track
 MAIN = ""  # the main split, whose name a run's file names omit
 METHODS = {"rrf": "RRF", "combsum": "CombSUM"}
 STEPS = 10  # steps of a weight from 0 to 1 when weights are chosen
-SMALLEST = 1e-9  # the smallest range that scores are divided by
+SMALLEST = 1e-9  # scores of a smaller range are equal
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Fusion:
 
     Attributes:
         method: "rrf" sums 1 / (k + rank) (Cormack et al., SIGIR 2009); "combsum" sums scores,
-            scaled to [0, 1] for each query and part (Fox and Shaw, TREC-2).
+            scaled to [0, 1] for each query and part (Fox and Shaw, TREC-2); a single score, or
+            equal ones, become 1.
         k: the constant of rrf.
         weights: one for each part; None = 1 each.
         depth: documents kept per query.
@@ -98,7 +99,9 @@ class Fusion:
         if self.method == "combsum":
             of_query = scores.groupby(level=0)
             least = of_query.transform("min")
-            scores = (scores - least) / (of_query.transform("max") - least).clip(lower=SMALLEST)
+            width = of_query.transform("max") - least
+            scaled = (scores - least) / width
+            scores = scaled.mask((width < SMALLEST) & scores.notna(), 1.0)
         rows: dict[str, dict[str, float]] = {q: {} for one in rankings for q in one.query_ids}
         # Rounded as trec_eval does: sums that differ in the order of their terms stay ties.
         sums = (scores * list(weights)).sum(axis=1).astype("float32")

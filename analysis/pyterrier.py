@@ -36,7 +36,8 @@ class RetrieverTransformer(pt.Transformer):
 
     A `docno` is the id of an indexed document. Scores and their order come from
     `Retriever.retrieve` and `Retriever.rerank`; `rank` counts from 0; all other columns are kept.
-    Documents that the system does not score, such as those without an identifier, are left out.
+    Documents that the system does not score, such as those without an identifier, are left out. A
+    missing query, like a blank one, finds nothing.
     """
 
     def __init__(self, retriever: Retriever, k: int):
@@ -58,10 +59,11 @@ class RetrieverTransformer(pt.Transformer):
             frame.query_frame(["query"], mode="search")
             frame.result_frame(["query"], mode="rerank")
         places = inp.groupby("qid", sort=False).indices
-        texts = {qid: inp["query"].iloc[own[0]] for qid, own in places.items()}
+        asked = inp["query"].fillna("").astype(str)
+        texts = {qid: asked.iloc[own[0]] for qid, own in places.items()}
         row = {}  # (query, document) → row of the given frame
         if frame.mode == "rerank":
-            names = inp["docno"].to_numpy()
+            names = inp["docno"].astype(str).to_numpy()
             row = {(qid, names[n]): n for qid, own in places.items() for n in own}
             candidates = {qid: names[own].tolist() for qid, own in places.items()}
             ranking = self.retriever.rerank(texts, candidates)

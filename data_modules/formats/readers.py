@@ -31,7 +31,7 @@ _OTHER_WORDS = re.compile(
     r"|qrels?|queries|query|top\d+"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
-_INTEGER = re.compile(r" *[+-]?[0-9]{1,9} *")  # grades are stored in 64 bits
+_INTEGER = re.compile(r" *[+-]?[0-9]{1,9}(\.0*)? *")  # grades are stored in 64 bits
 _PIECE = 1 << 20  # characters of an array that are read at a time; more for longer items
 _BETWEEN = re.compile(r"[\s,]*")  # what separates two items
 
@@ -343,11 +343,11 @@ def word(where: str, key: str, record: dict) -> str:
 
 
 def integer(where: str, name: str, text: str) -> int:
-    """Converts a column's text to an integer.
+    """Converts a column's text to an integer, which may be written "1" or "1.0".
 
     Raises:
         ValueError: not an integer, or more than nine digits; names ``file:line`` and the column.
     """
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"{where}: expected an integer {name}, got {text[:60]!r}")
-    return int(text)
+    return int(float(text))

@@ -1,6 +1,7 @@
-"""Retrieval metrics, named "kind@rank", computed by torchmetrics (gr_as_mvdr §5.1)."""
+"""Retrieval metrics, named "kind@rank" (gr_as_mvdr §5.1); torchmetrics computes all but ndcg."""
 
 from functools import lru_cache
+from math import fsum, log2
 
 METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
 # Our kinds → torchmetrics' names. recall: the share of relevant documents that are retrieved;
@@ -12,11 +13,10 @@ _TORCHMETRICS = {
     "recall": "recall",
     "success": "hit_rate",
     "mrr": "reciprocal_rank",
-    "ndcg": "normalized_dcg",
     "precision": "precision",
     "map": "average_precision",
 }
-KINDS = tuple(_TORCHMETRICS)
+KINDS = (*_TORCHMETRICS, "ndcg")
 MACRO = "macro_"  # before a metric's name: the mean over groups of queries of each group's mean
 # Names of ir_measures and ranx → our kinds; letter case is ignored.
 _OTHERS = {"r": "recall", "hit_rate": "success", "rr": "mrr", "p": "precision", "ap": "map"}
@@ -56,7 +56,7 @@ def rank_of(metric: str) -> int:
 
 @lru_cache(maxsize=2**18)  # many queries have the same pattern: one relevant document at rank r
 def measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> float:
-    """Computes a metric of one query, by torchmetrics.
+    """Computes a metric of one query.
 
     Args:
         by_rank: the grade at each rank, 0 = not relevant.
@@ -66,13 +66,19 @@ def measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> f
     from torchmetrics.functional import retrieval
 
     kind, rank = metric.partition("@")[0], rank_of(metric)
+    if kind == "ndcg":  # torchmetrics sums in fp32: a perfect ranking would not be exactly 1
+        gain, ideal = (
+            fsum(grade / log2(place + 1) for place, grade in enumerate(grades[:rank], start=1))
+            for grades in (by_rank, sorted(by_rank + missed, reverse=True))
+        )
+        return gain / ideal if ideal else 0.0
     # Irrelevant documents fill the ranks, so that a missed document never enters the top k.
     # Scores are reversed ranks (no ties); torchmetrics counts a score of 0 as not retrieved.
     depth = max(rank, len(by_rank))
     grade = torch.tensor(by_rank + (0,) * (depth - len(by_rank)) + missed)
     score = torch.cat([torch.arange(depth, 0, -1.0), torch.zeros(len(missed))])
     function = getattr(retrieval, f"retrieval_{_TORCHMETRICS[kind]}")
-    value = function(score, grade if kind == "ndcg" else grade > 0, top_k=rank)
+    value = function(score, grade > 0, top_k=rank)
     if kind == "map":  # torchmetrics averages only over the relevant documents retrieved
         value = value * retrieval.retrieval_recall(score, grade > 0, top_k=rank)
     return float(value)

@@ -221,9 +221,15 @@ def recall_of_exact(exact: Ranking, approximate: Ranking, first: int = 10) -> fl
 def read_qrels(path: str | Path, folder: Path | None = None) -> Qrels:
     """Reads TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
 
-    Arguments and errors are as in `Ranking.read`.
+    A grade may be written "1" or "1.0". Arguments and errors are as in `Ranking.read`.
     """
-    return _read_pairs(path, folder, "query iteration document grade", 3, int)
+    return _read_pairs(path, folder, "query iteration document grade", 3, _read_grade)
+
+
+def _read_grade(text: str) -> int:
+    if not (grade := float(text)).is_integer():
+        raise ValueError
+    return int(grade)
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> None:
@@ -238,7 +244,7 @@ def _read_pairs(
     """Reads lines as query id → {document id: the value in the column at `place`}."""
     pairs: dict[str, dict[str, Value]] = {}
     for number, line in enumerate(read_lines(path, folder), start=1):
-        fields, kind = line.split(), "an integer" if convert is int else "a number"
+        fields, kind = line.split(), "a number" if convert is float else "an integer"
         try:
             if len(fields) != len(columns.split()):
                 raise ValueError

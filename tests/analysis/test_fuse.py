@@ -26,6 +26,9 @@ def test_fusions_worked_out_by_hand():
     assert weighted == pytest.approx({"c": 0.75, "d": 0.375, "a": 0.25, "b": 0.125})
     summed = Fusion("combsum", depth=2)([ONE, TWO]).scores("q")
     assert summed == pytest.approx({"c": 1, "a": 1})
+    for query, expected in (("r", {"a": 1}), ("s", {"z": 1, "y": 1, "x": 1})):
+        # A single hit, or equal ones, are the best that a part found.
+        assert Fusion("combsum")([ONE, TWO]).scores(query) == expected
 
 
 def test_equal_sums_are_ties_in_whatever_order_they_are_added():

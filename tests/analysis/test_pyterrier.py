@@ -56,6 +56,20 @@ def test_a_transformer_searches_and_reranks_as_the_retriever_does(runs):
         as_transformer(bm25, k=0)
 
 
+def test_missing_queries_find_nothing_and_numbers_name_documents(runs):
+    from analysis.pyterrier import as_transformer
+
+    retriever = Retriever.load(runs[0])
+    retriever.index(["a river runs", "the city"])
+    transform = as_transformer(retriever)
+    found = transform(
+        pd.DataFrame({"qid": ["a", "b", "c"], "query": ["river", None, float("nan")]})
+    )
+    assert set(found.qid) == {"a"}
+    numbered = transform(pd.DataFrame({"qid": [1, 1], "query": "a river", "docno": [1, 0]}))
+    assert list(numbered.docno) == ["0", "1"] and list(numbered.qid) == [1, 1]
+
+
 def test_an_experiment_measures_what_the_run_measured(runs):
     from analysis.pyterrier import as_transformer
     from gr_mvdr.evaluation.ranking import evaluate, read_qrels

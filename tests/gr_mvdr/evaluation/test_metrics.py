@@ -9,8 +9,7 @@ from ir_measures import AP, RR, P, R, Success, nDCG
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, evaluate_queries
 
-# torchmetrics takes differences of fp32 sums over all ranks. A document more or less is worth more.
-FP32 = 1e-4
+FP32 = 1e-6  # of torchmetrics
 
 
 def random_run_and_qrels(
@@ -50,6 +49,13 @@ def test_every_metric_of_every_query_equals_trec_eval(ties):
         assert values[reference.query_id][name] == pytest.approx(value, abs=FP32), reference
         compared += 1
     assert compared == 200 * len(references)
+
+
+def test_the_ndcg_of_a_perfect_ranking_is_exactly_one():
+    generator = random.Random(2)
+    for n in range(1, 60):
+        grades = {f"d{place}": generator.randint(1, 3) for place in range(n)}
+        assert evaluate(Ranking({"q": grades}), {"q": grades}, ["ndcg@10"]) == {"ndcg@10": 1.0}
 
 
 def test_the_names_of_ir_measures_and_ranx_mean_ours():

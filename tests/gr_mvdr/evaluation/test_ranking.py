@@ -47,6 +47,9 @@ def test_qrels_are_written_and_read_back(tmp_path):
     write_qrels(qrels, tmp_path / "qrels")
     assert (tmp_path / "qrels").read_text() == "q 0 a 2\nq 0 b 0\nr 0 a 1\n"
     assert read_qrels(tmp_path / "qrels") == qrels
-    (tmp_path / "qrels").write_text("q 0 a 1.5\n")
-    with pytest.raises(ValueError, match="qrels:1: .* with an integer as grade"):
-        read_qrels(tmp_path / "qrels")
+    (tmp_path / "qrels").write_text("q 0 a 2.0\nq 0 b 0.0\nr 0 a +1\n")
+    assert read_qrels(tmp_path / "qrels") == qrels
+    for grade in ("1.5", "inf", "high"):
+        (tmp_path / "qrels").write_text(f"q 0 a {grade}\n")
+        with pytest.raises(ValueError, match="qrels:1: .* with an integer as grade"):
+            read_qrels(tmp_path / "qrels")
