@@ -37,6 +37,7 @@ from analysis.tables.metric_names import DIRECTIONS, read_key
 from analysis.tables.paper import read_paper, write_paper_table
 from analysis.tables.report import write_page
 from analysis.tables.rows import (
+    BOLD,
     Cell,
     Table,
     pivot,
@@ -60,9 +61,8 @@ SEEDS = (
     "seeds."
 )
 MARKS = (
-    f"Bold: the best value of a metric. *: significantly better than every other system (corrected "
-    f"p < {LEVEL}); only MRR@10 and R@10 of the search are tested. Without a star, the lead may be "
-    "due to chance."
+    f"{BOLD}*: significantly better than every other system (corrected p < {LEVEL}); only MRR@10 "
+    "and R@10 of the search are tested. Without a star, the lead may be due to chance."
 )
 EXACT_MATCH = (
     "How often a token aligns to an equal token, averaged over the token types of each IDF range; "

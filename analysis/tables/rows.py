@@ -21,6 +21,7 @@ from gr_mvdr.options import make_printable
 
 Row = dict[str, Any]
 
+BOLD = "Bold: the best value of a metric. "  # of a note; a pipe shows nothing bold
 MANY_COLUMNS = 8  # the most columns that fit on a page
 COLUMNS = ("system", "key", *Key._fields, "name", "mean", "std", "low", "high", "cell")
 NO_WINNERS: Mapping[str, str] = {}
@@ -198,7 +199,8 @@ def print_tables(blocks: Iterable[Table | str]) -> None:
         if isinstance(one, str):
             print(make_printable(one))
         else:
-            notes = [make_printable(one.note)] if one.note else []
+            note = one.note if sys.stdout.isatty() else one.note.replace(BOLD, "")
+            notes = [make_printable(note)] if note else []
             print("", make_printable(one.heading), *format_text(one), *notes, "", sep="\n")
 
 

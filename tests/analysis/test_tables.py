@@ -4,12 +4,14 @@ from math import nan
 import pytest
 
 from analysis.tables.rows import (
+    BOLD,
     Cell,
     Table,
     escape_latex,
     escape_markdown,
     format_latex,
     format_markdown,
+    print_tables,
     read_rows,
     write_rows,
 )
@@ -42,6 +44,15 @@ def test_a_table_escapes_its_texts_and_the_best_are_bold():
     latex = format_latex(table)
     assert r"\caption{50\%$|$}" in latex and r"system & x\_ & y \\" in latex
     assert r"a$|$\_ & \textbf{1} & $<$b$>$ \\" in latex
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_note_names_bold_where_it_is_drawn(capsys, monkeypatch, terminal):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    print_tables([Table("h", ["x"], [("a", [Cell("1", True)])], note=f"Mean. {BOLD}*: better.")])
+    shown = capsys.readouterr().out
+    assert ("Bold" in shown) == ("\x1b[1m" in shown) == terminal
+    assert shown.rstrip().endswith("*: better.")
 
 
 def test_no_text_of_a_csv_is_a_formula_and_numbers_stay(tmp_path):
