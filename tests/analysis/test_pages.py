@@ -10,7 +10,7 @@ from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.compare import compare
 from analysis.tables.report import write_report
 from gr_mvdr.evaluation.ranking import write_qrels
-from tests.analysis.test_compare import rank_gold
+from tests.analysis.test_compare import judge_gold, rank_gold
 from tests.analysis.test_compare import write_run as write_metrics
 from tests.runs import write_store
 
@@ -102,6 +102,18 @@ def test_the_cases_of_a_report(run, show):
         assert marked(page, "document", "partner") == (shares >= 0.25).nonzero().flatten().tolist()
     status = page.get_by_role("status").first.inner_text()
     assert "Strongest partners" in status and "Equal tokens in the document: 1" in status
+
+
+def test_a_table_with_intervals_fits_the_page(tmp_path, show):
+    names = ["recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10"]
+    names += ["recall_of_exact@10", "recall_of_exact@100"]
+    for seed in (1, 2):
+        metrics = {f"retrieve/{name}": 0.5 + seed / 100 for name in names}
+        judge_gold(write_metrics(tmp_path / f"a{seed}", "MiniLM MaxSim", seed, metrics), [1, 2, 9])
+    compare([tmp_path / "a1", tmp_path / "a2"], tmp_path / "out")
+    table = show(tmp_path / "out/comparison.html").locator(".wide").first
+    assert "[" in table.inner_text()
+    assert table.evaluate("wide => wide.scrollWidth <= wide.clientWidth")
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'&amp; שלום عالم 😀"
