@@ -353,7 +353,7 @@ class Patching(Analysis):
         limit = len(queries) if self.named else 2 * left
         pairs, _ = data.test_pairs(split, limit, covers=self.retriever.system.covers)
         for query, document in track(pairs, "patching"):
-            title = self.retriever.read(document)[0]
+            title = self.retriever.document(document)["title"]
             found = self.exchange(texts[query], title)
             if found and left and (found[0] == title or not self.named):
                 left -= 1

@@ -5,15 +5,25 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import unescape
+from itertools import count
+from numbers import Integral
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = " | "  # between the fields of a document
-# Documents as a user passes them: one text, a list of texts, id → text, or rows with id (or _id),
-# title and text.
-Document = str | Mapping[str, str]
-Documents = Document | Sequence[Document] | Mapping[str, str]
+# The usual names of the fields of a document's row; the first one that a row has is used.
+FIELDS = {
+    "id": ("id", "_id", "docno", "docid", "doc_id", "document_id", "pid", "passage_id"),
+    "title": ("title",),
+    "text": ("text", "passage", "contents", "content", "body", "document", "abstract", "sentence"),
+}
+# A document as a user passes it: a text, a row (a mapping with `FIELDS`), or the id of an indexed
+# document. Documents: one, several, id → text or row, or a table (pandas, polars, pyarrow,
+# datasets).
+Document = str | int | Mapping[str, Any]
+Documents = Document | Iterable[Document] | Mapping[Any, Document]
+Queries = str | Iterable[str | Mapping[str, Any]]
 BODY = "body"  # the view that holds a document's text
 ID_RULE = "a word without white space, as TREC runs need"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -168,9 +178,7 @@ class TextReader:
             ValueError: a text is empty or holds half a surrogate pair.
         """
         for text in texts:
-            if not isinstance(text, str) or not text.strip():
-                raise ValueError(f"query={text!r}: must be a text with at least one word")
-        check_characters("query", "the text", *texts)
+            check_query(text)
         texts = self._clean(texts)
         ids = [str(number) for number in range(len(texts))]
         return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
@@ -209,49 +217,123 @@ class TextReader:
         return self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
 
-def list_documents(documents: Documents) -> list[Document]:
-    """Converts documents of any allowed form into a list of texts and rows."""
-    if isinstance(documents, str):
+# What a user passes ------------------------------------------------------------------------------
+
+
+def show_line(value: Any) -> str:
+    """Shows the beginning of any value in a line."""
+    return " ".join(f"{value!r}".split())[:80]
+
+
+def check_query(text: Any) -> None:
+    """Raises ValueError unless a query is a text that can be searched."""
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"query={show_line(text)}: must be a text with at least one word")
+    check_characters("query", "the text", text)
+
+
+def id_text(name: Any) -> Any:
+    """Returns an integer id as text, as the files' readers do; anything else as it is."""
+    return str(name) if isinstance(name, Integral) and not isinstance(name, bool) else name
+
+
+def list_queries(queries: Queries) -> list[str]:
+    """Converts queries into a list of texts; a row's text is its `query` or its `text`."""
+    if isinstance(queries, str):
+        return [queries]
+    rule = "a text, several texts or a table; retrieve takes a mapping of ids to texts"
+    texts: list[Any] = []
+    for item in _items("queries", queries, rule):
+        row = item if isinstance(item, Mapping) else {"text": item}
+        if not row.keys() & {"query", "text"}:
+            raise ValueError(f"queries={show_line(item)}: must have the field query or text")
+        texts.append(row["query"] if "query" in row else row["text"])
+    return texts
+
+
+def list_documents(documents: Documents) -> list[Any]:
+    """Converts documents into a list of texts, ids, and rows with `id` (if given), `title`, `text`.
+
+    A mapping is a row if it has only fields of a row, each once, and id → document if it has none.
+
+    Raises:
+        ValueError: a mapping has fields of a row and other keys, or no documents were passed.
+    """
+    if isinstance(documents, str | Integral):
         return [documents]
     if not isinstance(documents, Mapping):
-        return list(documents)
-    if "text" in documents:
-        return [documents]
-    return [{"id": name, "text": text} for name, text in documents.items()]
+        items = _items("documents", documents, "ids, texts, rows, a table, or ids → texts")
+    elif not (fields := find_fields(documents)):
+        rows = [d if isinstance(d, Mapping) else {"text": d} for d in documents.values()]
+        items = [{**row, "id": name} for name, row in zip(documents, rows, strict=True)]
+    elif len(fields) == len(documents):
+        items = [documents]
+    else:
+        raise ValueError(
+            f"documents with the keys {', '.join(map(str, documents))}: must be a row of id, title "
+            "and text, or ids → texts; in a list, a row may have other fields and any id"
+        )
+    return [_read_row(item) if isinstance(item, Mapping) else item for item in items]
+
+
+def _items(name: str, given: Any, rule: str) -> list[Any]:
+    """Returns the items of what a user passed, of a table its rows."""
+    if hasattr(given, "itertuples"):  # pandas
+        table = given.reset_index() if given.index.name not in (None, *given) else given
+        return table.astype(object).where(table.notna(), None).to_dict("records")
+    for convert in ("to_dicts", "to_pylist"):  # polars, pyarrow
+        if hasattr(given, convert):
+            return getattr(given, convert)()
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise ValueError(f"{name}={show_line(given)}: must be {rule}")
+    return list(given)
+
+
+def find_fields(names: Iterable[Any]) -> dict[str, Any]:
+    """Returns which of these names are those of id, title and text (`FIELDS`), in any case."""
+    plain = {str(name).strip().lower(): name for name in names}
+    found = {field: [n for n in usual if n in plain] for field, usual in FIELDS.items()}
+    return {field: plain[own[0]] for field, own in found.items() if own}
+
+
+def _read_row(document: Any) -> dict[str, Any]:
+    """Returns the id, if there is one, the title and the text of a document."""
+    row = {"text": document} if isinstance(document, str) else document
+    fields = find_fields(row) if isinstance(row, Mapping) else {}
+    if not {"title", "text"} & fields.keys():
+        raise ValueError(f"document={show_line(document)}: must be a text, or a row with a text")
+    plain = {field: row[name] for field, name in fields.items()}
+    if "id" in plain:
+        plain["id"] = id_text(plain["id"])
+        check_id("documents", "document", plain["id"])
+    return plain | {field: plain.get(field) or "" for field in ("title", "text")}
 
 
 def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
     """Converts documents into rows with `id`, `title` and `text`.
 
     Args:
-        first: the number of the first document; a document without an id gets its number as id.
+        first: the number of the first document; a document without an id gets its number as id, or
+            the next one that is not an id.
 
     Raises:
         ValueError: there is no document, a document has no text, two have the same id, or an id
             has white space.
     """
-    rows = [_read_row(item, first + n) for n, item in enumerate(list_documents(documents))]
+    found = list(map(_read_row, list_documents(documents)))
+    given = Counter(row["id"] for row in found if "id" in row)
+    numbers = (name for name in map(str, count(first)) if name not in given)
+    rows = [{"id": number} | row for number, row in zip(numbers, found, strict=False)]
     if not rows:
         raise ValueError("documents=[]: must hold at least one document")
-    (name, count), *_ = Counter(row["id"] for row in rows).most_common(1)
-    if count > 1:
-        raise ValueError(f"document={name}: two documents have this id")
+    for row in rows:
+        if given[row["id"]] > 1:
+            raise ValueError(f"document={row['id']}: two documents have this id")
+        if not all(isinstance(value, str) for value in row.values()):
+            raise ValueError(f"document={row['id']}: title and text must be texts")
+        if not (row["title"] + row["text"]).strip():
+            raise ValueError(f"document={row['id']}: must have a text")
     return rows
-
-
-def _read_row(document: Document, number: int) -> dict[str, str]:
-    fields = {"text": document} if isinstance(document, str) else dict(document)
-    row = {
-        "id": fields.get("id", fields.get("_id", str(number))),
-        "title": fields.get("title") or "",
-        "text": fields.get("text") or "",
-    }
-    check_id("documents", "document", row["id"])
-    if not all(isinstance(value, str) for value in row.values()):
-        raise ValueError(f"document={row['id']}: title and text must be texts")
-    if not (row["title"] + row["text"]).strip():
-        raise ValueError(f"document={row['id']}: must have a text")
-    return row
 
 
 # Views of a document (`models.beyond.views`) ------------------------------------------------------

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Matrix = Literal["alignment", "similarity", "product"]
 _CELL = 0.16  # inches of a token's row or column
 _LETTERS = 60  # characters of a text in a printed table
+_LINE = 200  # characters of a printed hit
 _LARGEST = 3  # shares shown in a notebook's table and in a reason
 _SNIPPET = 30  # words
 
@@ -49,6 +50,11 @@ class Hit(NamedTuple):
     score: float
     shares: tuple[Share, ...]
 
+    def __repr__(self) -> str:
+        named = " ".join(filter(None, (self.id, self.title)))
+        line = " ".join(f"{self.rank}. {self.score:.4f} {named}: {self.snippet}".split())
+        return make_printable(line if len(line) <= _LINE else f"{line[:_LINE]}…")
+
 
 class Tabular:
     """A result that notebooks show as the table of its `to_pandas`."""
@@ -68,8 +74,9 @@ class Hits(list[Hit]):
         heading = f"{count_of(len(self), 'document')} for {self.query!r}"
         if not self:
             return heading
-        table = self.to_pandas()[["rank", "score", "id", "title", "snippet"]]
-        for name in ("id", "title", "snippet"):
+        titles = ["title"] if any(hit.title for hit in self) else []
+        table = self.to_pandas()[["rank", "score", "id", *titles, "snippet"]]
+        for name in ("id", *titles, "snippet"):
             table[name] = table[name].map(make_printable)
         shown = table.to_string(index=False, float_format="%.4f", max_colwidth=_LETTERS)
         return f"{heading}\n{shown}"
@@ -79,6 +86,11 @@ class Hits(list[Hit]):
         import pandas
 
         return pandas.DataFrame(self, columns=Hit._fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the query and the attributes of each hit as values that JSON can hold."""
+        hits = [h._asdict() | {"shares": [share._asdict() for share in h.shares]} for h in self]
+        return {"query": self.query, "hits": hits}
 
     def _repr_html_(self) -> str:
         table = self.to_pandas()

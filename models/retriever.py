@@ -7,7 +7,8 @@ r.explain("a query", "d17")          # why d17 has its rank
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
@@ -25,10 +26,15 @@ from gr_mvdr.options import Size, checked, make_printable
 from gr_mvdr.texts import (
     Document,
     Documents,
+    Queries,
     TextReader,
     TextTable,
+    check_query,
+    id_text,
     list_documents,
+    list_queries,
     read_rows,
+    show_line,
     text_without_title,
 )
 from gr_mvdr.token_index.index import TokenIndex
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
 DEPTH = 100  # `explain` looks for a document among this many results
 _SCORED = 64  # pairs scored at once
 _CONTEXT = 8  # tokens shown on either side of a nearest token
+_DIGITS = 20  # an id of so many digits is a name: no document gets such a number
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -94,11 +101,13 @@ class Retriever:
         self.label, self._lock = label or type(system).__name__, RLock()
         self._hold(documents)
 
-    def _hold(self, documents: Table | None) -> None:
-        """Records these documents as indexed."""
+    def _hold(self, documents: Table | None, number: int = 0) -> None:
+        """Records these documents as indexed; no id so far is `number` or a larger number."""
         self.documents = documents
         names = () if documents is None else documents["id"][:]
         self._rows = {name: row for row, name in enumerate(names)}
+        used = (int(name) for name in names if name.isdecimal() and len(name) < _DIGITS)
+        self._number = max(number, len(names), 1 + max(used, default=0))
 
     @classmethod
     def load(
@@ -146,10 +155,14 @@ class Retriever:
     def tokenizer(self) -> Any:
         return self.reader.tokenizer
 
-    def read(self, name: str) -> tuple[str, str]:
-        """Returns the title and the text of an indexed document."""
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def document(self, name: str | int) -> dict[str, str]:
+        """Returns an indexed document: its `id`, its `title` and its whole `text`."""
         row = self.documents[self._row(name)]
-        return row.get("title") or "", text_without_title(row)
+        text = text_without_title(row)
+        return {"id": row["id"], "title": row.get("title") or "", "text": text}
 
     def __repr__(self) -> str:
         return f"Retriever of {self.label}, {count_of(len(self._rows), 'document')}"
@@ -159,34 +172,31 @@ class Retriever:
     @_locked
     @checked
     def search(
-        self, query: str | Sequence[str], k: Size = 10, among: Iterable[str] | None = None
+        self, query: Queries, k: Size = 10, among: str | int | Iterable[str | int] | None = None
     ) -> Hits | list[Hits]:
         """Finds the k best documents of a query, with the shares of their scores.
 
         Args:
-            query: a text, or several texts, for which a list is returned.
+            query: a text, or several texts or a table with a column `query` or `text`, for which a
+                list is returned. Among several, a blank one finds nothing, with a warning.
             among: ids of the documents that can be found; None = all.
         """
-        texts = [query] if isinstance(query, str) else list(query)
-        self._require_documents()
-        if among is not None:
-            among = list(among)
-            for name in among:
-                self._row(name)
-        ranking = self.system.retrieve(self.reader.queries(texts), k, among, with_shares=True)
-        every = [
-            self._hits(text, ranking.scores(str(number)), ranking.shares[str(number)])
-            for number, text in enumerate(texts)
-        ]
+        if isinstance(query, str):
+            check_query(query)
+        names = among if among is None else self._known(among)
+        texts = {str(number): text for number, text in enumerate(list_queries(query))}
+        ranking = self._rank(texts, lambda t: self.system.retrieve(t, k, names, with_shares=True))
+        shares = ranking.shares or {}
+        every = [self._hits(t, ranking.scores(n), shares.get(n, {})) for n, t in texts.items()]
         return every[0] if isinstance(query, str) else every
 
     def _hits(self, query: str, scores: dict[str, float], shares: dict[str, list[Share]]) -> Hits:
         hits = []
         for rank, (name, score) in enumerate(scores.items(), start=1):
-            title, text = self.read(name)
-            snippet, parts = find_snippet(query, text), self._written(shares[name])
-            hits.append(Hit(rank, name, title, snippet, score, parts))
-        return Hits(query, hits)
+            row, parts = self.document(name), self._written(shares[name])
+            snippet = find_snippet(query, row["text"])
+            hits.append(Hit(rank, name, row["title"], snippet, score, parts))
+        return Hits(str(query) if isinstance(query, str) else "", hits)
 
     def _written(self, shares: Sequence[Share]) -> tuple[Share, ...]:
         return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
@@ -196,27 +206,39 @@ class Retriever:
         return readable(self.tokenizer, tokens)
 
     @_locked
-    def retrieve(self, queries: dict[str, str], k: int = 100) -> Ranking:
-        """Searches for many queries (id → text), without shares; a blank query finds nothing."""
+    @checked
+    def retrieve(self, queries: Mapping[Any, str], k: Size = 100) -> Ranking:
+        """Searches for many queries (id → text), without shares; a blank query finds nothing, with
+        a warning.
+        """
+        _check_mappings(queries=queries)
         return self._rank(queries, lambda table: self.system.retrieve(table, k))
 
     @_locked
-    def rerank(self, queries: dict[str, str], candidates: dict[str, list[str]]) -> Ranking:
+    def rerank(
+        self, queries: Mapping[Any, str], candidates: Mapping[Any, Iterable[str | int]]
+    ) -> Ranking:
         """Orders given indexed documents (query id → ids) for each query (id → text)."""
-        given = {name: list(dict.fromkeys(candidates.get(name, ()))) for name in queries}
-        for name in set().union(*given.values()):
-            self._row(name)
-        asked = {name: text if given[name] else "" for name, text in queries.items()}
-        return self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
+        _check_mappings(queries=queries, candidates=candidates)
+        given = {q: list(dict.fromkeys(self._known(candidates.get(q, ())))) for q in queries}
+        asked = {name: text for name, text in queries.items() if given[name]}
+        found = self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
+        return Ranking({name: found.scores(name) for name in queries})
 
-    def _rank(self, queries: dict[str, str], search: Callable[[Table], Ranking]) -> Ranking:
+    def _rank(self, queries: Mapping[Any, str], search: Callable[[Table], Ranking]) -> Ranking:
         self._require_documents()
-        asked = {name: text for name, text in queries.items() if text.strip()}
+        asked = {}
+        for name, text in queries.items():
+            try:
+                check_query(text)
+                asked[name] = text
+            except ValueError as error:  # it does not lose the others
+                warnings.warn(f"query {name} finds nothing: {error}", stacklevel=5)
         if not asked:
             return Ranking({name: {} for name in queries})
         table = self.reader.queries(list(asked.values()))
         ranking = search(TextTable({**table.columns, "id": list(asked)}))
-        return Ranking({name: ranking.scores(name) for name in queries})
+        return Ranking({name: ranking.scores(name) for name in queries}, ranking.shares)
 
     # Given pairs ------------------------------------------------------------------------------
 
@@ -251,21 +273,20 @@ class Retriever:
         return self._written(self.system.shares(self._pairs([query], [document]))[0])
 
     @_locked
-    def score(self, queries: str | Sequence[str], documents: Documents) -> "pandas.DataFrame":
+    def score(self, queries: Queries, documents: Documents) -> "pandas.DataFrame":
         """Returns the scores by which the system reranks, documents as rows, queries as columns.
 
         Args:
-            documents: ids of indexed documents, or texts, or rows with title and text.
+            documents: ids of indexed documents, or texts, rows or a table, as in `add`.
         """
         import pandas
 
-        queries = [queries] if isinstance(queries, str) else list(queries)
-        rows, scores = list_documents(documents), []
+        queries, rows, scores = list_queries(queries), list_documents(documents), []
         pairs = [(query, document) for document in rows for query in queries]
         for start in range(0, len(pairs), _SCORED):
             batch = self._pairs(*zip(*pairs[start : start + _SCORED], strict=True))
             scores += self.system.score(batch).tolist()
-        names = [row if isinstance(row, str) else row.get("text", "") for row in rows]
+        names = [r.get("id", r["text"]) if isinstance(r, Mapping) else id_text(r) for r in rows]
         values = torch.tensor(scores, dtype=torch.float64).view(len(rows), len(queries))
         return pandas.DataFrame(values.numpy(), names, queries)
 
@@ -277,9 +298,9 @@ class Retriever:
     # Vectors ----------------------------------------------------------------------------------
 
     @_locked
-    def encode_queries(self, texts: str | Sequence[str]) -> list[EncodedText]:
+    def encode_queries(self, texts: Queries) -> list[EncodedText]:
         """Encodes queries as token vectors Q; a generative system returns its encoder's states."""
-        tokens = self.reader.queries([texts] if isinstance(texts, str) else list(texts))["tokens"]
+        tokens = self.reader.queries(list_queries(texts))["tokens"]
         return self._encode("queries", map(self.system.cut_query, tokens))
 
     @_locked
@@ -329,7 +350,7 @@ class Retriever:
             name, before, own, after = index.store.context(row, _CONTEXT)
             before, after = (self.tokenizer.decode(ids).strip() for ids in (before, after))
             (text,) = token_strings(self.tokenizer, own)
-            nearest.append((name, self.read(name)[0], before, text, after, similarity))
+            nearest.append((name, self.document(name)["title"], before, text, after, similarity))
         columns = ["id", "title", "before", "token", "after", "similarity"]
         return pandas.DataFrame(nearest, columns=columns)
 
@@ -351,9 +372,9 @@ class Retriever:
     # Why --------------------------------------------------------------------------------------
 
     @_locked
-    def explain(self, query: str, document: str) -> Explained:
+    def explain(self, query: str, document: str | int) -> Explained:
         """Explains the rank of an indexed document, given by its id."""
-        row = self._row(document)
+        row, document = self._row(document), id_text(document)
         hits = self.search(query, DEPTH)
         ranked = [hit for hit in hits if hit.id == document]
         alone = ranked or self.search(query, 1, [document])
@@ -377,17 +398,24 @@ class Retriever:
 
     @_locked
     def index(self, documents: Documents) -> None:
-        """Indexes these documents instead of all others."""
+        """Indexes these documents instead of all others.
+
+        Args:
+            documents: a text, several texts, ids → texts, rows, or a table of rows (pandas, polars,
+                pyarrow, datasets). A row has a `text`, perhaps a `title` and an `id`, or their
+                usual names (`gr_mvdr.texts.FIELDS`). A document without an id gets its number.
+        """
         self._update(self.reader.documents(read_rows(documents)), self.system.index)
 
     @_locked
     def add(self, documents: Documents) -> list[str]:
-        """Adds documents to the index; a multi-vector system encodes only these.
+        """Adds documents (see `index`) to the index; a multi-vector system encodes only these.
 
         Returns:
-            The documents' ids in the given order; a document without an id gets a new number.
+            The documents' ids in the given order. A document without an id gets a number that no
+            document had before, not even one that was removed.
         """
-        rows = read_rows(documents, first=len(self._rows))
+        rows = read_rows(documents, self._number)
         names = [row["id"] for row in rows]
         for name in names:
             if name in self._rows:
@@ -396,19 +424,19 @@ class Retriever:
         if self.documents is not None:
             columns = {n: [*self.documents[n][:], *new] for n, new in columns.items()}
             index = self.system.update_index
-        self._update(TextTable(columns), index)
+        self._update(TextTable(columns), index, self._number)
         return names
 
     @_locked
-    def remove(self, ids: str | Iterable[str]) -> None:
+    def remove(self, ids: str | int | Iterable[str | int]) -> None:
         """Removes documents from the index; NP decoding's output table keeps their rows."""
-        gone = {self._row(name) for name in ([ids] if isinstance(ids, str) else ids)}
+        gone = {self._rows[name] for name in self._known(ids)}
         if len(gone) == len(self._rows):
             raise ValueError(f"ids: must leave one of the {len(gone):,} documents")
         kept = [row for row in range(len(self._rows)) if row not in gone]
-        self._update(self.documents.select(kept), self.system.update_index)
+        self._update(self.documents.select(kept), self.system.update_index, self._number)
 
-    def _update(self, table: Table, index: Callable[[Table], Any]) -> None:
+    def _update(self, table: Table, index: Callable[[Table], Any], number: int = 0) -> None:
         model = getattr(self.tokenizer, "backend_tokenizer", None)
         if model is not None and isinstance(model.model, WordLevel):  # the vocabulary is the words
             self.reader.tokenizer = build_word_tokenizer(table["text"][:])
@@ -416,7 +444,7 @@ class Retriever:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             index(table)
-        self._hold(table)
+        self._hold(table, number)
 
     # Texts and ids as the system reads them ---------------------------------------------------
 
@@ -424,16 +452,28 @@ class Retriever:
         if self.documents is None:
             raise ValueError(f"{self.label}: no documents are indexed, index(documents) does it")
 
-    def _row(self, name: str) -> int:
+    def _row(self, name: str | int) -> int:
         """Returns the row of an indexed document; raises ValueError for an unknown id."""
         self._require_documents()
-        if not isinstance(name, str) or name not in self._rows:
-            raise ValueError(f"document={name}: no such id among the {len(self._rows):,} documents")
-        return self._rows[name]
+        if (row := self._find(name)) < 0:
+            raise ValueError(f"document={name}: no such id among the {len(self):,} documents")
+        return row
+
+    def _find(self, document: Document) -> int:
+        """Returns the row of an indexed document, given by its id; −1 = it is not indexed."""
+        name = id_text(document)
+        return self._rows.get(name, -1) if isinstance(name, str) else -1
+
+    def _known(self, ids: str | int | Iterable[str | int]) -> list[str]:
+        """Returns ids as a list, if all are ids of indexed documents."""
+        names = [id_text(name) for name in list_documents(ids)]
+        for name in names:
+            self._row(name)
+        return names
 
     def _pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
         """Makes a batch of pairs; the document number of a text that is not indexed is −1."""
-        rows = [self._rows.get(d, -1) if isinstance(d, str) else -1 for d in documents]
+        rows = list(map(self._find, documents))
         asked = map(self.system.cut_query, self.reader.queries(queries)["tokens"])
         given = map(self.system.cut_document, map(self._tokens, documents))
         return pad_pairs(self.system, list(asked), list(given), rows)
@@ -444,11 +484,18 @@ class Retriever:
         Raises:
             ValueError: the text is not indexed, and the system scores only indexed documents.
         """
-        if isinstance(document, str) and document in self._rows:
-            return self.documents[self._rows[document]]["tokens"]
+        if (row := self._find(document)) >= 0:
+            return self.documents[row]["tokens"]
         if not self.system.scores_texts:
             raise ValueError(
                 f"document={document!r:.80}: must be the id of an indexed document for "
                 f"{self.label}, add(documents) indexes a text"
             )
-        return self.reader.documents(read_rows(document))["tokens"][0]
+        return self.reader.documents(read_rows([document]))["tokens"][0]
+
+
+def _check_mappings(**given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, Mapping):
+            rule = "must be a mapping from queries' ids; search(query, among=ids) takes a text"
+            raise ValueError(f"{name}={show_line(value)}: {rule}")

@@ -1,6 +1,7 @@
 """One class for a person: plain texts in, small typed results out, for every kind of system."""
 
 import gc
+import json
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from threading import Lock
 from types import SimpleNamespace
 
 import matplotlib
+import pandas
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,6 +68,9 @@ def check_shares(retriever):
         assert math.fsum(share.value for share in hit.shares) == pytest.approx(hit.score, abs=1e-4)
         assert all(isinstance(share.text, str) for share in hit.shares)
     assert list(hits.to_pandas().id) == [hit.id for hit in hits] and "<table" in hits._repr_html_()
+    told = json.loads(json.dumps(hits.to_dict(), allow_nan=False))["hits"]
+    assert [(hit["id"], hit["score"]) for hit in told] == [(hit.id, hit.score) for hit in hits]
+    assert told[0]["shares"][0]["value"] == hits[0].shares[0].value
 
 
 def test_search_score_shares_retrieve_and_rerank_are_one_system(retriever):
@@ -104,14 +109,21 @@ def test_documents_are_added_and_removed(run):
     retriever = Retriever.load(run)
     before = retriever.search(QUERY, 5)
     # What the best hit says: two steps of training find little in other texts (T5-SEAL).
-    text = retriever.read(before[0].id)[1]
-    retriever.add([{"id": "new", "title": "Zanzibar", "text": text}])
-    assert len(retriever.documents) == 51 and retriever.read("new")[0] == "Zanzibar"
+    text = retriever.document(before[0].id)["text"]
+    row = {"id": "new", "title": "Zanzibar", "text": text}
+    assert retriever.add([row]) == ["new"] and len(retriever) == len(retriever.documents) == 51
+    assert retriever.document("new") == row
     assert retriever.search(QUERY, 1, among=["new"])[0].id == "new"
     with pytest.raises(ValueError, match="document=new: is indexed already"):
         retriever.add([{"id": "new", "text": "again"}])
-    retriever.remove("new")
-    assert "new" not in retriever.documents["id"][:]
+    (number,) = map(int, retriever.add([{"title": "A new title", "text": "A text without an id."}]))
+    assert str(number) not in list(before.to_pandas().id)
+    retriever.remove(["new", number])
+    again = [{"title": "Another title", "text": text}]
+    assert retriever.add(again) == [str(number + 1)], "an id is never given twice"
+    assert retriever.search(QUERY, 1, among=number + 1)[0].snippet
+    retriever.remove(number + 1)
+    assert len(retriever) == 50 and "new" not in retriever.documents["id"][:]
     if run.name == "genre_np_base":
         return  # its output table has more rows now
     after = retriever.search(QUERY, 5)
@@ -119,6 +131,53 @@ def test_documents_are_added_and_removed(run):
 
 
 # Laws of single systems --------------------------------------------------------------------------
+
+
+def test_an_id_is_never_given_twice(colbert):
+    assert colbert.index(list("abcdef")) is None and len(colbert) == 6
+    colbert.remove("3")
+    assert colbert.add(["x"]) == ["6"]
+    colbert.remove([6, "5"])
+    assert colbert.add(["y", {"docno": 8, "text": "z"}, "w"]) == ["7", "8", "10"]
+    colbert.index({1: "the first line", 2: "the second"})  # as a file of passages is numbered
+    assert colbert.add("the third") == ["3"]
+
+
+def test_one_bad_query_does_not_lose_the_others(colbert):
+    asked = [QUERY, " ", "a river", None, "\ud83d"]
+    with pytest.warns(UserWarning, match="finds nothing: ") as told:
+        hits = colbert.search(asked, 3)
+    assert [len(one) for one in hits] == [3, 0, 3, 0, 0] and len(told) == 3
+    assert "query 1 finds nothing: query=' ': must be a text" in str(told[0].message)
+    assert json.dumps([one.to_dict() for one in hits], allow_nan=False)
+    with pytest.warns(UserWarning, match="query q1 finds nothing: query=' '"):
+        ranking = colbert.retrieve({"q0": asked[0], "q1": asked[1], "q2": asked[2]}, 3)
+    lists = [ranking.documents(query) for query in ranking.query_ids]
+    assert lists == [[hit.id for hit in one] for one in hits[:3]]
+
+
+def test_an_integer_is_the_id_that_it_spells(colbert):
+    one, two = colbert.documents["id"][:2]
+    colbert.index({1: colbert.document(one), 2: colbert.document(two)})
+    assert colbert.explain(QUERY, 2).id == "2" and colbert.document(2)["id"] == "2"
+    assert colbert.search(QUERY, among=[2])[0].id == "2"
+    assert colbert.align(QUERY, 2).document_tokens == colbert.align(QUERY, "2").document_tokens
+    assert colbert.rerank({"q": QUERY}, {"q": [2, 1]}).scores("q").keys() == {"1", "2"}
+    frame = pandas.DataFrame({"docno": [3], "text": ["a third"]})
+    assert colbert.add(frame) == ["3"]
+    assert list(colbert.score(QUERY, [1, 3, "a text"]).index) == ["1", "3", "a text"]
+    assert list(colbert.score(QUERY, frame).index) == ["3"]
+    assert len(colbert.encode_documents([1, "a text"])) == 2
+
+
+def test_a_hit_is_printed_in_a_line(colbert):
+    colbert.index({"a291": "A text without a title.\n" * 50, "b": "another"})
+    hits = colbert.search("a text", 2)
+    hit = next(hit for hit in hits if hit.id == "a291")
+    assert str(hit).startswith(f"{hit.rank}. {hit.score:.4f} a291: A text without a title. A text")
+    assert "\n" not in str(hit) and "title" not in str(hits).split("\n")[1]
+    colbert.add({"id": "c", "title": "Tarvik", "text": "A text."})
+    assert "title" in str(colbert.search("a text", 3)).split("\n")[1]
 
 
 def test_eight_threads_take_turns_and_find_what_one_finds(colbert, monkeypatch):
@@ -160,8 +219,28 @@ def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, m
         (lambda r: r.search(" "), "query=' ': must be a text with at least one word"),
         (lambda r: r.search("a", among=["nobody"]), "document=nobody: no such id among the 50"),
         (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),
-        (lambda r: r.add(["a", {"id": "50", "text": "b"}]), "document=50: two documents"),
+        (lambda r: r.add([{"id": "a", "text": "a"}, {"id": "a", "text": "b"}]), "document=a: two"),
         (lambda r: r.add("\ud83d"), "document=50: the title or text holds half a surrogate pair"),
+        (lambda r: r.add([7]), "document=7: must be a text, or a row with a text"),
+        (lambda r: r.search(None), "queries=None: must be a text, several texts or a table"),
+        (lambda r: r.search(b"a"), "queries=b'a': must be a text, several texts or a table"),
+        (lambda r: r.search({"q1": "a"}), "retrieve takes a mapping of ids to texts"),
+        (lambda r: r.search("a", among=[None]), "document=None: no such id among the 50"),
+        (lambda r: r.explain("a", 5.5), "document=5.5: no such id among the 50"),
+        (
+            lambda r: r.retrieve(["a"]),
+            r"queries=\['a'\]: must be a mapping",
+        ),
+        (lambda r: r.retrieve({"q": "a"}, 0), "k=0: must be a whole number ≥ 1"),
+        (
+            lambda r: r.rerank("a", ["50"]),
+            "search.query, among=ids. takes a text",
+        ),
+        (lambda r: r.rerank({"q": "a"}, ["50"]), r"candidates=\['50'\]: must be a mapping"),
+        (lambda r: r.score(["a", None], "b"), "query=None: must be a text"),
+        (lambda r: r.score("a", ["b", None]), "document=None: must be a text"),
+        (lambda r: r.align("a", 777), "document=777: must be a text"),
+        (lambda r: r.encode_queries({"q": "a"}), "queries={'q': 'a'}: must be a text"),
         (lambda r: r.align("a", "b", layer=99), "layer=99: must be ≥ -1 and < 1"),
         (lambda r: r.remove(r.documents["id"][:]), "must leave one of the 50 documents"),
     ],

@@ -191,8 +191,7 @@ class Session:
 
     def document(self, id: str) -> dict[str, str]:
         """Returns a document's id, title and text."""
-        title, text = self._reader.read(id)
-        return {"id": id, "title": title, "text": text}
+        return self._reader.document(id)
 
     # Search ---------------------------------------------------------------------------------------
 
@@ -228,7 +227,7 @@ class Session:
         for system, places in zip(lists, known.places, strict=True):
             here = [hit["rank"] for hit in system["hits"] if hit["id"] == name]
             ranks.append(here[0] if here else places.get(name))
-        return {"id": name, "title": self._reader.read(name)[0], "ranks": ranks}
+        return {"id": name, "title": self._reader.document(name)["title"], "ranks": ranks}
 
     # One pair -------------------------------------------------------------------------------------
 
@@ -240,7 +239,7 @@ class Session:
         """
         retriever, given = self._retriever(system), document.get("id", document)
         if "id" in document:
-            self._reader.read(given)  # raises for an unknown id: a text by itself is a document
+            self._reader.document(given)  # raises for an unknown id: a text by itself is a document
         model, tokenizer = retriever.system, retriever.tokenizer
         layers, strings = retriever.layers(query, given), partial(token_strings, tokenizer)
         told = describe_pair(layers, model.paradigm, strings, {*tokenizer.all_special_ids})
@@ -355,4 +354,4 @@ def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
 
 
 def _titles(retriever: Retriever, names: Iterable[str]) -> list[dict[str, str]]:
-    return [{"id": name, "title": retriever.read(name)[0]} for name in names]
+    return [{"id": name, "title": retriever.document(name)["title"]} for name in names]

@@ -1,9 +1,9 @@
 """Plain passages: one CSV, TSV or JSON lines file of texts; its path, or a folder with only it.
 
 ``data.fields`` names the columns of id, title and text; otherwise they need one of the usual names
-(`_USUAL`). A TSV file may lack a header (MS MARCO's ``id<TAB>text``, or one text per line). If the
-file has no ids, the line numbers are the ids. There are no queries and no judgements, so the
-collection can be searched, but nothing is measured.
+(`gr_mvdr.texts.FIELDS`). A TSV file may lack a header (MS MARCO's ``id<TAB>text``, or one text per
+line). If the file has no ids, the line numbers are the ids. There are no queries and no judgements,
+so the collection can be searched, but nothing is measured.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +20,9 @@ from data_modules.formats.readers import (
     table,
 )
 from data_modules.formats.rows import Reader, documents
+from gr_mvdr.texts import find_fields
 
 _ENDINGS = (".csv", ".tsv", ".jsonl")
-# The usual names of each column; the first one that the file has is used.
-_USUAL = {
-    "id": ("_id", "id", "docid", "doc_id", "document_id", "pid", "passage_id"),
-    "title": ("title",),
-    "text": ("text", "passage", "contents", "content", "body", "document", "abstract", "sentence"),
-}
 _FIELDS = {1: ("text",), 2: ("id", "text"), 3: ("id", "title", "text")}
 
 
@@ -56,9 +51,7 @@ def read(path: Path, fields: Sequence[str | int] | None = None) -> Layout:
         quoted, delimiter = ending == "csv", "," if ending == "csv" else "\t"
         plain = first_line(file).split(delimiter)
         columns = next(quoted_rows(file, delimiter), ("", [""]))[1] if quoted else plain
-        usual = {name for names in _USUAL.values() for name in names}
-        header = bool(usual & {column.strip().lower() for column in columns})
-        header |= bool(fields) and {*(fields or ())} <= {*columns}
+        header = bool(find_fields(columns)) or bool(fields and {*fields} <= {*columns})
         names = columns if header else [str(number) for number in range(1, len(columns) + 1)]
         options = {"header": header, "quoted": quoted, "delimiter": delimiter}
         read = partial(table, columns=[] if header else names, **options)
@@ -103,14 +96,13 @@ def _choose_columns(
     is_numbered = names != first and plain_name(file).endswith(".tsv")
     if len(names) == 1 or (is_numbered and len(names) == 2):
         return dict(zip(_FIELDS[len(names)], names, strict=True))
-    plain = {name.strip().lower(): name for name in names}
-    found = {k: next((plain[n] for n in usual if n in plain), "") for k, usual in _USUAL.items()}
-    if not found["text"]:
+    found = find_fields(names)
+    if "text" not in found:
         raise ValueError(
             f"{file}: cannot tell which of the columns {', '.join(first)[:80]} are id, title and "
             "text: name them, data.fields=[id,title,text], or [1,3,2] by number"
         )
-    return {kind: column for kind, column in found.items() if column}
+    return found
 
 
 def _documents(file: Path, read: Reader, columns: Mapping[str, str]) -> Iterator[Document]:

@@ -88,7 +88,7 @@ export class SearchView {
   /** The relevant documents: where each system ranks them; a click says why. */
   goldLines(query, gold) {
     const lines = gold.map(({ id, title, ranks }) => make("section", { class: "gold-line", "aria-label": "Relevant document" },
-      make("p", {}, make("strong", {}, term("Relevant", "gold"), ": "), words("bdi", title || id), make("span", { class: "quiet" }, ` ${id}`)),
+      make("p", {}, make("strong", {}, term("Relevant", "gold"), ": "), words("bdi", title || id), title ? make("span", { class: "quiet" }, ` ${id}`) : null),
       make("div", { class: "whys" }, this.systems.map((system, place) => button(
         `${system.label}: ${ranks[place] === null ? "not retrieved" : `rank ${ranks[place]}`} – why?`,
         () => openPair(system, query, id, "why"), { class: ranks[place] === null ? "missed" : null, dir: "auto" })))));

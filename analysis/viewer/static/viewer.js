@@ -190,7 +190,7 @@ function hitCard(hit, other, title, scoreWord) {
   const gains = other ? differences(hit.shares, other.shares).filter((one) => Math.abs(one.difference) > 5e-4).slice(0, 3) : [];
   return make("li", { class: hit.gold ? "hit gold" : "hit" },
     make("div", {}, make("span", { class: "hit-rank" }, `${hit.rank}`), title),
-    make("p", { class: "small quiet" }, `${hit.id}, `, scoreWord, ` ${shown(hit.score)}`,
+    make("p", { class: "small quiet" }, hit.title ? `${hit.id}, ` : null, scoreWord, ` ${shown(hit.score)}`,
       hit.gold ? make("strong", { class: "gold-mark" }, term("relevant", "gold")) : null),
     words("p", hit.snippet, { class: "snippet" }),
     hit.shares.length ? bars(hit.shares, hit.score, 4) : null,
