@@ -87,6 +87,22 @@ def system_scores(system, tokenizer, together=True):
     return torch.tensor(rows), counts
 
 
+def edit(name, **changes):
+    """A change of a JSON file's values; None removes a key."""
+
+    def change(folder):
+        content = json.loads((folder / name).read_text()) | changes
+        write_json(folder / name, {k: v for k, v in content.items() if v is not None})
+
+    return change
+
+
+def make_sided(side, folder):
+    make_bert(folder, ())
+    edit("tokenizer_config.json", **{side: "left"})(folder)
+    return folder
+
+
 MARKERS = {"query": "[Q] ", "document": "[D] "}
 FIXED = {"strategy": "fixed", "length": 8}
 PROJECTED = ((16, 16, "residual"), (16, 6))
@@ -126,6 +142,13 @@ LAYOUTS = {
         dict(pooling="cls", dense=PROJECTED, unit=False, similarity="dot"),
     ),
 }
+LONG = dict(dense=((16, 6),), document_length=12, query_length=6)
+for side in ("truncation_side", "padding_side"):
+    LAYOUTS[f"bert, {side}=left"] = (partial(make_sided, side), LONG)
+    for attend in (True, False):
+        expanded = dict(prompts={}, query_expansion=FIXED | {"attend": attend}, dense=((16, 6),))
+        name = f"bert, {side}=left, expanded{', attended' if attend else ''}"
+        LAYOUTS[name] = (partial(make_sided, side), expanded)
 # Folders that others wrote, some of earlier releases.
 FOREIGN = {
     "PyLate": make_pylate,
@@ -151,16 +174,6 @@ def test_a_published_folder_has_the_scores_of_sentence_transformers(tmp_path, na
         assert {*ours[0], *ours[1]} == {1} if single else ours == counts
         assert torch.allclose(found, expected.double(), rtol=1e-6, atol=1e-6), found - expected
     assert expected.std() > 0.03
-
-
-def edit(name, **changes):
-    """A change of a JSON file's values; None removes a key."""
-
-    def change(folder):
-        content = json.loads((folder / name).read_text()) | changes
-        write_json(folder / name, {k: v for k, v in content.items() if v is not None})
-
-    return change
 
 
 class Attack:
@@ -204,6 +217,8 @@ UNREADABLE = [
     (edit(DENSE, bias=True), r"Missing key.*linear.bias"),
     (edit(DENSE, module_input_name="sentence_embedding"), r"has a projection of other than token"),
     (edit(OWN, prompts={"query": "w"}, query_prefix=None), r"prompts=.*: must be texts that"),
+    (edit("tokenizer_config.json", truncation_side="left"), r"has a prompt that truncation_side"),
+    (edit(ENCODER, do_lower_case=True), r"config.json: do_lower_case=true: must be false, its tok"),
 ]
 
 
