@@ -56,8 +56,8 @@ _ENCODED = 64  # texts that `encode_texts` encodes at once
 _POSITIONS = ("position_embeddings", "embed_positions")
 # Weights beside those of the backbone, of FlagEmbedding and of an exported system.
 _HEADS = ("colbert_linear.pt", "sparse_linear.pt", "gr_mvdr.safetensors")
-# What encoder-decoders hold beside their stacks: an encoder alone does not need it.
-_OUTPUT = re.compile(r"lm_head\.|final_logits_bias")
+# Weights of an encoder-decoder that its encoder does not need.
+_DECODER = re.compile(r"(model\.)?decoder\.|lm_head\.|final_logits_bias")
 # Weights of a decoder's layers: a new decoder does not inherit them.
 _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
 
@@ -252,7 +252,7 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTraine
         raise ValueError(f"backbone.name={name}: lacks the weights {name_some(lacks)}")
     left_out = sorted(loading["unexpected_keys"])
     if config.is_encoder_decoder:
-        left_out = [key for key in left_out if not _OUTPUT.match(key)]
+        left_out = [key for key in left_out if not _DECODER.match(key)]
     set_epsilon(model)
     if not decodes:
         left_out += _find_heads(name, hub_options(name))

@@ -60,7 +60,7 @@ def load_tokenizer(
             options |= {"local_files_only": local} | hub_options(source, key)
             try:
                 tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
-            except ImportError as error:
+            except Exception as error:
                 if "tiktoken" not in str(error) or is_sentencepiece_available():
                     raise
                 cause = "is SentencePiece's file alone, pip install sentencepiece reads it"

@@ -142,6 +142,9 @@ def test_weights_that_do_not_suit_the_model_are_named(
         assert "\n" not in str(raised.value)
 
 
+SHORT = ("query_length=30", "document_length=30")
+
+
 def test_what_a_folder_lacks_or_holds_besides_is_named_by_the_typed_key(run, single, tmp_path):
     classifier, adapter = make_classifier(tmp_path / "classifier"), tmp_path / "adapter"
     adapter.mkdir()
@@ -160,7 +163,7 @@ def test_what_a_folder_lacks_or_holds_besides_is_named_by_the_typed_key(run, sin
         (half, "lacks the weights encoder.layer.0.*, .*, .* and 13 more"),
     ):
         with pytest.raises(ValueError, match=rf"^weights={weights}: {message}"):
-            run(weights, "model=t5_colbert", "name=run", *NO_ANALYSIS)
+            run(weights, "model=t5_colbert", "name=run", *SHORT, *NO_ANALYSIS)
     run(flag.parent, "model=sentence_t5", "name=run", *NO_ANALYSIS)  # its vector needs no head
 
 
@@ -168,7 +171,7 @@ def test_training_says_what_it_leaves_out(data, tmp_path, capsys):
     folder = make_classifier(tmp_path / "classifier")
     asked = ["model=dpr", "backbone=pretrained", f"backbone.name={folder}", "trainer.max_steps=1"]
     asked += ["data=beir", f"data.path={data}", "logger=none", f"output={tmp_path}", "name=run"]
-    train([*asked, "trainer.log_every_n_steps=1", *NO_ANALYSIS])
+    train([*asked, "trainer.log_every_n_steps=1", *SHORT, *NO_ANALYSIS])
     said = f"backbone.name={folder}: trained without its classifier.bias, classifier.weight\n"
     assert said in capsys.readouterr().out
 

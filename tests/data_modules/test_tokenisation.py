@@ -87,11 +87,8 @@ def test_a_pretrained_table_has_a_row_for_each_token_but_added_markers(tmp_path)
     assert len(choose(backbone=str(tmp_path), markers=markers)) == len(tokenizer) + 1
     tokenizer.add_tokens(["w0w0", "w1w1"])
     tokenizer.save_pretrained(tmp_path)
-    rule = f"has {len(tokenizer)} tokens, must have at most {len(tokenizer) - 2}, the rows"
-    for key, options in (
-        ("backbone.name", {}),
-        ("tokenizer.path", {"path": str(tmp_path)}),
-    ):
+    rule = f"its tokeniser has {(size := len(tokenizer))} tokens, must have at most {size - 2}, the"
+    for key, options in (("backbone.name", {}), ("tokenizer.path", {"path": str(tmp_path)})):
         with pytest.raises(ValueError, match=rf"^{key}={tmp_path}: {rule}"):
             choose(backbone=str(tmp_path), **options)
 

@@ -123,7 +123,7 @@ def test_what_a_checkpoint_holds_besides_its_encoder_is_listed(make, expected, t
     make(folder=tmp_path)
     assert load_backbone(str(tmp_path)).left_out == expected
     (tmp_path / "colbert_linear.pt").touch()
-    assert load_backbone(str(tmp_path)).left_out == [*expected, "colbert_linear.pt"]
+    assert sorted(load_backbone(str(tmp_path)).left_out) == sorted([*expected, "colbert_linear.pt"])
     (tmp_path / "adapter_config.json").write_text("{}")  # may name another model
     for _ in range(2):
         with pytest.raises(ValueError, match=r"^backbone.name=.*: holds an adapter, .* merged"):

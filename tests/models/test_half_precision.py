@@ -58,8 +58,8 @@ def test_a_half_precision_checkpoint_is_trained_as_its_full_precision_twin(
             system.loss(tools.make_batch()).backward()
             optimizer.step()
         trained.append(weights)
-        moved = [(before[key] != weight).double().mean() for key, weight in weights.items()]
-        assert min(moved) > 0.2, "a table's rows move where the batch has their token"
+        moved = [(before[key] != weight).flatten() for key, weight in weights.items()]
+        assert torch.cat(moved).double().mean() > 0.7  # in half precision 4 of 100 weights moved
         folder = tmp_path / f"{name}-written"
         write_backbone(find_backbone(system)[1], folder)
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
