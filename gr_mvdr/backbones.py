@@ -109,7 +109,7 @@ def load_backbone(
             template's expansion is a token without a trained vector; or a stack does not read the
             shared embedding table after loading.
     """
-    text_template, left_out = TextTemplate(**(template or {})), []
+    text_template, left_out = TextTemplate(**(template or {})), list[str]()
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         model = _new_t5(decodes, dropout_rate, (shape or {}) | depth, text_template)
@@ -187,9 +187,9 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
         # Loading quantised weights runs kernels that the folder chooses.
         raise ValueError(f"{key}: must not be quantised")
     if dropout_rate is not None:
-        for key, value in vars(config).items():
-            if "dropout" in key and "classifier" not in key and isinstance(value, int | float):
-                setattr(config, key, dropout_rate)
+        for name, value in vars(config).items():
+            if "dropout" in name and "classifier" not in name and isinstance(value, int | float):
+                setattr(config, name, dropout_rate)
     return config
 
 

@@ -303,11 +303,8 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
     for prefix_space in (None, True):
         ours = load_tokenizer(folder, prefix_space, "")
         if encoder.do_lower_case and not agree(theirs, ours, "", ()):
-            file, rule = (
-                folder / "sentence_bert_config.json",
-                "must be false or the tokeniser's own",
-            )
-            raise ValueError(f"{file}: do_lower_case=true: {rule}, which keeps capitals here")
+            rule = "must be false, its tokeniser keeps capitals"
+            raise ValueError(f"{folder}/sentence_bert_config.json: do_lower_case=true: {rule}")
         heads = {s: text.rstrip(" ") if prefix_space else text for s, text in prompts.items()}
         markers = {side: _read(theirs)(head) for side, head in heads.items()}
         if all(agree(theirs, ours, prompts[side], markers[side]) for side in SIDES):
