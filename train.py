@@ -42,6 +42,7 @@ from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.backbones import name_some
 from gr_mvdr.files import check_finite, read_config, sha256, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build
@@ -50,7 +51,7 @@ from models.base import System, find_backbone
 from models.finished_run import IDENTIFIERS, FinishedRun
 from models.results import count_of
 from models.training import CurveLogger, fit, save_tokenizer
-from models.weights import Weights, find_weights, save_weights
+from models.weights import Weights, find_weights, naming, save_weights
 
 register_resolvers()  # for callers that compose a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
@@ -118,7 +119,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
             return read_run(folder)
         pl.seed_everything(config.seed, workers=True, verbose=False)
         watch_memory()
-        with rank_zero_first():  # the others read what rank 0 has cached
+        with rank_zero_first(), naming(taken):  # the others read what rank 0 has cached
             data = instantiate(config.data)
             model = prepare_model(config, data, folder, taken)
             record = record_provenance(config.system, model, data, config.seed)
@@ -179,7 +180,12 @@ def prepare_model(
         elif is_trained(config) and getattr(backbone := find_backbone(model)[1], "latent", 0.0):
             take_latent_meanings(backbone, data.sample_tokens(LATENT_TOKENS))
         model.prepare(data.documents, data.known_documents, identifiers)
-    if taken is not None and (said := taken.give(model, data.tokenizer)) and rank() == 0:
+    said = None
+    if taken is not None:
+        said = taken.give(model, data.tokenizer)
+    elif is_trained(config) and (left_out := find_backbone(model)[1].left_out):
+        said = f"backbone.name={config.backbone.name}: trained without its {name_some(left_out)}"
+    if said and rank() == 0:
         print(said)
     return model
 

@@ -178,14 +178,16 @@ class RetrievalDataModule(pl.LightningDataModule):
     def template(self) -> TextTemplate:
         """The tokens around texts: those given with a reused model, else the tokeniser's.
 
-        Tokens to skip and a token for expansion may be chosen for a reused model, too.
+        Markers, tokens to skip and a token for expansion may be chosen for a reused model, too.
         """
         options = self.tokenizer_options
         own = read_template(
             self.tokenizer, *(options.get(name) for name in ("markers", "skip", "expansion"))
         )
         if given := options.get("template"):
-            chosen = {n: getattr(own, n) for n in ("skip", "expansion") if options.get(n)}
+            typed = {**options, **(options.get("markers") or {})}
+            names = ("query", "document", "skip", "expansion")
+            chosen = {name: getattr(own, name) for name in names if typed.get(name)}
             return replace(TextTemplate(**given), **chosen)
         return own
 

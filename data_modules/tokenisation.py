@@ -29,6 +29,7 @@ from data_modules.tables import (
     write_batches,
     write_once,
 )
+from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, ExistingPath, Text
 from gr_mvdr.progress import track
@@ -76,26 +77,35 @@ def choose_tokenizer(
             "@@"); a trained tokeniser learns their characters, which the collection may lack.
         markers, expansion: tokens that are added if the vocabulary lacks them; see `read_template`.
             The expansion of a pretrained backbone must be a token that it was trained with.
+        template: the template of a model that is taken over without training; None = no such model.
         prefix_space: see `load_tokenizer`.
-        skip, template: settings of the text template; not used here, see
-            `RetrievalDataModule.template`.
+        skip: not used here, see `RetrievalDataModule.template`.
 
     Raises:
-        ValueError: a given vocabulary does not fit into the embedding table, or a pretrained
+        ValueError: a tokeniser has more tokens than the embedding table has rows, or a pretrained
             backbone lacks the token of the expansion.
     """
     if unit == "word" or (backbone is None and path is None):
         special = list((special_tokens or {}).values())
         loaded = _make_tokenizer(documents, queries, unit, vocab_size, lowercase, special)
     else:
-        loaded = load_tokenizer(path or backbone, prefix_space)
+        key = "tokenizer.path" if path else "backbone.name"
+        rows = read_backbone_config(backbone, None).vocab_size if backbone else None
+        loaded = load_tokenizer(path or backbone, prefix_space, key)
+        tokens = max(loaded.get_vocab().values()) + 1
+        if rows is not None and tokens > rows:
+            rule = f"must have at most {rows:,}, the rows of the model's embedding table"
+            raise ValueError(
+                f"{key}={path or backbone}: its tokeniser has {tokens:,} tokens, {rule}"
+            )
     if backbone and expansion and expansion not in loaded.get_vocab():
         own = loaded.mask_token or loaded.eos_token
         rule = (
             f"must be a token of backbone.name={backbone}, such as {own}: a new one has no vector"
         )
         raise ValueError(f"tokenizer.expansion={expansion}: {rule}")
-    wanted = [*(markers or {}).values(), expansion]
+    # A model that is not trained has no vectors of new tokens: it reads its markers as texts.
+    wanted = [expansion, *(() if template else (markers or {}).values())]
     add_special_tokens(loaded, [token for token in wanted if token])
     if backbone is None and path and len(loaded) > vocab_size:
         raise ValueError(

@@ -30,9 +30,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
+from transformers.utils import cached_file
 
 from gr_mvdr.batch import pad
-from gr_mvdr.files import check_files, describe_error, hub_options
+from gr_mvdr.files import check_files, describe_error, hub_options, read_json
 from gr_mvdr.from_encoder import make_encoder_decoder, set_epsilon
 from gr_mvdr.initialisation import Initialisation, match_and_copy
 from gr_mvdr.options import Rate, Size, Text, checked
@@ -53,6 +54,10 @@ _WEIGHT_OPTIONS = {
 }
 _ENCODED = 64  # texts that `encode_texts` encodes at once
 _POSITIONS = ("position_embeddings", "embed_positions")
+# Weights beside those of the backbone, of FlagEmbedding and of an exported system.
+_HEADS = ("colbert_linear.pt", "sparse_linear.pt", "gr_mvdr.safetensors")
+# Weights of an encoder-decoder that its encoder does not need.
+_DECODER = re.compile(r"(model\.)?decoder\.|lm_head\.|final_logits_bias")
 # Weights of a decoder's layers: a new decoder does not inherit them.
 _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
 
@@ -71,9 +76,10 @@ def load_backbone(
     decodes: bool = False,
     decoder_layers: Size | None = None,
 ) -> PreTrainedModel:
-    """Loads or builds an encoder or an encoder-decoder.
+    """Loads or builds an encoder or an encoder-decoder, in fp32 whatever was saved.
 
-    An encoder maps token ids (B, L) to token vectors (B, L, hidden_size).
+    An encoder maps token ids (B, L) to token vectors (B, L, hidden_size). Its attribute `left_out`
+    lists the weights that a pretrained model comes with and that were not loaded, such as a head.
 
     Args:
         name: a hub name or a folder: `google/t5-v1_1-base`, `bert-base-uncased`,
@@ -103,7 +109,7 @@ def load_backbone(
             template's expansion is a token without a trained vector; or a stack does not read the
             shared embedding table after loading.
     """
-    text_template = TextTemplate(**(template or {}))
+    text_template, left_out = TextTemplate(**(template or {})), list[str]()
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         model = _new_t5(decodes, dropout_rate, (shape or {}) | depth, text_template)
@@ -117,7 +123,8 @@ def load_backbone(
                 f"model.decoder_layers={decoder_layers}: must be null with backbone=from_encoder, "
                 "whose decoder has backbone.from_encoder.layers layers"
             )
-        model = _load(name, read_backbone_config(name, dropout_rate), decodes and not converts)
+        config = read_backbone_config(name, dropout_rate)
+        model, left_out = _load(name, config, decodes and not converts)
         if converts:
             model = make_encoder_decoder(model, text_template, **from_encoder)
         if decodes and decoder_layers:
@@ -125,7 +132,7 @@ def load_backbone(
     chosen = attention if model._supports_sdpa else "eager"
     packs = chosen == "sdpa" and model.config.model_type in _PACKED
     model.set_attn_implementation("packed" if packs else chosen)
-    model.template = text_template
+    model.template, model.left_out = text_template, left_out
     check_embedding_ties(model)
     if name is not None and (text_template.expansion or 0) >= model.config.vocab_size:
         raise ValueError(
@@ -141,44 +148,79 @@ def load_backbone(
     return model.train()  # from_pretrained returns a model in evaluation mode, without dropout
 
 
-def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
+def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -> PretrainedConfig:
     """Reads the configuration of a pretrained model; never runs code from its folder.
 
+    Args:
+        key: the user's key and value, which errors name; "" = "backbone.name=NAME".
+
     Raises:
-        ValueError: the configuration cannot be read, or the model is quantised or is not an encoder
-            or encoder-decoder of texts.
+        ValueError: the configuration cannot be read, or the model is quantised, is an adapter of
+            another model, or is not an encoder or encoder-decoder of texts.
     """
+    key = key or f"backbone.name={name}"
     if Path(name).is_dir():
         check_files(Path(name))
     options = hub_options(name)
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
+        adapter = _find_file(name, "adapter_config.json", options)
+        if adapter is None:
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
     except Exception as error:  # of many kinds: no JSON, an unknown family, a value of another type
         cause = describe_error(error)
-        raise ValueError(f"backbone.name={name}: cannot be read: {cause}") from None
+        raise ValueError(f"{key}: cannot be read: {cause}") from None
+    if adapter is not None:  # transformers would ignore it, or load the model that it names
+        rule = "must be merged into its model (merge_and_unload of PEFT)"
+        raise ValueError(f"{key}: holds an adapter, adapter_config.json: {rule}")
     kind = config.model_type
     if not hasattr(config, "hidden_size"):  # CLIP, ResNet
         rule = "must be an encoder or an encoder-decoder of texts"
-        raise ValueError(f"backbone.name={name}: is of the family {kind}, {rule}")
+        raise ValueError(f"{key}: is of the family {kind}, {rule}")
     # BERT has a causal form, too; a decoder-only family has no masked language model.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:
         raise ValueError(
-            f"backbone.name={name}: holds a decoder alone ({kind}), must be an encoder or an "
+            f"{key}: holds a decoder alone ({kind}), must be an encoder or an "
             "encoder-decoder, such as BERT or T5"
         )
     if getattr(config, "quantization_config", None) is not None:
         # Loading quantised weights runs kernels that the folder chooses.
-        raise ValueError(f"backbone.name={name}: must not be quantised")
+        raise ValueError(f"{key}: must not be quantised")
     if dropout_rate is not None:
-        for key, value in vars(config).items():
-            if "dropout" in key and "classifier" not in key and isinstance(value, int | float):
-                setattr(config, key, dropout_rate)
+        for name, value in vars(config).items():
+            if "dropout" in name and "classifier" not in name and isinstance(value, int | float):
+                setattr(config, name, dropout_rate)
     return config
 
 
-def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel:
+def _find_file(name: str, file: str, options: dict[str, bool]) -> str | None:
+    """Returns the path of a file of a folder or hub name; None if it has no such file."""
+    lenient = ("missing_entries", "connection_errors", "gated_repo")
+    ignored = {f"_raise_exceptions_for_{kind}": False for kind in lenient}
+    return cached_file(name, file, **ignored, **options)
+
+
+def _find_heads(name: str, options: dict[str, bool]) -> list[str]:
+    """Lists the files of weights beside a backbone's, such as a Dense part of modules.json."""
+    modules = _find_file(name, "modules.json", options)
+    parts = read_json(Path(modules), list) if modules else []
+    paths = [part["path"] for part in parts if isinstance(part, dict) and part.get("path")]
+    weights = ("model.safetensors", "pytorch_model.bin")
+    files = [*_HEADS, *(f"{path}/{file}" for path in paths for file in weights)]
+    return [file for file in files if _find_file(name, file, options)]
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Formats a list for an error or a message: three names, and the number of the others."""
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTrainedModel, list[str]]:
     """Loads an encoder or an encoder-decoder with all its pretrained weights.
+
+    Returns:
+        The model, and the names of other weights that the checkpoint and its folder hold.
 
     Raises:
         ValueError: weights are missing or do not match the configuration, or a needed decoder
@@ -196,6 +238,7 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel
     else:  # the T5 family (ByT5 is a T5) has a separate class for encoders
         auto = AutoModelForTextEncoding if is_t5 else AutoModel
     options = {"output_loading_info": True, **_WEIGHT_OPTIONS, **hub_options(name)}
+    options["dtype"] = torch.get_default_dtype()  # fp32: mixed precision is the trainer's
     try:
         with quiet_libraries():  # missing weights are checked below
             model, loading = auto.from_pretrained(name, config=config, **options)
@@ -206,13 +249,17 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> PreTrainedModel
     # BERT's pooler may be missing: it is not used.
     lacks = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if lacks:
-        raise ValueError(f"backbone.name={name}: lacks the weights {', '.join(lacks[:3])}")
+        raise ValueError(f"backbone.name={name}: lacks the weights {name_some(lacks)}")
+    left_out = sorted(loading["unexpected_keys"])
+    if config.is_encoder_decoder:
+        left_out = [key for key in left_out if not _DECODER.match(key)]
     set_epsilon(model)
     if not decodes:
+        left_out += _find_heads(name, hub_options(name))
         model = model.get_encoder() if config.is_encoder_decoder and not is_t5 else model
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # BERT's: it would get no gradient
-    return model
+    return model, left_out
 
 
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 Ids = tuple[int, ...]
+# Words of several kinds: a prompt that changes the tokens of none of these changes no text.
+_PROBES = ("which", "a.b", "Zürich", "42")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class TextTemplate:
         unknown: the token for text outside the vocabulary.
         expansion: the token that pads queries (ColBERT's augmentation); None = no expansion.
         skip: tokens whose vectors a document does not keep (punctuation in ColBERT).
+        cuts_start: whether a text that is too long loses its first tokens, not its last ones.
+        pads_start: whether the expansion precedes a query.
     """
 
     query: Ids = ()
@@ -42,6 +46,8 @@ class TextTemplate:
     unknown: int | None = 2
     expansion: int | None = None
     skip: Ids = ()
+    cuts_start: bool = False
+    pads_start: bool = False
 
     def __post_init__(self):
         for field in fields(self):
@@ -68,11 +74,11 @@ class TextTemplate:
 
     def read_query(self, tokens: Sequence[int], length: int) -> list[int]:
         """Returns a query as an encoder reads it, cut to `length` tokens in total."""
-        return _within(self.query, tokens, self.suffix, length)
+        return _within(self.query, tokens, self.suffix, length, self.cuts_start)
 
     def read_document(self, tokens: Sequence[int], length: int) -> list[int]:
         """Returns a document as an encoder reads it, cut to `length` tokens in total."""
-        return _within(self.document, tokens, self.suffix, length)
+        return _within(self.document, tokens, self.suffix, length, self.cuts_start)
 
     def append(self, read: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """Inserts further tokens before the suffix of an encoder's input."""
@@ -83,8 +89,12 @@ class TextTemplate:
         return _within(self.target, tokens, (self.stop,), length)
 
 
-def _within(before: Ids, tokens: Sequence[int], after: Ids, length: int) -> list[int]:
-    return [*before, *tokens[: max(0, length - len(before) - len(after))], *after]
+def _within(
+    before: Ids, tokens: Sequence[int], after: Ids, length: int, cuts_start: bool = False
+) -> list[int]:
+    room = max(0, length - len(before) - len(after))
+    first = max(0, len(tokens) - room) if cuts_start else 0
+    return [*before, *tokens[first : first + room], *after]
 
 
 def read_template(
@@ -96,22 +106,17 @@ def read_template(
     """Reads the template of a Hugging Face tokeniser.
 
     Args:
-        markers: side, "query" or "document" → the token that begins its texts ([Q], [D]).
+        markers: side, "query" or "document" → the token that begins its texts ([Q], [D]), or a text
+            that is read before them ("query: ").
         skip: "punctuation", or a list of words: documents do not keep the vectors of these tokens.
         expansion: the token that pads queries, such as [MASK].
 
     Raises:
-        ValueError: the tokeniser lacks a padding token, an end token or a named token.
+        ValueError: the tokeniser lacks a named token, or a marker changes the text after it.
     """
-    pad, stop = tokenizer.pad_token_id, tokenizer.eos_token_id
+    stop = tokenizer.eos_token_id
     if stop is None:
         stop = tokenizer.sep_token_id
-    if pad is None or stop is None:
-        lacks = "pads" if pad is None else "ends"
-        raise ValueError(
-            f"tokenizer={tokenizer.name_or_path}: has no token that {lacks} a text, must be of an "
-            "encoder or of an encoder-decoder"
-        )
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed, both = (tokenizer(*texts)["input_ids"] for texts in (("a",), ("a", "a")))
     start = _find(framed, text)
@@ -125,7 +130,7 @@ def read_template(
     rest = both[start + len(text) :] if _find(both, text) == start else []
     between = _find(rest, text)
     sides = [(side, token) for side, token in (markers or {}).items() if token]
-    known = {side: (_find_token(tokenizer, f"markers.{side}", token),) for side, token in sides}
+    known = {side: _read_marker(tokenizer, f"markers.{side}", token) for side, token in sides}
     return TextTemplate(
         query=before + known.get("query", ()),
         document=before + known.get("document", ()),
@@ -134,11 +139,38 @@ def read_template(
         suffix=suffix,
         target=before,
         stop=stop,
-        pad=pad,
+        pad=tokenizer.pad_token_id,
         unknown=tokenizer.unk_token_id,
         expansion=_find_token(tokenizer, "expansion", expansion) if expansion else None,
         skip=_find_words(tokenizer, skip or ()),
+        cuts_start=tokenizer.truncation_side == "left",
+        pads_start=tokenizer.padding_side == "left",
     )
+
+
+def _read_marker(tokenizer: Any, key: str, text: str) -> Ids:
+    """Returns the token of a marker, or the tokens of a text that is no token itself.
+
+    Raises:
+        ValueError: the text changes the tokens of what follows it.
+    """
+    if text in tokenizer.get_vocab():
+        return (_find_token(tokenizer, key, text),)
+    for words in (text, text.rstrip()):  # some tokenisers give the blank to the word after it
+        ids = tokenizer(words, add_special_tokens=False)["input_ids"]
+        if agree(tokenizer, tokenizer, text, ids):
+            return tuple(ids)
+    rule = "must change no token of what follows it, which tokenizer.prefix_space=true may ensure"
+    raise ValueError(f"tokenizer.{key}={text!r}: {rule}")
+
+
+def agree(theirs: Any, ours: Any, prompt: str, ids: Sequence[int]) -> bool:
+    """Returns whether prompt and text have the same tokens together as separately."""
+
+    def read(tokenizer: Any, text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    return all(read(theirs, prompt + word) == [*ids, *read(ours, word)] for word in _PROBES)
 
 
 def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import is_sentencepiece_available
 
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files import check_file, check_files, hub_options, reading
@@ -24,7 +25,9 @@ _LETTERS = tokenizers.Regex(r"[\p{L}\p{N}_]+")
 WORD_SPLIT = tokenizers.pre_tokenizers.Split(_LETTERS, behavior="removed", invert=True)
 
 
-def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    source: str | Path, prefix_space: bool | None = None, key: str = "tokenizer.path"
+) -> PreTrainedTokenizerBase:
     """Loads a tokeniser from a `tokenizer.json`, a folder or a hub name.
 
     Special tokens that occur in a text are read as text.
@@ -33,17 +36,18 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
         source: a Path is a local file or folder; a string may also be a hub name.
         prefix_space: whether a byte-level tokeniser (BART, RoBERTa) reads the first word of a text
             like a word inside the text (SEAL); None = as the tokeniser was saved.
+        key: the option that holds the source, which errors mention; may be "".
 
     Raises:
         FileNotFoundError: the tokeniser does not exist.
-        ValueError: the tokeniser is broken; or the ids of <pad>, </s> and <unk> in a
-            `tokenizer.json` are not T5's 0, 1, 2.
+        ValueError: the tokeniser is broken; it has no token that pads or ends a text; or the ids of
+            <pad>, </s> and <unk> in a `tokenizer.json` are not T5's 0, 1, 2.
     """
-    file = str(source).endswith(".json")
+    file, name = str(source).endswith(".json"), f"{key}={source}" if key else source
     local = isinstance(source, Path) or file
     if local and not Path(source).exists():
-        raise FileNotFoundError(f"tokenizer.path={source}: no such file")
-    with reading(f"tokenizer.path={source}: is broken"):
+        raise FileNotFoundError(f"{name}: no such file")
+    with reading(f"{name}: its tokeniser cannot be used"):
         if file:
             tokenizer = wrap_tokenizer(tokenizers.Tokenizer.from_file(str(check_file(source))))
             ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
@@ -53,13 +57,23 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
             if Path(source).is_dir():
                 check_files(Path(source))
             options = {"split_special_tokens": True, "trust_remote_code": False}
-            options |= {"local_files_only": local} | hub_options(source)
-            tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
+            options |= {"local_files_only": local} | hub_options(source, key)
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
+            except Exception as error:
+                if "tiktoken" not in str(error) or is_sentencepiece_available():
+                    raise
+                cause = "is SentencePiece's file alone, pip install sentencepiece reads it"
+                raise ValueError(cause) from None
             if isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
                 _split_special_pieces(tokenizer)
         # transformers compares it with the length of every text.
         if not isinstance(tokenizer.model_max_length, int | float):
             raise ValueError("model_max_length must be a number")
+        if tokenizer.pad_token_id is None:
+            raise ValueError("has no token that pads a text (pad_token)")
+        if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
+            raise ValueError("has no token that ends a text (eos_token, sep_token)")
     if prefix_space is not None:
         _set_prefix_space(tokenizer, prefix_space)
     return tokenizer

@@ -160,7 +160,12 @@ class MultiVector(System):
         if self.filled_to:
             ids, real = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
             ids = ids.masked_fill(~real, self.template.expansion)
-            mask = real | (torch.arange(ids.shape[1], device=ids.device) < self.filled_to)
+            places = torch.arange(ids.shape[1], device=ids.device)
+            mask = real | (places < self.filled_to)
+            if self.template.pads_start:  # as a tokeniser with padding_side=left: [MASK] [CLS] text
+                added = (self.filled_to - real.sum(1, keepdim=True)).clamp(min=0)
+                moved = (places - added) % len(places)
+                ids, real = ids.gather(1, moved), real.gather(1, moved)
             attended = None if self.hparams.attend_expansion else real
         return ids, mask, "query", attended
 

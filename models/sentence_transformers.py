@@ -34,7 +34,7 @@ from gr_mvdr.files import (
 from gr_mvdr.options import TARGET, show
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.progress import quiet_libraries
-from gr_mvdr.template import TextTemplate, read_template
+from gr_mvdr.template import TextTemplate, agree, read_template
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
@@ -67,11 +67,10 @@ _ENCODER_OPTIONS = {  # of sentence_bert_config.json
 _IDENTITIES = ("torch.nn.modules.linear.Identity", "torch.nn.Identity")
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _TOKENS, _TEXTS = "token_embeddings", "sentence_embedding"
-_DATA = ("*.json", "*.txt", "*.model", "*.metadata")  # tokenisers and settings
+# Tokenisers and settings; and heads, which are only looked for.
+_DATA = ("*.json", "*.txt", "*.model", "*.metadata", "*_linear.pt")
 # As `gr_mvdr.backbones` loads weights: no attention kernel that config.json names, no pickles.
 _WEIGHTS = {"attn_implementation": "eager", "weights_only": True}
-# Words of several kinds: a prompt that changes the tokens of none of these changes no text.
-_PROBES = ("which", "a.b", "Zürich", "42")
 _UNLIMITED = 2**15  # tokens kept of a text if neither folder nor encoder sets a limit
 
 
@@ -107,8 +106,9 @@ def is_published(folder: Path) -> bool:
 
 
 def is_model(folder: Path) -> bool:
-    """Returns whether a folder is published, or a model of transformers."""
-    return is_published(folder) or (folder / "config.json").is_file()
+    """Returns whether a folder is published, or a model (or an adapter) of transformers."""
+    named = ("config.json", "adapter_config.json")
+    return is_published(folder) or any((folder / name).is_file() for name in named)
 
 
 def import_library() -> Any:
@@ -196,9 +196,7 @@ def check_folder(folder: Path) -> str:
         The library's class that reads the folder.
     """
     check_files(folder)
-    read_backbone_config(str(folder), None)
-    if (folder / "adapter_config.json").exists():  # names another model, which would be fetched
-        raise ValueError(f"{folder}: must not hold an adapter")
+    read_backbone_config(str(folder), None, str(folder))
     for file in folder.glob("sentence_*_config.json"):
         for key, value in read_json(file).items():
             _check(file, key, value, key in _ENCODER_OPTIONS or not value, "left out")
@@ -259,7 +257,11 @@ def _find_problems(model: Any, encoder: Any, parts: list[Any], pooling: Any) -> 
     # A single vector may have any length: the similarity then says whether that counts.
     orders = (whole, whole[:-1]) if pooling else (whole,)
     names = {(part.module_input_name, part.module_output_name) for part in dense}
+    theirs, rows = model.tokenizer, encoder.model.config.vocab_size
     problems = {
+        f"more tokens than the {rows:,} rows of its table": max(theirs.get_vocab().values())
+        >= rows,
+        "a prompt that truncation_side=left cuts": prompted and theirs.truncation_side == "left",
         f"other modules than {', '.join(whole)}": order not in orders,
         "a projection with a bias": any(part.linear.bias is not None for part in dense),
         f"a projection of other than {vectors}": bool(names - {(vectors, vectors)}),
@@ -299,10 +301,13 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
     theirs, encoder = model.tokenizer, model[0]
     prompts = {side: model.prompts.get(side) or "" for side in SIDES}
     for prefix_space in (None, True):
-        ours = load_tokenizer(folder, prefix_space)
+        ours = load_tokenizer(folder, prefix_space, "")
+        if encoder.do_lower_case and not agree(theirs, ours, "", ()):
+            rule = "must be false, its tokeniser keeps capitals"
+            raise ValueError(f"{folder}/sentence_bert_config.json: do_lower_case=true: {rule}")
         heads = {s: text.rstrip(" ") if prefix_space else text for s, text in prompts.items()}
         markers = {side: _read(theirs)(head) for side, head in heads.items()}
-        if all(_agree(theirs, ours, prompts[side], markers[side]) for side in SIDES):
+        if all(agree(theirs, ours, prompts[side], markers[side]) for side in SIDES):
             break
     else:
         rule = "texts that change no token of what follows them, with a blank at both ends or none"
@@ -323,19 +328,14 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
         suffix=tuple(after),
         skip=tuple(sorted(skip)),
         expansion=expansion,
+        # Under "min" the library pads a text alone at its end, whatever the tokeniser's side.
+        pads_start=own.pads_start and (encoder.query_expansion or {}).get("strategy") == "fixed",
     )
     return template, prefix_space
 
 
 def _read(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
     return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def _agree(
-    theirs: PreTrainedTokenizerBase, ours: PreTrainedTokenizerBase, prompt: str, ids: list[int]
-) -> bool:
-    """Returns whether prompt and text have the same tokens together as separately."""
-    return all(_read(theirs)(prompt + word) == ids + _read(ours)(word) for word in _PROBES)
 
 
 def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector:
@@ -384,7 +384,7 @@ def take_projection(system: System, projection: Tensor) -> None:
 
 def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Lists what sentence-transformers cannot express; [] = it gives the same scores."""
-    encoder, scoring, expansion = system.encoder, system.scoring, system.template.expansion
+    encoder, scoring, template = system.encoder, system.scoring, system.template
     prompts = find_prompts(system, tokenizer)[1].values()
     obstacles = {
         f"the alignment {scoring.alignment!r}": scoring.alignment != MaxSim(),
@@ -393,8 +393,11 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "salience": len(encoder.salience) > 0,
         "pooling": any(type(part) is not AllTokens for part in encoder.pooling.values()),
         "vectors of any length": not encoder.unit,
-        "an expansion without a token": (expansion or 0) >= len(tokenizer),
+        "an expansion without a token": (template.expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
+        "markers before a text that is cut at its start": any(prompts) and template.cuts_start,
+        "an expansion before the text up to a floor": template.pads_start
+        and system.filled_to not in (0, system.hparams.query_length),
     }
     return [name for name, holds in obstacles.items() if holds]
 
@@ -414,11 +417,11 @@ def find_prompts(
     for side, ids in markers.items():
         text = tokenizer.convert_ids_to_tokens(ids[0]) if len(ids) == 1 else tokenizer.decode(ids)
         choices = (text, f"{text} ")
-        if len(ids) == 1 and not any(_agree(reader, reader, prompt, ids) for prompt in choices):
+        if len(ids) == 1 and not any(agree(reader, reader, prompt, ids) for prompt in choices):
             # A row such as [unused0], which no text is read as.
             token = AddedToken(text, special=True, normalized=False)
             reader.add_tokens([token], special_tokens=True)
-        prompts[side] = next((p for p in choices if _agree(reader, reader, p, ids)), None)
+        prompts[side] = next((p for p in choices if agree(reader, reader, p, ids)), None)
     return reader, prompts
 
 

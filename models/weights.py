@@ -5,17 +5,19 @@ transformers. `initial=` names a finished run of any system with the same backbo
 weights training starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gr_mvdr.backbones import read_backbone_config
+from gr_mvdr.backbones import name_some, read_backbone_config
 from gr_mvdr.files import CHECKPOINT, CONFIG, open_tensors, read_checkpoint, reading
 from gr_mvdr.options import TARGET
-from gr_mvdr.template import TextTemplate
+from gr_mvdr.pooling import AllTokens
+from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
@@ -53,10 +55,13 @@ class PublishedWeights:
     def __init__(self, key: str, folder: Path):
         self.key, self.folder = key, folder
         self.published, self.projection = {}, None
-        self.config = read_backbone_config(str(folder), None)
-        if is_published(folder):
-            with reading(key):
+        self.config = read_backbone_config(str(folder), None, key)
+        with reading(key):
+            if is_published(folder):
                 self.published, self.projection = read_published(folder)
+            else:
+                template = read_template(load_tokenizer(folder, key=""))
+                self.published = {"backbone.template": template.settings}
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration values, by key, that the weights require.
@@ -90,18 +95,28 @@ class PublishedWeights:
         """Gives a dense system its projection; checks that another learns its backbone alone.
 
         Raises:
-            ValueError: the system learns parameters that the weights lack.
+            ValueError: the system learns parameters that the weights lack, or leaves some out that
+                its scores need.
         """
+        if not isinstance(model, MultiVector) and model.paradigm != "generative":
+            raise ValueError(
+                f"{self.key}: must be taken over by a multi-vector or a generative system, "
+                "this one trains from backbone.name"
+            )
+        left_out = find_backbone(model)[1].left_out
+        if self.projection is not None:  # the published parts were read
+            single = type(model.encoder.pooling["query"]) is not AllTokens
+            left_out = [] if single else [name for name in left_out if name.endswith(".pt")]
+        if left_out:
+            raise ValueError(
+                f"{self.key}: holds {name_some(left_out)}, which {type(model).__name__} does not "
+                "read: its scores would be others; backbone.name trains without them"
+            )
         if isinstance(model, MultiVector):
             states = torch.eye(self.config.hidden_size)
             with reading(self.key):
                 take_projection(model, states if self.projection is None else self.projection)
             return
-        if model.paradigm != "generative":
-            raise ValueError(
-                f"{self.key}: must be taken over by a multi-vector or a generative system, "
-                "this one trains from backbone.name"
-            )
         learned = [n for n, _ in model.named_parameters() if not n.startswith("backbone.")]
         if model.backbone.config.vocab_size > self.config.vocab_size:
             learned.append("tokens of its identifiers")
@@ -275,6 +290,18 @@ class RunWeights:
 
 
 Weights = PublishedWeights | RunWeights
+
+
+@contextmanager
+def naming(taken: Weights | None) -> Iterator[None]:
+    """Names `weights=…`, which the user typed, in errors about the backbone that it sets."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        own = f"backbone.name={taken.folder.resolve()}" if taken is not None else ""
+        if not own or taken.is_run or own not in str(error):
+            raise
+        raise type(error)(str(error).replace(own, taken.key)) from error
 
 
 def find_weights(option: str, name: str | None) -> Weights | None:

@@ -60,12 +60,14 @@ def save_family(
     texts: Sequence[str],
     markers: Sequence[str] = (),
     max_length: int | None = None,
+    dtype: torch.dtype = torch.float32,
     **sizes: float,
 ) -> str:
     """Writes a tiny random model of a family, and a tokeniser of the texts; returns the folder.
 
     Args:
         markers: special tokens that are added. max_length: of the tokeniser's texts.
+        dtype: of the saved weights.
         sizes: further values of the model's configuration.
     """
     torch.manual_seed(0)
@@ -84,7 +86,7 @@ def save_family(
     elif family == "bart":
         ids["decoder_start_token_id"] = tokenizer.eos_token_id
     shape = {**shape, **ids, **sizes, "vocab_size": len(tokenizer)}
-    model_class(model_class.config_class(**shape)).float().save_pretrained(folder)
+    model_class(model_class.config_class(**shape)).to(dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

@@ -5,6 +5,7 @@ import string
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForSequenceClassification
 
 from tests.families import save_family
 
@@ -20,6 +21,14 @@ SIZES |= dict(max_position_embeddings=32)
 def make_bert(folder, markers=("[Q]", "[D]")):
     """A random BERT and a WordPiece tokeniser of the words w0 … w39."""
     return save_family("bert", folder, [*WORDS, string.punctuation], markers, 24, **SIZES)
+
+
+def make_classifier(folder):
+    """A cross-encoder as transformers saves it: a BERT with a head of one label."""
+    make_bert(folder, ())
+    config = BertConfig.from_pretrained(folder, num_labels=1)
+    BertForSequenceClassification(config).float().save_pretrained(folder)
+    return folder
 
 
 def make_modern_bert(folder, markers=("[Q] ", "[D] ")):

@@ -40,8 +40,8 @@ def texts(folder):
 
 
 def run(tmp_path, data, family, model, *overrides):
-    """A run of a system on a tiny checkpoint of a family."""
-    name = save_family(family, tmp_path / family, texts(data))
+    """A run of a system on a tiny checkpoint of a family, saved in bf16 as most are today."""
+    name = save_family(family, tmp_path / family, texts(data), dtype=torch.bfloat16)
     if "tokenizer.skip=punctuation" in overrides:
         overrides += ("tokenizer.expansion='[MASK]'",)
     fixed = (
@@ -60,6 +60,7 @@ def test_a_family_is_trained_indexed_searched_and_aligned(family, tmp_path):
     model, *overrides = SYSTEMS[family]
     done = run(tmp_path, beir(tmp_path / "fruits"), family, model, *SHORT, *overrides)
     opened = Retriever.load(done)
+    assert {weight.dtype for weight in opened.system.parameters()} == {torch.float32}
     hits = opened.search(QUERY, k=3)
     # T5-SEAL finds the documents of what a model of two steps happens to generate.
     assert len(hits) == 3 or (model == "t5_seal" and hits)

@@ -1,19 +1,21 @@
 """`weights=` a model of others: searched, reranked, analysed and reported without training."""
 
 import json
+import shutil
 
 import pytest
 import sentence_transformers
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
-from transformers import AutoTokenizer, BartForConditionalGeneration
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, BartForConditionalGeneration, GPT2Config
 
 from conf.composition import take_settings
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
 from tests.families import save_family
-from tests.published_folders import make_pylate, make_single
+from tests.published_folders import make_classifier, make_pylate, make_single
 from tests.runs import NO_ANALYSIS, beir
 from train import train
 
@@ -138,6 +140,54 @@ def test_weights_that_do_not_suit_the_model_are_named(
         with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
             run(weights, f"model={model}", "name=run", *NO_ANALYSIS)
         assert "\n" not in str(raised.value)
+
+
+SHORT = ("query_length=30", "document_length=30")
+
+
+def test_what_a_folder_lacks_or_holds_besides_is_named_by_the_typed_key(run, single, tmp_path):
+    classifier, adapter = make_classifier(tmp_path / "classifier"), tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    decoder, half = tmp_path / "decoder", make_classifier(tmp_path / "half")
+    GPT2Config(vocab_size=60, n_embd=16, n_layer=1, n_head=2).save_pretrained(decoder)
+    weights = load_file(half / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "layer.0" not in name}
+    save_file(kept, half / "model.safetensors", {"format": "pt"})
+    (flag := shutil.copytree(single, tmp_path / "flag") / "colbert_linear.pt").touch()
+    for weights, message in (
+        (classifier, "holds classifier.bias, classifier.weight, which MultiVector does not read"),
+        (flag.parent, "holds colbert_linear.pt, which"),
+        (adapter, "holds an adapter, adapter_config.json: must be merged"),
+        (decoder, r"holds a decoder alone \(gpt2\), must be"),
+        (half, "lacks the weights encoder.layer.0.*, .*, .* and 13 more"),
+    ):
+        with pytest.raises(ValueError, match=rf"^weights={weights}: {message}"):
+            run(weights, "model=t5_colbert", "name=run", *SHORT, *NO_ANALYSIS)
+    run(flag.parent, "model=sentence_t5", "name=run", *NO_ANALYSIS)  # its vector needs no head
+
+
+def test_training_says_what_it_leaves_out(data, tmp_path, capsys):
+    folder = make_classifier(tmp_path / "classifier")
+    asked = ["model=dpr", "backbone=pretrained", f"backbone.name={folder}", "trainer.max_steps=1"]
+    asked += ["data=beir", f"data.path={data}", "logger=none", f"output={tmp_path}", "name=run"]
+    train([*asked, "trainer.log_every_n_steps=1", *SHORT, *NO_ANALYSIS])
+    said = f"backbone.name={folder}: trained without its classifier.bias, classifier.weight\n"
+    assert said in capsys.readouterr().out
+
+
+def test_a_typed_marker_is_read_as_text_before_the_published_models_texts(run, single, data):
+    model = sentence_transformers.SentenceTransformer(str(single), device="cpu")
+    asked = ["model=sentence_t5", "name=run", "tokenizer.markers.query='what is: '", *NO_ANALYSIS]
+    found = Retriever.load(run(single, *asked))
+    document = "The plum is a fruit."
+    expected, plain = (
+        float(model.encode("who eats", prompt=prompt) @ model.encode(document))
+        for prompt in ("what is: ", None)
+    )
+    score = found.score("who eats", document).iloc[0, 0]
+    assert score == pytest.approx(expected, abs=1e-5) and abs(expected - plain) > 0.01
+    assert found.system.encoder.vocabulary_size == len(model.tokenizer)  # no row without a vector
 
 
 @torch.no_grad()

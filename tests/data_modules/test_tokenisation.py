@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from transformers import T5Config
 
 from data_modules.tokenisation import (
     add_tokens,
@@ -73,9 +74,23 @@ SPECIAL_TOKENS = {"body": "|| body", "title": "|| title", "title_end": "@@"}
 
 
 def test_the_expansion_is_a_token_of_the_pretrained_backbone(tmp_path):
-    choose().save_pretrained(tmp_path)
+    (tokenizer := choose()).save_pretrained(tmp_path)
+    T5Config(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"tokenizer\.expansion=\[MASK\]: must be a token of"):
         choose(backbone=str(tmp_path), expansion="[MASK]")
+
+
+def test_a_pretrained_table_has_a_row_for_each_token_but_added_markers(tmp_path):
+    (tokenizer := choose()).save_pretrained(tmp_path)
+    T5Config(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    markers = {"query": "[Q]", "document": None}
+    assert len(choose(backbone=str(tmp_path), markers=markers)) == len(tokenizer) + 1
+    tokenizer.add_tokens(["w0w0", "w1w1"])
+    tokenizer.save_pretrained(tmp_path)
+    rule = f"its tokeniser has {(size := len(tokenizer))} tokens, must have at most {size - 2}, the"
+    for key, options in (("backbone.name", {}), ("tokenizer.path", {"path": str(tmp_path)})):
+        with pytest.raises(ValueError, match=rf"^{key}={tmp_path}: {rule}"):
+            choose(backbone=str(tmp_path), **options)
 
 
 def test_a_trained_tokenizer_knows_the_characters_of_the_special_tokens():

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from gr_mvdr.backbones import (
     load_backbone,
     read_states,
 )
+from tests.families import save_family
+from tests.published_folders import make_classifier, make_pylate, make_single, make_stanford
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
 FAMILIES = ["t5", "t5_v1_1", "mt5"]
@@ -103,6 +106,29 @@ def test_the_expansion_is_a_token_with_a_trained_vector(tmp_path):
     load_backbone(str(tmp_path), template={"expansion": rows - 1})
     with pytest.raises(ValueError, match=rf"tokenizer\.expansion: .* has no row {rows:,}"):
         load_backbone(str(tmp_path), template={"expansion": rows})
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (make_pylate, ["1_Dense/model.safetensors"]),
+        (make_stanford, ["linear.weight"]),
+        (make_single, []),
+        (make_classifier, ["classifier.bias", "classifier.weight"]),
+        (partial(save_pretrained, family="mt5"), []),
+        (partial(save_family, "bart", texts=["a b"]), []),
+    ],
+)
+def test_what_a_checkpoint_holds_besides_its_encoder_is_listed(make, expected, tmp_path):
+    make(folder=tmp_path)
+    assert load_backbone(str(tmp_path)).left_out == expected
+    (tmp_path / "colbert_linear.pt").touch()
+    assert sorted(load_backbone(str(tmp_path)).left_out) == sorted([*expected, "colbert_linear.pt"])
+    (tmp_path / "adapter_config.json").write_text("{}")  # may name another model
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^backbone.name=.*: holds an adapter, .* merged"):
+            load_backbone(str(tmp_path))
+        (tmp_path / "config.json").unlink(missing_ok=True)
 
 
 @pytest.fixture

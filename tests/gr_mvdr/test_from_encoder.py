@@ -18,6 +18,7 @@ from gr_mvdr.backbones import encode, load_backbone
 from gr_mvdr.batch import pad
 from gr_mvdr.template import TextTemplate
 
+pytestmark = pytest.mark.usefixtures("float64")
 SHAPE = dict(vocab_size=40, pad_token_id=1, max_position_embeddings=26)
 BERT = SHAPE | dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2)
 FAMILIES = {
