@@ -118,7 +118,7 @@ class Training(Analysis):
 
     def finish(self) -> Findings:
         curve = read_curve(self.subject.run)
-        if curve.empty:
+        if not np.isfinite(curve.drop(columns="step")).any(axis=None):
             return Findings()
         entry = GalleryEntry("training", "Training, step by step", STEPS)
         return Findings(figures=[(training_figure(curve), entry)])
@@ -132,11 +132,11 @@ class Curve(Training):
     reading = "The alignment of the same pairs after every epoch of training."
 
     def finish(self) -> Findings:
-        rows = read_steps(self.subject.run).filter(["step", *ALIGNED])
-        if "alignment/soft" not in rows:
+        rows = read_steps(self.subject.run).filter(["step", *ALIGNED]).dropna()
+        if "alignment/soft" not in rows or rows.empty:
             return Findings()
         entry = GalleryEntry(self.name, "The alignment while it is learned", EPOCHS)
-        return Findings(figures=[(alignment_figure(rows.dropna()), entry)])
+        return Findings(figures=[(alignment_figure(rows), entry)])
 
 
 STEPS = (
