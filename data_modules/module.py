@@ -354,8 +354,8 @@ class RetrievalDataModule(pl.LightningDataModule):
             raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
         if model.plans_search and (split := self._planning_split) in self.test_splits:
             raise ValueError(
-                f"data.test_split={self.test_split}: must not name {split}, on which the search's "
-                "auto options are chosen: name another data.validation_split, or give "
+                f"data.test_split=[{', '.join(self.test_splits)}]: must not name {split}, on which "
+                "the search's auto options are chosen: name another data.validation_split, or give "
                 "model.search.… numbers"
             )
         if not (trained and model.needs_negatives and self.examples.negatives is None):
