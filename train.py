@@ -31,6 +31,7 @@ from analysis.evaluation import (
     release_memory,
     watch_memory,
 )
+from analysis.learning_curves import still_falls
 from analysis.run import analyse_run
 from analysis.runs.provenance import print_losses, record_provenance
 from analysis.runs.publish import describe_logger, publish_run
@@ -154,6 +155,9 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         write_json(folder / "metrics.json", metrics)  # last: from here on the run is finished
         if not is_in_sweep():
             print(summarise_run(run))
+        if is_trained(config) and still_falls(folder):
+            more = f"more epochs (trainer.max_epochs={config.trainer.max_epochs}) may find more"
+            print(f"{config.system}: the training loss was still falling, {more}")
         print(f"{folder}: finished, {report}")
         return run
 

@@ -25,6 +25,7 @@ from models.training import CURVES
 
 BINS = 100  # the most points of a curve that a page's width can show
 LOGARITHMIC = 10  # losses and norms that span more than this factor get a logarithmic axis
+FALL = 0.05
 # Columns of the training curves → titles of the panels.
 TRAINED = {"loss": "loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate"}
 ALIGNED = {
@@ -51,6 +52,25 @@ def read_curve(run: Path) -> DataFrame:
     """Reads the columns `step`, `TRAINED` and `validation_loss` of `read_steps`."""
     columns = {f"train/{name}": name for name in TRAINED} | {"validation/loss": "validation_loss"}
     return read_steps(run).rename(columns=columns).reindex(columns=["step", *columns.values()])
+
+
+def still_falls(run: Path) -> bool:
+    """Whether a run's training loss was still falling when the training ended.
+
+    True if the mean of the last epoch is below the mean of the epoch before it by more than a share
+    `FALL` of the first epoch's. Of more than ten epochs, a tenth count as one. The loss is compared
+    with its beginning since a small loss may fall by half and change no ranking.
+    """
+    if not (run / CURVES).is_file():  # trainer.log_every_n_steps=0
+        return False
+    rows = read_steps(run).reindex(columns=["epoch", "train/loss"])
+    rows["epoch"] = rows["epoch"].ffill()  # the row of the last step may lack it
+    losses = rows.dropna().groupby("epoch")["train/loss"].mean().to_numpy()
+    width = -(-len(losses) // 10)
+    if len(losses) < 2:
+        return False
+    before, last = losses[-2 * width : -width].mean(), losses[-width:].mean()
+    return bool(before - last > FALL * losses[:width].mean())
 
 
 class AlignmentCurve(pl.Callback):
@@ -118,7 +138,7 @@ class Training(Analysis):
 
     def finish(self) -> Findings:
         curve = read_curve(self.subject.run)
-        if curve.empty:
+        if not np.isfinite(curve.drop(columns="step")).any(axis=None):
             return Findings()
         entry = GalleryEntry("training", "Training, step by step", STEPS)
         return Findings(figures=[(training_figure(curve), entry)])
@@ -132,11 +152,11 @@ class Curve(Training):
     reading = "The alignment of the same pairs after every epoch of training."
 
     def finish(self) -> Findings:
-        rows = read_steps(self.subject.run).filter(["step", *ALIGNED])
-        if "alignment/soft" not in rows:
+        rows = read_steps(self.subject.run).filter(["step", *ALIGNED]).dropna()
+        if "alignment/soft" not in rows or rows.empty:
             return Findings()
         entry = GalleryEntry(self.name, "The alignment while it is learned", EPOCHS)
-        return Findings(figures=[(alignment_figure(rows.dropna()), entry)])
+        return Findings(figures=[(alignment_figure(rows), entry)])
 
 
 STEPS = (

@@ -1,8 +1,9 @@
 """Checks the user's values before anything is built, by `conf/rules.py` and classes' signatures."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import UnionType
@@ -44,6 +45,10 @@ def check_values(config: DictConfig) -> None:
             raise ValueError(f"{key}=…: must be given on the command line")
     resolved = OmegaConf.to_container(config, resolve=True)
     nodes = dict(walk(resolved))
+    for key in resolved:  # Hydra adds any key with "+"
+        if not find_types(nodes, key):
+            meant = did_you_mean(key, own_keys(config))
+            raise ValueError(f"{key}={show(nodes[key])}: no such key{meant}")
     # Keys before their groups, so that an error names the innermost one.
     for key in sorted(nodes, key=lambda key: isinstance(nodes[key], dict)):
         for kind in find_types(nodes, key):
@@ -55,6 +60,20 @@ def check_values(config: DictConfig) -> None:
         if isinstance(value, dict) and (taker := read_taker(nodes, key)) is not None:
             options = {name: item for name, item in value.items() if name not in _HYDRA}
             check_options(key, replace(taker, types=dict.fromkeys(taker.types, Any)), options)
+
+
+def own_keys(config: DictConfig) -> list[str]:
+    """Returns the keys of a configuration, without those that take the value of another key."""
+    written = walk(OmegaConf.to_container(config))
+    return [key for key, value in written if not _REFERENCE.fullmatch(str(value))]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns ", did you mean X?" with the keys that end with a name or resemble it, or ""."""
+    known = sorted({*known} - {name})
+    close = [key for key in known if key.endswith(f".{name}")]
+    names = [*dict.fromkeys(close + get_close_matches(name, known, 2, 0.8))][:2]
+    return f", did you mean {' or '.join(names)}?" if names else ""
 
 
 def check_hub(config: DictConfig) -> None:

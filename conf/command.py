@@ -7,8 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from difflib import get_close_matches
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def _run_command(name: str, target: str) -> None:
     register_resolvers()
     # Hydra would print its errors over many lines and exit; this makes it raise them.
     internals.run_and_report = lambda function: function()
-    with report_errors():
+    with report_errors(name):
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         _check_options(sys.argv[1:])
         job()
@@ -99,7 +98,7 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
     from conf.checks import check_values
 
     register_resolvers()
-    with explain_errors(overrides), _own_hydra():
+    with explain_errors(overrides, name), _own_hydra():
         arguments = prepare_arguments(list(overrides))
         _check_options(arguments)
         with hydra.initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
@@ -142,11 +141,14 @@ def _check_options(arguments: list[str]) -> None:
 
 
 @contextmanager
-def report_errors() -> Iterator[None]:
+def report_errors(name: str = "train") -> Iterator[None]:
     """Ends the program with status 1 and ``error: …`` for errors that this project explains.
 
     Other exceptions are bugs and keep their traceback. HYDRA_FULL_ERROR=1 keeps every traceback,
     since a library may raise a ValueError or OSError too.
+
+    Args:
+        name: as in `run_command`.
 
     Raises:
         SystemExit: instead of a ValueError or OSError, also from within Hydra's instantiate, and
@@ -156,18 +158,19 @@ def report_errors() -> Iterator[None]:
         yield
         return
     try:
-        with explain_errors(sys.argv[1:]):
+        with explain_errors(sys.argv[1:], name):
             yield
     except (ValueError, OSError) as error:
         sys.exit(f"error: {make_printable(_explain(error))}")
 
 
 @contextmanager
-def explain_errors(arguments: Sequence[str]) -> Iterator[None]:
+def explain_errors(arguments: Sequence[str], name: str = "train") -> Iterator[None]:
     """Turns errors of Hydra and OmegaConf into a ValueError of one line.
 
     Args:
         arguments: as the user typed them; an error quotes the wrong one.
+        name: as in `run_command`.
 
     Raises:
         ValueError, OSError: this project's own errors unchanged, also from within an instantiate.
@@ -179,36 +182,43 @@ def explain_errors(arguments: Sequence[str]) -> Iterator[None]:
             raise error.__cause__ from None
         raise ValueError(_explain(error.__cause__ or error)) from error
     except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException) as error:
-        raise ValueError(_explain(error, arguments)) from None
+        raise ValueError(_explain(error, arguments, name)) from None
 
 
-def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
+def _explain(error: BaseException, arguments: Sequence[str] = (), name: str = "") -> str:
     """Returns an exception's message without line breaks; it names the key or the file."""
+    from conf.checks import did_you_mean
+
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
-        close = _did_you_mean(get_close_matches(option, error.options, 2))
+        close = did_you_mean(option, error.options)
         return f"{group}={option}: must be one of {', '.join(error.options)}{close}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     if unknown := _UNKNOWN_KEY.match(str(error)):
         key = unknown["key"]
         typed = (word for word in arguments if word.startswith(f"{key}="))
-        return _explain_key(key, next(typed, key))
+        return _explain_key(key, next(typed, key), name, arguments)
     lines = map(str.strip, str(error).splitlines())
     said = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if isinstance(error, OverrideParseException):
+        key, _, value = error.override.partition("=")
+        if value and value[0] not in "[{'\"":
+            return f"{error.override}: must be quoted: \"{key}='{value}'\""
         return f"{error.override}: {said}"
     # OmegaConf's error about an interpolation knows the key that contains it.
     key = getattr(error, "full_key", None)
     return f"{key}: {said}" if key else said
 
 
-def _explain_key(key: str, argument: str) -> str:
+def _explain_key(key: str, argument: str, command: str, arguments: Sequence[str]) -> str:
     """Explains an unknown key: names the options that have it, or similar keys.
 
     Args:
         argument: as the user typed it, such as "data.path=FOLDER".
+        command, arguments: as in `explain_errors`.
     """
+    from conf.checks import did_you_mean, own_keys
     from conf.rules import RULES
     from conf.signatures import read_signature
 
@@ -221,16 +231,19 @@ def _explain_key(key: str, argument: str) -> str:
         if having:
             options = " or ".join(f"{group}={option}" for option in having)
             return f"{argument}: not a key of the chosen {group}, {options} has it"
-    known = [name for name in RULES if "*" not in name]
-    known += [path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()]
-    known += [f"data.{name}" for name in read_signature(_DATA).types]
-    similar = [other for other in known if other.endswith(f".{key}")]
-    similar += get_close_matches(key, {*known} - {key}, 2, 0.8)
     adds = f", +{key}=… adds it"
     if key in RULES:
         return f"{argument}: not in this configuration{adds}"
-    return f"{argument}: no such key{_did_you_mean(similar[:2]) or adds}"
-
-
-def _did_you_mean(names: list[str]) -> str:
-    return f", did you mean {' or '.join(names)}?" if names else ""
+    groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
+    chosen = [a for a in arguments if a.partition("=")[0].partition("@")[0] in groups]
+    known = [*(k for k in RULES if "*" not in k), *groups]
+    # An option in a folder of the user's own is not found.
+    with (
+        suppress(ConfigCompositionException),
+        _own_hydra(),
+        hydra.initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"),
+    ):
+        known += own_keys(hydra.compose(command, chosen))
+    known += [f"data.{name}" for name in read_signature(_DATA).types]
+    # A new key at the top level would be refused.
+    return f"{argument}: no such key{did_you_mean(key, known) or adds * ('.' in key)}"

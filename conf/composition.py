@@ -24,6 +24,7 @@ from gr_mvdr.files import CIRCUMSTANCES
 from gr_mvdr.options import show
 
 SHOWN_CHANGES = 48  # letters of a run's name for all changes
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 class _Loader(CParser, omegaconf_internals.get_yaml_loader()):
@@ -47,6 +48,9 @@ def register_resolvers() -> None:
 def run_name(model: str, data: str, overrides: list[str]) -> str:
     """Returns model-collection-seed1, the other overrides in short form, and a hash of them.
 
+    The short form has room for a few overrides. Numbers, which sweeps vary most, come first, and
+    lists and paths last; among them, the keys of the model come first.
+
     The same command gives the same folder, so that `resume=true` finds it again. The hash
     distinguishes overrides whose short forms are equal.
 
@@ -65,11 +69,17 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
         digest = hashlib.sha256(str(sorted(changes.items())).encode()).hexdigest()[:6]
         words = [changes.pop("experiment", "")]
         changes.pop("data.path", None)  # is in the collection's name
-        for key, value in sorted(changes.items()):
+        for key, value in sorted(changes.items(), key=_place_in_name):
             words.append(f"{key.removesuffix('.name').rpartition('.')[2]}_{Path(value).name}")
         short_form = re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(filter(None, words)))
         name += [short_form[:SHOWN_CHANGES].strip("_.-"), digest]
     return "-".join(name)
+
+
+def _place_in_name(change: tuple[str, str]) -> tuple[bool, bool, bool, str]:
+    key, value = change
+    is_long, is_number = bool({*value} & {*"/["}), bool(_NUMBER.fullmatch(value))
+    return is_long, not is_number, not key.startswith("model."), key
 
 
 def one_of(value: str, *options: str) -> bool:

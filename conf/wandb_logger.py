@@ -10,7 +10,12 @@ def make_logger(**settings: Any) -> Any:
 
     Lightning always passes `anonymous`, a setting that wandb has dropped and warns of. It is
     removed here.
+
+    Returns:
+        None under WANDB_MODE=disabled: nothing is logged.
     """
+    if os.environ.get("WANDB_MODE") == "disabled":
+        return None
     from pytorch_lightning.loggers import WandbLogger
 
     logger = WandbLogger(**settings)

@@ -37,6 +37,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
 MANIFEST = "manifest.json"
+_DOCUMENTS = "documents.arrow"
 VERSION = 1  # of the stored tables: raise it when the same layout should give different tables
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
@@ -163,7 +164,7 @@ def collect(
             damaged.
         OSError: the disk is full; nothing is left behind.
     """
-    place = Path(store).expanduser() if store else cache_folder("collections")
+    place = find_store(store)
     sources = {str(file): _hash(file) for file in track(layout.files, f"hashing {layout.name}")}
     options = {**layout.options, "empty_documents": empty_documents}
     # The key depends on the files' names and contents, not on their folder.
@@ -193,6 +194,22 @@ def collect(
             files = [file for file in sorted(partial.rglob("*")) if file.is_file()]
             manifest["files"] = {str(f.relative_to(partial)): checksum(f) for f in files}
             write_json(partial / MANIFEST, manifest)
+    return open_collection(folder)
+
+
+def find_built(path: Any) -> Path | None:
+    """Returns a path as a folder if `collect` has built it, else None."""
+    folder = Path(path).expanduser() if isinstance(path, str) else Path()
+    return folder if all((folder / name).is_file() for name in (MANIFEST, _DOCUMENTS)) else None
+
+
+def find_store(store: str | Path | None) -> Path:
+    """Returns the folder of built collections; None = next to the cache of ``datasets``."""
+    return Path(store).expanduser() if store else cache_folder("collections")
+
+
+def open_collection(folder: Path) -> Collection:
+    """Opens a collection that `collect` has built; raises ValueError if it is damaged."""
 
     def table(name: str, features: Features) -> Dataset:
         fingerprint = hashlib.sha256(f"{folder.name}-{name}".encode()).hexdigest()[:32]

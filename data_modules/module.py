@@ -12,7 +12,15 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.collection import Collection, TrainingTables, collect, find_relevant_pairs
+from data_modules.collection import (
+    Collection,
+    TrainingTables,
+    collect,
+    find_built,
+    find_relevant_pairs,
+    find_store,
+    open_collection,
+)
 from data_modules.examples import DocumentExamples, Epoch, Example, Examples, Task, collate
 from data_modules.formats.layout import Layout
 from data_modules.formats.named_pairs import ScoredLists
@@ -145,11 +153,21 @@ class RetrievalDataModule(pl.LightningDataModule):
         """Returns the collection of a layout, from the store if it was built before."""
         return collect(layout, self.store, self.empty_documents)
 
+    @staticmethod
+    def find_built(store: str | None, name: str) -> Path | None:
+        """Finds a built collection in the store by its folder's name; it serves as `path`."""
+        return find_built(str(find_store(store) / Path(name).name))
+
     @cached_property
     def collection(self) -> Collection:
-        """The collection; raises ValueError if a split that an option names is missing."""
-        collection = self.read()
-        if not collection.qrels:  # plain passages: nothing to train on, nothing to measure
+        """The collection; raises ValueError if a split that an option names is missing.
+
+        Without the default train split, nothing can be trained (`check_splits`).
+        """
+        built = find_built(getattr(self, "path", None))
+        collection = open_collection(built) if built else self.read()
+        missing = self.train_split not in collection.qrels
+        if missing and (self.train_split == "train" or not collection.qrels):
             self.train_split = None
         for key in ("test_split", "new_documents", "train_split", "validation_split"):
             for split in _split_names(getattr(self, key)):
@@ -315,8 +333,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         """
         splits = ", ".join(sorted(self.collection.qrels))
         if trained and self.train_split is None:
-            name = self.collection.name
-            rule = f"must be one of {splits}" if splits else f"{name} has no training queries"
+            has = splits or "no training queries"
+            rule = f"must be a split to train on, {self.collection.name} has {has}"
             ways = "weights=RUN takes over a trained model, model=bm25 needs no training"
             raise ValueError(f"data.train_split=null: {rule}: {ways}")
         if study and not self.test_splits:
@@ -336,6 +354,12 @@ class RetrievalDataModule(pl.LightningDataModule):
             rule = f"must be piece with data.new_documents={self.new_documents}"
             reason = "a vocabulary of words would contain the words of the new documents"
             raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
+        if model.plans_search and (split := self._planning_split) in self.test_splits:
+            raise ValueError(
+                f"data.test_split=[{', '.join(self.test_splits)}]: must not name {split}, on which "
+                "the search's auto options are chosen: name another data.validation_split, or give "
+                "model.search.… numbers"
+            )
         if not (trained and model.needs_negatives and self.examples.negatives is None):
             return
         # A training batch must be able to contain a negative.
@@ -386,9 +410,12 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     def planning_queries(self) -> Dataset:
         """The validation queries, else training queries, else documents: to tune a search on."""
+        return self.queries(self._planning_split) if self._planning_split else self.documents
+
+    @property
+    def _planning_split(self) -> str | None:
         is_tested = self.validation_split in self.test_splits
-        split = self.train_split if is_tested else self.validation_split or self.train_split
-        return self.queries(split) if split else self.documents
+        return self.train_split if is_tested else self.validation_split or self.train_split
 
     def test_queries(self, split: str) -> Dataset:
         """The queries of a test split, or a fixed random sample of `max_test_queries` of them."""

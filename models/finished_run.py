@@ -16,6 +16,7 @@ from gr_mvdr.files import (
     read_config,
     read_provenance,
     reading,
+    sha256,
 )
 from gr_mvdr.options import (
     TARGET,
@@ -23,6 +24,7 @@ from gr_mvdr.options import (
     build,
     check_parts,
     drop_removed_options,
+    exists,
     find_part,
     make_printable,
 )
@@ -32,6 +34,8 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 
 IDENTIFIERS = "identifiers"
+# Options whose values in the configuration are not those of the model: they name texts, not tokens.
+_RESOLVED = "backbone", "special_tokens"
 # The number of documents that are tokenised to compare a run's tokeniser with this run's.
 _SAMPLE = 50
 
@@ -117,12 +121,15 @@ class FinishedRun:
             ValueError: the folder is damaged, or names a class outside this library or the address
                 of an engine without being trusted.
         """
-        path, state = self.path / CHECKPOINT, None
+        path, state, taken = self.path / CHECKPOINT, None, None
         settings = self.config.get("model", {})
+        if not path.is_file() and (taken := self._find_taken()):
+            path = taken
         if path.is_file():
             state = read_checkpoint(path)
             # The configuration has the requested vocabulary size, the checkpoint the actual one.
-            settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
+            own = {k: v for k, v in settings.items() if k not in _RESOLVED} if taken else {}
+            settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"], **own}
         settings = drop_removed_options(settings)
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
@@ -131,8 +138,8 @@ class FinishedRun:
                 rule = "an address is asked only with trust=True"
                 raise ValueError(f"{self.key}: its vectors are at {engine}: {rule}")
             if state is None and find_part("model", settings.get(TARGET)).trainable:
-                taken = self.config.get("weights")
-                reason = f": it was searched with weights={taken}, name that run" if taken else ""
+                used = self.config.get("weights")
+                reason = f", nor is that of weights={used} what it was" if used else ""
                 raise FileNotFoundError(f"{self.key}: has no {CHECKPOINT}{reason}")
             model = build("model", self._localise(settings))
             # If the identifiers are missing, the model would write new ones into the folder.
@@ -141,12 +148,46 @@ class FinishedRun:
             if documents is not None:
                 model.prepare(documents, known, self.path / IDENTIFIERS)
         if state is not None:
-            model.on_load_checkpoint(state)
+            if not taken:  # its identifiers may be of other documents
+                model.on_load_checkpoint(state)
             model.load_state_dict(state["state_dict"])
         return model.eval()
 
-    def restore(self) -> tuple[System, Any]:
+    def _find_taken(self) -> Path | None:
+        """Finds the checkpoint of the run whose weights this run searched with, by its hash.
+
+        The other run is where `weights` names it, or beside this run. No hash is known if this run
+        trained itself.
+        """
+        if not (taken := self.config.get("weights")):
+            return None
+        known = {*self.provenance.get("training_sources", {}).values()}
+        places = Path(taken) / CHECKPOINT, self.path.parent / Path(taken).name / CHECKPOINT
+        return next((p for p in places if p.is_file() and sha256(p) in known), None)
+
+    def _data_settings(self, path: str | None) -> dict[str, Any]:
+        """Returns the settings of the data; `path` as in `restore`."""
+        # Without trust, anything built from the data goes into the user's own caches.
+        settings = self.config["data"] | ({} if self.trust else {"store": None})
+        options = settings.get("tokenizer_options") or {}
+        if options.get("path") and not exists(options["path"]):  # of the run in `weights`
+            settings["tokenizer_options"] = {**options, "path": None}
+        named = settings.get("path") or []
+        missing = [p for p in ([named] if isinstance(named, str) else named) if not exists(p)]
+        if missing and path is None:
+            source = find_part("data", settings.get(TARGET))
+            path = source.find_built(settings.get("store"), self.provenance.get("built") or "")
+            if path is None:
+                rule = "nor was it built here: Retriever.load(…, path=…) names another place"
+                raise FileNotFoundError(f"{self.key}: data.path={missing[0]}: is missing, {rule}")
+        return settings if path is None else settings | {"path": str(path)}
+
+    def restore(self, path: str | None = None) -> tuple[System, Any]:
         """Restores the model as it was after training, and the run's data module.
+
+        Args:
+            path: the place of the collection's files; None = where the run read them or, if they
+                are gone, what was built of them.
 
         Raises:
             FileNotFoundError: a trained system has no checkpoint, or a file of the data is missing.
@@ -158,9 +199,7 @@ class FinishedRun:
             fault = "cannot be restored"
         with reading(f"{self.key}: {fault}"):
             with admitting(self.config if self.trust else None):
-                # Without trust, anything built from the data goes into the user's own caches.
-                store = {} if self.trust else {"store": None}
-                data = build("data", {**self.config["data"], **store})
+                data = build("data", self._data_settings(path))
             if (own := self.path / "tokenizer").is_dir():
                 data.tokenizer = load_tokenizer(own)  # one trained again may differ
             return self.load_model(data.documents, data.known_documents), data

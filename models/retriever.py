@@ -116,6 +116,7 @@ class Retriever:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         trust: bool = False,
+        path: str | None = None,
     ) -> "Retriever":
         """Opens a finished run with its index, or a model without documents.
 
@@ -126,23 +127,24 @@ class Retriever:
             dtype: the type of the weights, such as `torch.bfloat16`; None = as saved.
             trust: whether the folder may name classes from outside this library, whose code then
                 runs.
+            path: the place of a run's collection, if it is no longer where the run read it.
 
         Raises:
-            FileNotFoundError: the folder does not exist.
+            FileNotFoundError: the folder does not exist, or the collection is not found.
             ValueError: the run is unfinished or damaged, or its documents are missing.
         """
-        path = find_folder(os.fspath(folder))
-        if (path / SETTINGS).is_file():
-            reader = TextReader(load_tokenizer(path), **read_texts(path))
-            retriever = cls(load_exported(path, trust), reader)
-        elif not (path / CONFIG).is_file() and is_model(path):
-            settings, projection = read_published(path)
-            reader = TextReader(load_tokenizer(path, settings["tokenizer.prefix_space"]))
+        place = find_folder(os.fspath(folder))
+        if (place / SETTINGS).is_file():
+            reader = TextReader(load_tokenizer(place), **read_texts(place))
+            retriever = cls(load_exported(place, trust), reader)
+        elif not (place / CONFIG).is_file() and is_model(place):
+            settings, projection = read_published(place)
+            reader = TextReader(load_tokenizer(place, settings["tokenizer.prefix_space"]))
             system = build_published(settings, projection)
             retriever = cls(system, reader, label=Path(folder).name)
         else:
-            run = FinishedRun.read("run", path, trust)
-            system, data = run.restore()
+            run = FinishedRun.read("run", place, trust)
+            system, data = run.restore(path)
             remove_with(system, index := temporary_folder("index"))
             run.open_index(system, data.documents, index)
             reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))

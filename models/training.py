@@ -32,6 +32,8 @@ CURVES = "training/metrics.csv"  # in a run's folder
 # recovers.
 _LEAST_SCALE = 1.0
 
+# The least number of logged steps, if a training has as many: a curve needs more than one point.
+_LOGGED = 20
 _COUNTS = ("batches", "counted", "operations")  # of all resumptions together
 # Every twentieth batch is counted: while counting, each operation passes through Python.
 _COUNTED = 20
@@ -78,6 +80,9 @@ OptimizerOptions = Annotated[dict[str, Any], make_optimizer]  # the keys of `mod
 class TrainingWatch(Timer):
     """Times, seeds and logs a training, stops one that fails, saves the last step's checkpoint.
 
+    A short training is logged more often than `trainer.log_every_n_steps` says, and the last step
+    always.
+
     A training diverges if the loss or a gradient is not finite; it learns nothing if every gradient
     of an epoch is exactly zero. An accelerator is checked only in logged steps and at the end of an
     epoch, so that the other steps need not wait for it.
@@ -119,6 +124,9 @@ class TrainingWatch(Timer):
 
     def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
         super().on_train_start(trainer, model)
+        if every := trainer.log_every_n_steps:  # 0 = no step is logged
+            most = trainer.estimated_stepping_batches / _LOGGED
+            trainer.log_every_n_steps = int(max(1, min(every, most)))
         self.saved_step = trainer.global_step
         if self.saved_step and trainer.is_global_zero:
             where = f"step {self.saved_step:,}, the end of epoch {trainer.current_epoch}"
@@ -160,7 +168,7 @@ class TrainingWatch(Timer):
         # A CPU tensor, since Lightning would copy a number to the accelerator, and wait.
         model.log("train/learning_rate", torch.tensor(optimizer.param_groups[0]["lr"]))
         model.log("train/gradient_norm", self.norm)
-        step, every = trainer.global_step + 1, trainer.log_every_n_steps  # 0 = no step is logged
+        step, every = trainer.global_step + 1, trainer.log_every_n_steps
         if self.norm.device.type == "cpu" or (every and step % every == 0):
             self.stop_if_diverged(trainer, model, step)
 
@@ -187,6 +195,12 @@ class TrainingWatch(Timer):
 
     def on_train_end(self, trainer: pl.Trainer, model: Any) -> None:
         super().on_train_end(trainer, model)
+        if (every := trainer.log_every_n_steps) and trainer.global_step % every:
+            # Lightning has not logged the last step.
+            found = trainer.logged_metrics.items()
+            last = {name: float(value) for name, value in found if name.startswith("train/")}
+            for logger in trainer.loggers:
+                logger.log_metrics(last, trainer.global_step - 1)
         kept = self.checkpoint.is_file() and self.saved_step == trainer.global_step
         if not trainer.strategy.broadcast(kept):  # all ranks decide alike
             trainer.save_checkpoint(self.checkpoint)

@@ -3,12 +3,15 @@
 import json
 import shutil
 
+import datasets
 import pytest
 import torch
 from hydra.utils import instantiate
 
+from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
-from tests.runs import TINY, small
+from tests.runs import NO_ANALYSIS, TINY, beir, small
+from train import train
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +67,43 @@ def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_
         ValueError, match="vectors are at http://127.0.0.1:9/texts: an address is asked only"
     ):
         Retriever.load(foreign)
+
+
+def test_a_search_with_the_weights_of_a_run_is_opened_while_they_are_what_they_were(
+    finished_run, tmp_path
+):
+    shutil.copytree(finished_run("t5_colbert", *TINY), trained := tmp_path / "trained")
+    keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY, f"weights={trained}"]
+    keys += [
+        "model.search.mode=gather",
+        "model.search.neighbours=300",
+        "model.search.dtype=float16",
+    ]
+    run = train(small(tmp_path, *keys, name="searched")).path
+    assert not (run / "checkpoints").exists()
+    for folder in ("there", "here"):  # the second time, both runs have moved
+        shutil.copytree(run, there := tmp_path / folder / "searched")
+        trained = trained.rename(there.with_name("trained")) if folder == "here" else trained
+        r = Retriever.load(there)
+        assert r.system.search.mode == "gather"
+        query = next(iter(r.data.test_queries("test")))
+        expected = Ranking.read(run / "retrieve.trec").scores(query["id"])
+        found = {hit.id: hit.score for hit in r.search(query["text"], 5)}
+        assert found == {name: pytest.approx(expected[name], abs=1e-4) for name in found}
+    (trained / "checkpoints/last.ckpt").write_bytes(b"another training")
+    with pytest.raises(FileNotFoundError, match="has no checkpoints/last.ckpt, nor is that of w"):
+        Retriever.load(there)
+
+
+def test_a_run_is_opened_without_the_files_of_its_data(tmp_path, cache, monkeypatch):
+    data = beir(tmp_path / "fruit")
+    run = train(["model=bm25", f"data.path={data}", "data=beir", "logger=none", *NO_ANALYSIS,
+                 f"output={tmp_path}", "name=run"])  # fmt: skip
+    before = Retriever.load(run).search("who eats lime?", 3)
+    (tmp_path / "moved").mkdir()
+    moved = data.rename(tmp_path / "moved" / data.name)
+    assert Retriever.load(run).search("who eats lime?", 3) == before  # from the store
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match=f"run=.*: data.path={data}: is missing, nor was"):
+        Retriever.load(run)
+    assert Retriever.load(run, path=str(moved)).search("who eats lime?", 3) == before

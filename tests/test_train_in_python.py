@@ -32,7 +32,7 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     run = train([*fruit[:-1], "output=here"])
     said = capsys.readouterr().out
     assert isinstance(run, Run) and run.metrics["retrieve/recall@100"] == 1.0
-    name = "bm25-fruit-seed1-analysis_none-curve_pairs_0-pairs_0-"
+    name = "bm25-fruit-seed1-curve_pairs_0-pairs_0-analysis_none-"
     assert run.path == Path("here", name + run.path.name[-6:])
     assert Path(run) == run.path and os.path.isfile(os.path.join(run, "report.html"))
     assert read_run(run.path).metrics == run.metrics

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 import train
 from conf.checks import check_values, find_types, walk
 from conf.command import report_errors, run_command
-from conf.composition import list_options, register_experiments
+from conf.composition import list_options, register_experiments, run_name
 from conf.rules import RULES
 from conf.signatures import read_signature
 from gr_mvdr.options import ROOMS, find_targets, fits_type, inspect_signature
@@ -274,12 +274,23 @@ def test_a_new_key_must_be_declared():
 # What Hydra itself refuses.
 TYPED = [
     ("model=typo", "model=typo: must be one of aligner, bm25, coil, "),
-    ("foo=1", "foo=1: no such key, +foo=… adds it"),
+    ("foo=1", "foo=1: no such key"),
+    (
+        "learning_rate=1e-5",
+        "learning_rate=1e-5: no such key, did you mean model.optimizer.learning_r",
+    ),
+    (
+        "+learning_rate=1",
+        "learning_rate=1: no such key, did you mean model.optimizer.learning_rate?",
+    ),
+    ("batch_size=3", "batch_size=3: no such key, did you mean data.batch_size?"),
+    ("trainer.foo=1", "trainer.foo=1: no such key, +trainer.foo=… adds it"),
+    ("data.path=/a=b/c", "data.path=/a=b/c: must be quoted: \"data.path='/a=b/c'\""),
     ("trainer.max_tme=1", "trainer.max_tme=1: no such key, did you mean trainer.max_time"),
     ("model.query_ngrams=3", "model.query_ngrams=3: not a key of the chosen model, model=t5_seal_"),
     ("model.alignment.k=2", "model.alignment.k=2: not a key of the chosen alignment, alignment=fi"),
     ("model.evidence.special_ids=[0]", "model.evidence.special_ids=[0]: no such key"),
-    ("path=x", "path=x: no such key, did you mean data.path?"),
+    ("path=x", "path=x: no such key, did you mean data.path or tokenizer.path?"),
     ("data.path=x", "data.path=x: not a key of the chosen data, data=files or "),
     ("trainer.devices=2x", "trainer.devices=2x: must be a whole number"),
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
@@ -296,6 +307,18 @@ def test_what_hydra_refuses_is_one_line_too(typed, said, tmp_path, monkeypatch, 
     found = str(raised.value.code)
     assert found.startswith(f"error: {said}") and len(found.splitlines()) == 1, found
     assert capsys.readouterr().err == "" and not any(tmp_path.iterdir())
+
+
+def test_a_runs_name_shows_what_a_sweep_varies():
+    typed = ["data=files", "data.path=/a/nq", "backbone=pretrained", "backbone.name=/m/MiniLM"]
+    typed += ["data.metrics=[recall@10,mrr@10]", "data.test_split=dev", "trainer.max_epochs=3"]
+    names = [
+        run_name("xtr", "files", [*typed, f"model.optimizer.learning_rate={rate}", "seed=2"])
+        for rate in ("1e-5", "3e-05")
+    ]
+    short = [name.rpartition("-")[0] for name in names]
+    for rate, name in zip(("1e-5", "3e-05"), short, strict=True):
+        assert name.startswith(f"xtr-nq-seed2-learning_rate_{rate}-max_epochs_3-backbone_pretr")
 
 
 def test_a_fault_of_the_code_keeps_its_traceback(monkeypatch, tmp_path):

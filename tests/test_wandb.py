@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from conf.command import run_command
+from conf.wandb_logger import make_logger
 from tests.offline_run import read_offline_runs
 from tests.runs import TINY, undrawn
 
@@ -83,3 +84,9 @@ def test_wandb_warns_of_nothing_and_is_told_what_the_user_says(tmp_path, monkeyp
     assert not warned
     (found,) = read_offline_runs(tmp_path)
     assert (found.group, found.tags) == ("mine", ["a", "b"])
+
+
+def test_wandb_is_not_even_offline_if_the_user_disables_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert make_logger(project="p", save_dir=tmp_path) is None
+    assert not [*tmp_path.iterdir()]

@@ -40,6 +40,7 @@ def record_provenance(
         "collection": collection.name,
         "documents": len(collection.documents),
         "sources": collection.sources,
+        "built": collection.folder and collection.folder.name,
         "training_sources": data.training_sources,
         "text_fields": data.text_fields,
         "cleaning": data.cleaning,

@@ -199,8 +199,8 @@ def ir_dataset(
     Args:
         name: the id.
         splits: the splits to read: "train" is the id NAME/train, "dev-small" is NAME/dev/small,
-            "test" is the id itself if there is no NAME/test. None = train, dev and test, as far as
-            they exist.
+            "test" is the id itself if there is no NAME/test; a missing "train" is left out. None =
+            train, dev and test, as far as they exist.
         fields: the fields that make up a document's text, in this order; "title" becomes its title.
             None = the title, and the default text of ir_datasets without the title; if there is no
             default text, all text fields.
@@ -279,6 +279,7 @@ def _find_splits(name: str, asked: Sequence[str] | None, own: str) -> dict[str, 
         raise ValueError(f"data.name={name}: must be an id with judged queries, it has none")
     if asked is None:
         return {split: known[split] for split in ("train", "dev", "test") if split in known}
+    asked = [split for split in asked if split in known or split != "train"]
     for split in asked:
         check_choice(f"data.name={name}: the split", split, known)
     return {split: known[split] for split in asked}

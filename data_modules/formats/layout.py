@@ -198,8 +198,8 @@ class LayoutChecks:
         """Yields the documents or queries, each id once.
 
         Raises:
-            ValueError: two different rows have the same id; or there is no row, unless the layout
-                has no judgements.
+            ValueError: two different rows have the same id; or there is no document, or no query of
+                a layout with judgements.
         """
         repeated = _Count()
         for row in getattr(self.layout, name)():
@@ -213,7 +213,7 @@ class LayoutChecks:
             else:
                 raise ValueError(f"{row.where}: another {kind} has the id {row.id!r}, too")
         repeated.report(name)
-        if not seen and self.layout.judgements:  # plain passages have no queries
+        if not seen and (kind == "document" or self.layout.judgements):
             raise ValueError(f"data.path: {self.layout.name} holds no {name}")
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:

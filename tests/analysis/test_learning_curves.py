@@ -7,7 +7,7 @@ import torch
 
 from analysis.analysis import Findings, Subject
 from analysis.exact_match import exact_match
-from analysis.learning_curves import AlignmentCurve, Curve, Training
+from analysis.learning_curves import AlignmentCurve, Curve, Training, still_falls
 from analysis.low_rank import low_rank
 from analysis.viewer.directed_alignment import directed_alignment, own_direction
 from models.training import CURVES
@@ -66,8 +66,10 @@ def test_the_curve_of_a_run(tmp_path):
     path = tmp_path / CURVES
     path.parent.mkdir()
     header = "epoch,step,train/gradient_norm,train/learning_rate,train/loss,validation/loss\n"
-    path.write_text(header)
-    assert Training(Subject(run=tmp_path)).finish().figures == []
+    # No step was logged, or only the alignment after an epoch, or no loss is finite.
+    for lines in (header, "step,alignment/soft\n1,0.2\n", f"{header}0,0,nan,,inf,\n"):
+        path.write_text(lines)
+        assert Training(Subject(run=tmp_path)).finish() == Findings()
     # A validation has a row of its own; the resumed training has made step 2 once more.
     rows = "0,0,inf,0.1,0.5,\n0,1,2,0.1,0.9,\n0,1,2,0.1,0.4,\n0,1,,,,0.6\n"
     path.write_text(header + rows)
@@ -78,3 +80,26 @@ def test_the_curve_of_a_run(tmp_path):
     path.write_text(header + "0,1,half,0.1,1,\n")
     with pytest.raises(ValueError, match=r"metrics.csv: must be a table of numbers"):
         Training(Subject(run=tmp_path)).finish()
+
+
+@pytest.mark.parametrize(
+    ("losses", "falls"),
+    [
+        ([9.0, 5.0], True),
+        ([9.0], False),
+        ([9.0, 5.0, 2.0, 1.8, 1.7], False),
+        ([9.0, 5.0, 0.4, 0.2, 0.1], False),  # it is halved, but has nothing left to lose
+        ([9.0, 5.0, 5.2], False),
+        ([9.0] * 2 + [4.0] * 16 + [2.0] * 2, True),
+        ([9.0] * 2 + [4.0] * 17 + [2.0], True),  # two epochs are a tenth
+        ([9.0] * 19 + [8.5], False),
+    ],
+)
+def test_a_loss_that_still_falls_is_told_from_one_that_has_fallen(losses, falls, tmp_path):
+    (tmp_path / CURVES).parent.mkdir()
+    lines = [f"{n},{step},{x}" for n, x in enumerate(losses) for step in (2 * n, 2 * n + 1)]
+    lines += [f",{2 * len(losses)},{losses[-1]}", f"{len(losses) - 1},{2 * len(losses)},"]
+    (tmp_path / CURVES).write_text("\n".join(["epoch,step,train/loss", *lines]))
+    assert still_falls(tmp_path) == falls
+    (tmp_path / CURVES).write_text("epoch,step\n0,1\n")
+    assert not still_falls(tmp_path)

@@ -96,6 +96,7 @@ def test_another_option_or_another_content_is_another_collection(layout, tmp_pat
         ),
         ({"documents": rows(Document, [("a", " ", "\n")], "d")}, r"d:1: document 'a' is empty"),
         ({"documents": rows(Document, [])}, r"three holds no documents"),
+        ({"documents": rows(Document, []), "judgements": {}}, r"three holds no documents"),
         ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' names no relevant doc"),
         (
             {"judgements": {"dev": rows(Judgement, [("1", "y", 1), ("2", "z", 1)], "j")}},

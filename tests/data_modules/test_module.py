@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -91,7 +92,36 @@ def test_an_unknown_split_names_the_splits_there_are(key):
         _ = tiny(**{key: value}).collection
 
 
+def test_what_does_not_train_needs_no_train_split():
+    def judged(**options):
+        data = tiny(**options)
+        data.read = lambda: replace(collection(), qrels={"test": collection().qrels["test"]})
+        return data
+
+    data = judged()
+    data.check_splits(trained=False, study=True)
+    assert data.train_split is None and data.test_splits == ["test"]
+    assert len(data.test_queries("test")) and len(data.tokenizer)
+    with pytest.raises(ValueError, match="data.train_split=null: must .*: weights=RUN takes over"):
+        data.check_splits(trained=True, study=False)
+    with pytest.raises(ValueError, match="data.train_split=typo: must be one of test$"):
+        _ = judged(train_split="typo").collection
+
+
 # Evaluation
+
+
+def test_a_search_is_not_tuned_on_a_split_that_is_tested():
+    def check(plans, **options):
+        model = SimpleNamespace(trainable=True, plans_search=plans, needs_negatives=False)
+        tiny(test_split=["test", "train"], **options).check_system(model, trained=True)
+
+    check(False)  # nothing is chosen
+    check(True, validation_split="dev")
+    check(True, train_split=None)  # it is chosen on documents
+    for options in ({}, {"validation_split": "test"}):
+        with pytest.raises(ValueError, match="data.test_split=.*: must not name train, on which"):
+            check(True, **options)
 
 
 def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):

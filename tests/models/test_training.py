@@ -73,6 +73,17 @@ def test_the_curve_has_every_step_and_the_norm_before_clipping(tools, tmp_path, 
         assert norms == pytest.approx([0.01] * 8, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("steps", "logged"), [(3, [1, 2, 3]), (41, [*range(2, 41, 2), 41])], ids=["few", "odd"]
+)
+def test_a_short_training_logs_a_curve_and_its_last_step(tools, tmp_path, batches, steps, logged):
+    options = {"max_epochs": -1, "max_steps": steps, "log_every_n_steps": 10}
+    curve, _ = fitted(tools, tmp_path, batches, **options)
+    assert curve["step"].tolist() == logged and curve.drop(columns="validation_loss").notna().all(
+        None
+    )
+
+
 class Attention(pl.LightningModule):
     def __init__(self):
         super().__init__()

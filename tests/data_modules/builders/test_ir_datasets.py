@@ -108,6 +108,7 @@ def test_an_id_with_judgements_of_its_own_is_a_test_split(registered, collected)
     collection = collected(ir_dataset("own", ["test"]))
     assert collection.documents["text"][:] == ["head text", "other"]  # all texts
     assert collection.judgements("test") == {"q": {"d2": 1}}
+    assert [*collected(ir_dataset("own", ["train", "test"])).qrels] == ["test"]
 
 
 def test_what_cannot_be_read_is_named(tiny, registered, collected, built):
