@@ -1,24 +1,8 @@
 """An analysis: one question asked of a finished model, and its answer.
 
-`conf/analysis/full.yaml` lists them. A new one is a class in a file and a line in that list:
-
-    @part("analysis")
-    class AlignedShare(PairAnalysis):
-        name, title = "aligned_share", "Aligned tokens"
-        reading = "How much of a document takes part in its relevance."
-        metrics = (Metric("share", "The share of a document's tokens that are aligned at all."),)
-
-        def measure(self, batch, first):
-            pairs = batch.layers[-1]
-            aligned = pairs.alignment.amax((1, 3)) > 0
-            tokens = pairs.document_mask.sum(1)
-            yield long_frame(first, {"aligned": aligned.sum(1), "tokens": tokens})
-
-        def summarise(self, frame):
-            share = frame["aligned"].sum() / frame["tokens"].sum()
-            return Findings(named(self.name, {"share": share}))
-
-Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb.
+`conf/analysis/full.yaml` lists them. A new one is a class in a file and a line in that list, as in
+docs/analysis.md. Its metrics, tables and figures reach the run's folder, its report, comparisons
+and wandb.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

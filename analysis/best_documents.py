@@ -69,7 +69,7 @@ class BestDocuments(Analysis):
                 one["title"] = document["title"]
                 one["snippet"] = find_snippet(text, text_without_title(document))
                 one["shares"] = [
-                    {"text": readable(data.tokenizer, part[0]), "value": value}
+                    {"text": readable(data.tokenizer, part[0], model.spell), "value": value}
                     for part, value in values.items()
                     if part in shown
                 ]

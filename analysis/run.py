@@ -47,7 +47,7 @@ from gr_mvdr.files import (
     temporary_folder,
     write_json,
 )
-from gr_mvdr.options import TARGET, admitting, build, find_part
+from gr_mvdr.options import ROOMS, TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings
 from models.base import System
@@ -100,11 +100,13 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
         subject.model.eval()
     asked: list[Analysis] = []
     with admitting(questions):
-        for settings in questions.values():
+        for name, settings in questions.items():
             if not settings or 0 in map(settings.get, SIZES):
                 continue
             if find_part("analysis", settings[TARGET]).applies(subject):
                 asked.append(build("analysis", settings, subject))
+            elif settings[TARGET].partition(".")[0] not in ROOMS:  # the user's own
+                print(f"analysis.questions.{name}: does not apply to this run, measures nothing")
     looking = [one for one in asked if type(one).update is not Analysis.update]
     if looking and (store := subject.store) is not None:
         size, first = store.batch_size(BATCH_VALUES, BATCH), 0
@@ -154,7 +156,7 @@ def extract_run(
         names,
         batches,
         lambda batch: model.explain(batch.to(model.device)),
-        partial(token_strings, data.tokenizer),
+        partial(token_strings, data.tokenizer, spell=model.spell),
         find_special(data),
     )
 
@@ -173,7 +175,7 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     return Texts(
         idf=inverse_document_frequency(frequencies, len(data.documents)),
         kinds=TokenKinds.of(data.tokenizer, size, find_special(data)),
-        strings=partial(token_strings, data.tokenizer),
+        strings=partial(token_strings, data.tokenizer, spell=model.spell),
         gold=gold,
     )
 

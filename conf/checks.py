@@ -9,7 +9,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from conf.rules import RULES
@@ -21,6 +20,7 @@ from gr_mvdr.options import (
     describe_type,
     exists,
     fits_type,
+    import_named,
     inspect_signature,
     show,
 )
@@ -151,16 +151,13 @@ def _read_class(key: str, name: str) -> Signature | None:
     """Reads the signature of a class or function; None for Lightning's, which check themselves.
 
     Raises:
-        ValueError: there is no such class or function; the message names the key.
+        ValueError: the class or function cannot be imported; the message names the key.
     """
     if name.startswith("pytorch_lightning."):
         return None
     if (signature := read_signature(name)) is not None:
         return signature
-    try:
-        return inspect_signature(get_object(name))
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(f"{key}={name}: no such class") from error
+    return inspect_signature(import_named(key, name))
 
 
 def _check_together(config: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ omegaconf_internals.get_yaml_loader = lambda: _Loader
 
 def register_resolvers() -> None:
     """Registers the resolvers with OmegaConf."""
-    for resolver in (run_name, wandb_offline, one_of, pretrained, pretrained_decoder):
+    for resolver in (run_name, wandb_offline, one_of, if_asked, pretrained, pretrained_decoder):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 
@@ -85,6 +85,11 @@ def _place_in_name(change: tuple[str, str]) -> tuple[bool, bool, bool, str]:
 def one_of(value: str, *options: str) -> bool:
     """Whether a value is one of the options."""
     return value in options
+
+
+def if_asked(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
+    """Returns `value` if an analysis is listed, `otherwise` if none is."""
+    return value if _root_.analysis.questions else otherwise
 
 
 def pretrained(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:

@@ -22,7 +22,6 @@ from functools import cache, wraps
 from importlib import import_module
 from inspect import isclass, isfunction
 from pathlib import Path
-from pkgutil import resolve_name
 from sys import float_info
 from types import UnionType
 from typing import (
@@ -150,10 +149,7 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
             raise ValueError(f"{kind}.{TARGET}={path}: must be of the kind {kind}")
         return target
     if isinstance(path, str) and path in _admitted.get():
-        try:
-            return resolve_name(path)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"{kind}.{TARGET}={path}: no such class ({error})") from error
+        return import_named(f"{kind}.{TARGET}", path)
     raise ValueError(
         f"{kind}.{TARGET}={show(path)}: is no part of this library, and opening a folder runs "
         "no other code: trust=true runs it, for a folder of your own"
@@ -181,6 +177,22 @@ def _find_own(path: str) -> Any:
         return None
     value = vars(import_module(module)).get(name)
     return value if isclass(value) or isfunction(value) else None
+
+
+def import_named(key: str, path: str) -> Callable[..., Any]:
+    """Imports the class or function with this dotted path; `key` names it in the configuration.
+
+    Raises:
+        ValueError: its module cannot be imported or lacks it; the message shows the cause.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        if callable(found := getattr(import_module(module), name)):
+            return found
+        raise TypeError(f"is {show(found)}, not a class")
+    except Exception as error:  # a module of the user may raise anything
+        cause = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{key}={path}: cannot be imported ({cause})") from error
 
 
 @contextmanager

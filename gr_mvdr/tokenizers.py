@@ -6,7 +6,7 @@ end token. What a model puts around texts (end tokens, markers, docids) is added
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gr_mvdr.files import check_file, check_files, hub_options, reading
 # T5's order of special ids, which this library's own tokenisers share.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
+Spell = Callable[[Sequence[int]], str]  # docid tokens → their names
 # Python's \w, written out: the \w of `tokenizers` also matches combining marks.
 _LETTERS = tokenizers.Regex(r"[\p{L}\p{N}_]+")
 WORD_SPLIT = tokenizers.pre_tokenizers.Split(_LETTERS, behavior="removed", invert=True)
@@ -102,17 +103,21 @@ def add_special_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str])
         _split_special_pieces(tokenizer)
 
 
-def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Returns tokens as strings for display; a docid token becomes its number, such as "#17"."""
-    size = len(tokenizer)
-    return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
+def token_strings(
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], spell: Spell = lambda ids: ""
+) -> list[str]:
+    """Returns tokens as strings for display; `spell` names docid tokens (`System.spell`)."""
+    text, size = tokenizer.convert_ids_to_tokens, len(tokenizer)
+    return [text(i) if i < size else spell([i]) or f"#{i}" for i in ids]
 
 
-def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) -> str:
+def readable(
+    tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str, spell: Spell = lambda ids: ""
+) -> str:
     """Formats one token as the tokeniser writes it, with its word mark; several tokens as text."""
     if isinstance(tokens, str):
         return tokens
-    names = " ".join(token_strings(tokenizer, tokens))
+    names = " ".join(token_strings(tokenizer, tokens, spell))
     if len(tokens) == 1 or max(tokens, default=0) >= len(tokenizer):
         return names
     return tokenizer.decode(list(tokens)).strip() or names

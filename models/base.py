@@ -93,6 +93,10 @@ class System(pl.LightningModule):
         """Returns whether a search can retrieve the document of this row (it may have no docid)."""
         return True
 
+    def spell(self, tokens: Sequence[int]) -> str:
+        """Spells docid tokens as `identifiers/docids.tsv` does; "" for all others."""
+        return ""
+
     # Training -------------------------------------------------------------------------------------
 
     def loss(self, batch: PairBatch) -> Tensor:

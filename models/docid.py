@@ -164,6 +164,9 @@ class Docid(GenerativeSystem):
         """Returns whether the document has an identifier."""
         return bool(self.identifiers.sequences[document])
 
+    def spell(self, tokens: Sequence[int]) -> str:
+        return self.scheme.spell(tokens)
+
     def statistics(self) -> dict[str, float]:
         """Returns statistics of the identifiers, the head's memory and the plan's costs."""
         values = self.identifiers.statistics() | self.scheme.statistics()

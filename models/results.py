@@ -17,7 +17,6 @@ from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.options import checked, make_printable
 from gr_mvdr.relevance import PairAlignment, divide
-from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 
 if TYPE_CHECKING:
@@ -163,7 +162,9 @@ class AlignedPair(PairAlignment):
     title: str = ""
 
     @classmethod
-    def of(cls, pair: PairAlignment, tokenizer: Any, title: str) -> "AlignedPair":
+    def of(
+        cls, pair: PairAlignment, strings: Callable[[Sequence[int]], list[str]], title: str
+    ) -> "AlignedPair":
         """Converts the alignment of one pair: fp32 on the CPU, without padding."""
         tensors = {part.name: getattr(pair, part.name).cpu() for part in fields(PairAlignment)}
         real = {side: tensors[f"{side}_mask"][0] for side in ("document", "query")}
@@ -174,9 +175,7 @@ class AlignedPair(PairAlignment):
                 tensors[name] = tensors[name][:, :, real["document"]][..., real["query"]]
             elif values.dim() == 2:
                 tensors[name] = values[:, real[name.split("_")[0]]]
-        documents, queries = (
-            token_strings(tokenizer, tensors[f"{side}_ids"][0].tolist()) for side in real
-        )
+        documents, queries = (strings(tensors[f"{side}_ids"][0].tolist()) for side in real)
         return cls(**tensors, query_tokens=queries, document_tokens=documents, title=title)
 
     @checked

@@ -205,7 +205,11 @@ class Retriever:
 
     def text_of(self, tokens: tuple[int, ...] | str) -> str:
         """Returns tokens as text; see `gr_mvdr.tokenizers.readable`."""
-        return readable(self.tokenizer, tokens)
+        return readable(self.tokenizer, tokens, self.system.spell)
+
+    def token_strings(self, tokens: Sequence[int]) -> list[str]:
+        """Returns each token as a string; see `gr_mvdr.tokenizers.token_strings`."""
+        return token_strings(self.tokenizer, tokens, self.system.spell)
 
     @_locked
     @checked
@@ -267,7 +271,7 @@ class Retriever:
         """Returns what `align` returns for every layer; a multi-vector system has one."""
         title = make_printable(f"{self.label}: {query}")[:100]
         explained = self.system.explain(self._pairs([query], [document]))
-        return [AlignedPair.of(layer, self.tokenizer, title) for layer in explained.layers]
+        return [AlignedPair.of(layer, self.token_strings, title) for layer in explained.layers]
 
     @_locked
     def shares(self, query: str, document: Document) -> tuple[Share, ...]:

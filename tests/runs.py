@@ -42,7 +42,7 @@ def small(folder: Path, *overrides: str, name: str = "run") -> DictConfig:
     return compose_config("train", *SMALL, f"output={folder}", f"name={name}", *overrides)
 
 
-def command(*words: str) -> int | str:
+def command(*words: str, folder: Path | str = ROOT) -> int | str:
     """What `python WORDS` does, in this process: its exit status, or the line that it ends with.
 
     For `train.py …` and `-m MODULE …`. That processes start and end well is tested once for each
@@ -52,7 +52,7 @@ def command(*words: str) -> int | str:
     kept = mock.patch.dict(os.environ)  # a sweep that is interrupted leaves its group there
     with MonkeyPatch.context() as patch, warnings.catch_warnings(), kept:
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
-        patch.chdir(ROOT)
+        patch.chdir(folder)
         patch.setattr(sys, "argv", [module, *arguments])
         handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none

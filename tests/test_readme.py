@@ -1,48 +1,181 @@
-"""Every command that the README shows runs, made small."""
+"""Every code block of the README and of docs/ runs as printed, in an empty folder, made small.
 
-import os
+A block without a language is shell; `text` is no code. A block of Python or YAML after "`FILE`:" is
+the content of that file, which the blocks below it find. `<!-- no-test: REASON -->` above a block
+leaves it out, but its training commands still compose.
+"""
+
 import re
 import shlex
-import subprocess
+import shutil
 import sys
-from itertools import product
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 
 from conf.composition import prepare_arguments
-from models.retriever import Retriever
-from tests.runs import NO_ANALYSIS, command, compose_config, undrawn
+from tests.hub_server import serve_hub
+from tests.runs import NO_ANALYSIS, TINY, command, compose_config, undrawn
 from train import train
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text().replace("FOLDER", "tests/fixtures/small_collection")
-COMMANDS = re.findall(r"^    (python (?:train\.py|-m analysis\.compare)[^#\n]*)", README, re.M)
-TRAIN = [
-    prepare_arguments(shlex.split(command)[2:]) for command in COMMANDS if "train.py" in command
-]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+COLLECTION = ROOT / "tests/fixtures/small_collection"
+NOT_RUN = {"GPUs": 2, "hub": 4, "installs": 2, "server": 2}  # reason → blocks
+# Pages whose commands took hours, or read collections that are not here.
+RECORDS = ("benchmarks.md", "history.md", "reproduce.md", "results.md")
+
+# Words of a block, and what they stand for here; the last two make sweeps small.
+WORDS = {
+    **{"FOLDER": str(COLLECTION), "GR_MVDR": str(ROOT), "USER/NAME": "owner/name", "WEIGHT": "2"},
+    **{"seed=1,2": "seed=1", "seed=1,2,3": "seed=1 model=genre,dsi_semantic"},
+}
+# The finished runs below outputs/.
+COLBERT, BOTH = ("t5_colbert", *TINY), "data.test_split=[test,dev]"
+RUNS = {
+    **{"RUN": COLBERT, "COLBERT": COLBERT, "demo": COLBERT, "DSI": ("dsi_semantic", *TINY)},
+    **{"OTHER": ("bm25",), "BM25": ("bm25",), "A": ("bm25", BOTH), "B": (*COLBERT, BOTH)},
+}
+# What makes a command small; a key that a block types wins.
+SHORT = ("logger=none", *NO_ANALYSIS)
+FEW = [f"{kind}queries=2" for kind in ("", "search_", "case_", "patched_", "axiom_")]
+SMALL = {
+    "train.py": (*SHORT, "data.n_documents=50", *TINY),
+    "analysis.run": [f"analysis.{size}" for size in ("pairs=4", "sample_pairs=2", "cases=1", *FEW)],
+}
 
 
-def expanded(arguments: list[str]) -> list[list[str]]:
-    """The jobs of a sweep: a=1,2 as [a=1] and [a=2]; lists in brackets stay whole."""
-    choices = []
-    for key, value in (argument.split("=", 1) for argument in arguments if argument[0] != "-"):
-        values = [value] if value.startswith("[") else value.split(",")
-        choices.append([f"{key}={value}" for value in values])
-    return [list(job) for job in product(*choices)]
+class Block(NamedTuple):
+    """A code block, the file that it is (or ""), why it is not run (or ""), the files above it."""
+
+    name: str
+    kind: str
+    text: str
+    file: str
+    reason: str
+    files: dict[str, str]
 
 
-def is_run(arguments: list[str]) -> bool:
-    return "--help" not in arguments
+def read_blocks(page: Path) -> Iterator[Block]:
+    above, files, number = "", {}, 0
+    for token in MarkdownIt("commonmark").parse(page.read_text()):
+        kind = token.info.partition("{")[0] if token.info else "shell"  # {…} is Sphinx's own
+        if token.type in ("html_block", "inline"):
+            above = token.content
+        elif token.type in ("fence", "code_block") and kind not in ("text", ""):
+            number += 1
+            file = re.search(r"`([\w/]+\.(?:py|yaml))`(?: \([^)]*\))?:$", above)
+            reason = re.search("no-test: (.+) -->", above)
+            why = "records" if page.name in RECORDS else reason[1] if reason else ""
+            name, above = file[1] if file else "", ""
+            yield Block(f"{page.name}-{number}", kind, token.content, name, why, dict(files))
+            files |= {name: token.content} if name else {}
 
 
-def test_the_readme_is_a_page_that_shows_commands():
-    assert len(README.encode()) <= 8192
-    assert len(TRAIN) >= 4 and any("-m" in arguments for arguments in TRAIN)
+BLOCKS = [block for page in PAGES for block in read_blocks(page)]
+
+
+def parameters(marked: bool) -> list:
+    """The blocks that are marked, or not; those that train or start commands are slow."""
+    chosen = [block for block in BLOCKS if bool(block.reason) == marked and not block.file]
+    slow = {True: [pytest.mark.slow], False: []}
+    return [
+        pytest.param(one, id=one.name, marks=slow[one.kind == "shell" and not marked])
+        for one in chosen
+    ]
+
+
+def lines_of(block: Block) -> tuple[str, list[list[str]]]:
+    """Its text with `WORDS` replaced, and the words of its lines if it is shell."""
+    words = "|".join(map(re.escape, WORDS))
+    text = re.sub(rf"(?<!\w)(?:{words})(?![\w,])", lambda word: WORDS[word[0]], block.text)
+    lines = text.replace("\\\n", "").splitlines() if block.kind == "shell" else ()
+    return text, [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def test_the_readme_is_a_page_and_blocks_are_left_out_for_a_reason_that_is_counted():
+    assert len(PAGES[0].read_bytes()) <= 8192
+    assert {block.kind for block in BLOCKS} <= {"python", "shell", "yaml"}
+    assert Counter(one.reason for one in BLOCKS if one.reason not in ("", "records")) == NOT_RUN
+
+
+@pytest.mark.parametrize("block", parameters(marked=True))
+def test_the_training_commands_of_a_block_that_is_not_run_compose(block):
+    """A key or an option that has another name now would stop them."""
+    for words in lines_of(block)[1]:
+        if words[:2] == ["python", "train.py"] and "…" not in words:
+            keys = [w for w in prepare_arguments(words[2:]) if w[0] != "-" and w[:5] != "hydra"]
+            compose_config("train", *(re.sub(r"(=[^][,]+),.*", r"\1", key) for key in keys))
+    if block.kind == "python":
+        compile(block.text, block.name, "exec")
+
+
+@pytest.mark.parametrize("block", parameters(marked=False))
+def test_a_code_block_runs_as_printed(block, tmp_path, monkeypatch, finished_run):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, content in block.files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(content)
+        monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
+    text, lines = lines_of(block)
+    with undrawn(), serve_hub(tmp_path / "hub") if "owner/name" in text else nullcontext():
+        make_what_it_reads(text, finished_run)
+        monkeypatch.setattr("analysis.explore.open_port", nullcontext)
+        monkeypatch.setattr("analysis.explore.serve", lambda *_: None)
+        for words in lines:
+            assert run_small(words) == 0, words
+        if block.kind == "python":
+            for library in re.findall("^import (mteb|pyterrier)", text, re.M):
+                pytest.importorskip(library)
+            small = [*SHORT, "experiment=smoke"]
+            monkeypatch.setattr("train.train", lambda asked: train([*asked, *small]))
+            exec(text, {})
+
+
+def make_what_it_reads(text: str, finished_run) -> None:
+    """Makes the runs and files that a block names and does not make."""
+    for name in {*re.findall(r"outputs/(\w+)", text)} & {*RUNS}:
+        shutil.copytree(finished_run(*RUNS[name]), f"outputs/{name}")
+        if f'"outputs/{name}/export"' in text:
+            assert run_small(["python", "-m", "analysis.export", f"run=outputs/{name}"]) == 0
+        if f"outputs/{name}/alignments" in text:
+            asked = ["python", "-m", "analysis.run", f"run=outputs/{name}", "analysis=none"]
+            assert run_small(asked) == 0
+    ids = pd.read_json(COLLECTION / "corpus.jsonl", lines=True, dtype={"_id": str})["_id"].tolist()
+    vectors = list(np.random.default_rng(0).random((len(ids), 8), np.float32))
+    pd.DataFrame({"id": ids, "vector": vectors}).to_parquet("items.parquet")
+    Path("docids.tsv").write_text("".join(f"{name}\t<1_{n}>\n" for n, name in enumerate(ids)))
+    Path("passages.csv").write_text("text\nThe bridge.\nThe river.\n")
+    if ".trec" in text:
+        for name in ("a.trec", "b.trec"):
+            shutil.copy(finished_run("bm25") / "retrieve.trec", name)
+        shutil.copy(finished_run("bm25") / "retrieve.qrels", "qrels.txt")
+
+
+def run_small(words: list[str]) -> int | str:
+    """Runs `python …` of a block, with what makes it small."""
+    words = words[words.index("python") + 1 :]
+    module, typed = (words[1], words[2:]) if words[0] == "-m" else (Path(words[0]).name, words[1:])
+    keys = {word.lstrip("+").partition("=")[0] for word in typed}
+    small = [one for one in SMALL.get(module, ()) if one.partition("=")[0] not in keys]
+    if module == "train.py" and "--help" not in typed:
+        chosen = [word.partition("=")[2] for word in typed if word.startswith("experiment=")]
+        typed = [word for word in typed if not word.startswith("experiment=")]
+        typed += [f"experiment=[{','.join([*chosen, 'smoke'])}]"]
+        small = [one for one in small if "data" not in keys or "n_documents" not in one]
+    return command(*(words[:2] if words[0] == "-m" else [module]), *typed, *small, folder=".")
 
 
 def test_every_file_that_a_document_names_is_there():
-    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for document in (*PAGES, ROOT / "CONTRIBUTING.md"):
         text = document.read_text()
         links = re.findall(r"\]\(([^)#:]+)[^):]*\)", text)
         missing = [link for link in links if not (document.parent / link).exists()]
@@ -51,25 +184,9 @@ def test_every_file_that_a_document_names_is_there():
             text,
         )
         named = [path for path in paths if not re.search("[A-Z]{4}", path)]  # NAME, PAPER
-        missing += [path for path in named if not (ROOT / path).exists()]
+        shown = {block.file for block in BLOCKS}
+        missing += [path for path in named if not (path in shown or (ROOT / path).exists())]
         assert not missing, (document.name, missing)
-
-
-SHORT = ("experiment=smoke", "logger=none", "analysis=none", "analysis.pairs=0", "resume=true")
-
-
-@pytest.fixture
-def short_runs(tmp_path, monkeypatch):
-    """`train` makes short runs in a temporary folder."""
-    monkeypatch.setattr("train.train", lambda asked: train([*asked, *SHORT, f"output={tmp_path}"]))
-
-
-def test_the_python_example_runs(short_runs, capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(example, {})
-    score, total = capsys.readouterr().out.splitlines()[-1].split()
-    assert float(score) == pytest.approx(float(total), abs=1e-4)
 
 
 @pytest.mark.slow
@@ -86,82 +203,6 @@ def test_a_notebook_runs(name, tmp_path):
         cell.source = cell.source.replace('"experiment=demo"', f'"experiment=smoke", {short}')
         cell.source = cell.source.replace(', "logger=none"]', "]")
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
-
-
-def python_examples() -> list:
-    """The Python blocks of docs/, by page and number."""
-    blocks = r"```python\n(?!# \w+\.py\n)(.*?)```"  # but for files, see `test_a_system_of_your_own`
-    return [
-        pytest.param(block, id=f"{page.name}-{number}")
-        for page in sorted((ROOT / "docs").glob("*.md"))
-        for number, block in enumerate(re.findall(blocks, page.read_text(), re.DOTALL), start=1)
-    ]
-
-
-@pytest.mark.parametrize("block", python_examples())
-def test_a_python_example_of_the_documents_runs(block, tmp_path, monkeypatch, capsys):
-    for library in re.findall(r"^(?:from|import) (\w+)", block, re.M):
-        pytest.importorskip(library)
-    monkeypatch.chdir(tmp_path)
-    small = ["logger=none", "experiment=smoke", *NO_ANALYSIS]
-    folder = f"data.path={ROOT / 'tests/fixtures/small_collection'}"
-    block = block.replace('"data.path=FOLDER"', ", ".join(map(repr, [folder, *small])))
-    exec(block.replace("(5000, 1)", "(100, 1)"), {})
-    assert capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_system_of_your_own_trains_from_the_files_that_the_documents_show(tmp_path, monkeypatch):
-    page = (ROOT / "docs/models.md").read_text()
-    for name, text in re.findall(r"```\w+\n# (\S+\.(?:py|yaml))\n(.*?)```", page, re.DOTALL):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (line,) = re.findall(r"^    PYTHONPATH=\. (python GR_MVDR/train\.py .*)", page, re.M)
-    line = line.replace("GR_MVDR", str(ROOT))
-    line = line.replace("FOLDER", str(ROOT / "tests/fixtures/small_collection"))
-    asked = [*shlex.split(line)[1:], *SHORT, "name=own", "output=out"]
-    environment = {**os.environ, "PYTHONPATH": "."}
-    subprocess.run([sys.executable, *asked], cwd=tmp_path, env=environment, check=True)
-    monkeypatch.syspath_prepend(tmp_path)
-    retriever = Retriever.load(tmp_path / "out/own", trust=True)
-    assert retriever.retrieve({"q": "soup"})
-
-
-@pytest.mark.slow  # some of them index a real collection
-@pytest.mark.parametrize("arguments", list(filter(is_run, TRAIN)), ids=" ".join)
-def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    paths = [a.split("=", 1)[1] for a in arguments if a.startswith("data.path=")]
-    if not all(Path(path).is_dir() for path in paths):
-        pytest.skip(f"{paths[0]} is not on this machine")
-    jobs = expanded(arguments)
-    for job in jobs:
-        small = ["data.max_test_queries=4", "data.max_rerank_queries=2", "trainer.max_steps=2"]
-        small += [] if paths else ["data.n_documents=50"]
-        chosen = [a.split("=", 1)[1] for a in job if a.startswith("experiment=")]
-        job = [a for a in job if not a.startswith("experiment=")]
-        experiment = f"experiment=[{','.join([*chosen, 'smoke'])}]"
-        # Analyses have tests of their own.
-        small += ["analysis.pairs=0", "analysis.curve_pairs=0", "analysis.questions=null"]
-        overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
-        config = compose_config("train", *overrides, "name=job")
-    # Each composes, and the last one runs: tests/test_empty_documents.py runs all systems.
-    assert "retrieve/mrr@10" in train(config).metrics
-
-
-@pytest.mark.slow
-def test_the_train_commands_of_the_documents_compose():
-    """A key or an option that has another name now would stop them; their folders are not here."""
-    texts = [path.read_text().replace("\\\n", " ") for path in (ROOT / "docs").glob("*.md")]
-    found = {
-        c for text in texts for c in re.findall(r"^    python train\.py ([^#\n]+)", text, re.M)
-    }
-    lines = [line for line in found if "…" not in line and "--" not in line]
-    assert len(lines) > 20
-    for line in lines:
-        arguments = prepare_arguments(shlex.split(line))
-        keys = [a for a in arguments if a != "-m" and not a.startswith("hydra")]
-        compose_config("train", *expanded(keys)[0])
 
 
 def without_links(page):

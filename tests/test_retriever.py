@@ -251,16 +251,30 @@ def test_bad_input_is_named_in_a_line(colbert, ask, message):
     assert "\n" not in str(error.value)
 
 
+def assert_codes_have_one_name(retriever, table):
+    name, codes = table.read_text().splitlines()[0].split("\t")
+    first, *others = codes.split()
+    assert retriever.align(QUERY, name).document_tokens == [first, *others]
+    explained = retriever.explain(QUERY, name)
+    assert [share.text for share in explained.hit.shares] == [first, *others]
+    assert explained.steps_to_pandas().best[0] == first
+    tokens = {one.text: one.token for one in retriever.continuations(QUERY, k=99)}
+    after = retriever.continuations(QUERY, [tokens[first]], k=99)
+    assert others[0] in [one.text for one in after]
+
+
 def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, tmp_path):
     """The mean of T5-ColBERT's vectors of a text, of one that is added later, too."""
     run = finished_run("t5_colbert", *TINY)
     asked = [f"model.identifiers.embeddings.run={run}", "model.identifiers.codes=8"]
-    retriever = Retriever.load(finished_run("dsi_rq", *TINY, *asked))
+    docids = finished_run("dsi_rq", *TINY, *asked)
+    retriever = Retriever.load(docids)
     scheme, documents = retriever.system.scheme, retriever.documents
     encoded = Retriever.load(run).encode_documents(documents["text"][:4])
     means = [F.normalize(text.vectors.mean(0), dim=0) for text in encoded]
     found = torch.from_numpy(scheme.embed(documents.select(range(4))))
     torch.testing.assert_close(found, torch.stack(means), atol=1e-5, rtol=0)
+    assert_codes_have_one_name(retriever, docids / "identifiers/docids.tsv")
     before = retriever.system.identifiers.sequences
     retriever.add({"id": "copy", "text": documents["text"][0]})
     *others, copy = retriever.system.identifiers.sequences

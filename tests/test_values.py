@@ -23,7 +23,14 @@ from conf.command import report_errors, run_command
 from conf.composition import list_options, register_experiments, run_name
 from conf.rules import RULES
 from conf.signatures import read_signature
-from gr_mvdr.options import ROOMS, find_targets, fits_type, inspect_signature
+from gr_mvdr.options import (
+    ROOMS,
+    admitting,
+    find_part,
+    find_targets,
+    fits_type,
+    inspect_signature,
+)
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -48,7 +55,7 @@ data.groups='(' → data.groups=(: must be a regular expression
 data.views={a:nowhere} → data.views={'a': 'nowhere'}: must be a group of keys, each an existing
 negatives=run → data.examples.negatives.teacher=null: must be an existing file or folder, unless
 model.loss.temperature=0 → model.loss.temperature=0: must be a number > 0
-model.loss._target_=gr_mvdr.losses.Nothing → model.loss._target_=gr_mvdr.losses.Nothing: no such
+model.loss._target_=gr_mvdr.losses.Nothing → model.loss._target_=gr_mvdr.losses.Nothing: cannot be
 +model.colour=red → model.colour=red: must be one of
 alignments.top_k={_target_:gr_mvdr.alignment.TopK,k:0} → alignments.top_k.k=0: must be a whole
 salience=learned_bm25 model.salience.document.prior.k1=-1 → model.salience.document.prior.k1=-1:
@@ -122,6 +129,29 @@ def test_a_bad_value_is_refused_in_one_line_that_names_the_key(typed, message):
 def test_the_other_commands_refuse_bad_values_too(typed, message):
     name, *overrides = typed.split()
     assert_one_line(refusal(name, overrides), message)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("class Mine:", "IndentationError: expected an indented block"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("", "AttributeError: module 'own.part' has no attribute 'Mine'"),
+        ("Mine = 3", "TypeError: is 3, not a class"),
+    ],
+)
+def test_what_hinders_the_import_of_an_own_class_is_shown(text, cause, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/part.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("own", "own.part"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    rule = f"model.loss._target_=own.part.Mine: cannot be imported ({cause}"
+    assert_one_line(refusal("train", ["model.loss._target_=own.part.Mine"]), rule)
+    with admitting({"_target_": "own.part.Mine"}), pytest.raises(ValueError) as raised:
+        find_part("model.loss", "own.part.Mine")
+    assert str(raised.value).startswith(rule)
 
 
 # The types that the checks read ----------------------------------------------------------------

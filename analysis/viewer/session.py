@@ -7,7 +7,6 @@ Arguments and results are JSON values. The signatures are the contract with the 
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,6 @@ from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable
-from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 from models.multi_vector import MultiVector
 from models.results import Hit
@@ -241,7 +239,7 @@ class Session:
         if "id" in document:
             self._reader.document(given)  # raises for an unknown id: a text by itself is a document
         model, tokenizer = retriever.system, retriever.tokenizer
-        layers, strings = retriever.layers(query, given), partial(token_strings, tokenizer)
+        layers, strings = retriever.layers(query, given), retriever.token_strings
         told = describe_pair(layers, model.paradigm, strings, {*tokenizer.all_special_ids})
         if isinstance(model, MultiVector) and model.encoder.salience:
             encoded = *retriever.encode_queries(query), *retriever.encode_documents([given])

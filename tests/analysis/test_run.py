@@ -1,5 +1,4 @@
 import json
-import textwrap
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,7 +15,7 @@ from analysis.tables import metric_names
 from analysis.tables.glossary import find_terms, glossary
 from analysis.tokens import TokenKinds
 from gr_mvdr.options import find_part
-from tests.runs import write_store
+from tests.runs import compose_config, write_store
 
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
 LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
@@ -124,22 +123,23 @@ def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
         assert value == pytest.approx(parts[key], rel=1e-4, abs=1e-5), key
 
 
-EXAMPLE = Path(__file__).parents[2] / "analysis/analysis.py"
+PAGE = Path(__file__).parents[2] / "docs/analysis.md"
 
 
-def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monkeypatch):
+def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monkeypatch, capsys):
     """What docs/analysis.md asks of a new analysis: a class in a file of one's own, and a line."""
-    text = EXAMPLE.read_text().split('"""')[1]
-    body = textwrap.dedent(text[text.index("    @part") : text.index("Its metrics")])
-    imports = "from analysis.analysis import *\nfrom analysis.statistics import long_frame\n"
-    imports += "from gr_mvdr.options import part\n"
-    (tmp_path / "my_module.py").write_text(imports + body)
+    _, _, text = PAGE.read_text().partition("`aligned_share.py`:\n\n```python\n")
+    (tmp_path / "my_module.py").write_text(text.partition("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
     store = stored(tmp_path, make_explanation(3, paradigm="multi_vector"), "multi_vector")
     line = {"mine": {"_target_": "my_module.AlignedShare"}}
     (found,) = ask(Subject(store=store, texts=texts_of(store)), line)
     assert 0 < found.metrics["analysis/aligned_share/share"] <= 1
-    assert ask(Subject(), line) == []  # no alignments are stored
+    assert ask(Subject(), line) == []  # no alignments are stored, and one's own are missed
+    assert "analysis.questions.mine: does not apply" in capsys.readouterr().out
+    asked = ["run=x", "analysis=none", "+analysis.questions.mine._target_=my_module.AlignedShare"]
+    assert compose_config("analyse", *asked[:2]).analysis.pairs == 0
+    assert compose_config("analyse", *asked).analysis.pairs == 500  # what it measures is stored
     monkeypatch.setattr(metric_names, "LISTED", tmp_path / "list.yaml")
     (tmp_path / "list.yaml").write_text(json.dumps({"questions": line}))
     metric_names.all_chapters.cache_clear()
