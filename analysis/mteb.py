@@ -1,20 +1,9 @@
-"""Evaluates a system on tasks of mteb: ``python -m analysis.mteb run=outputs/… tasks=[…]``."""
-
-if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
-    from conf.command import run_command
-
-    run_command("mteb", "analysis.mteb:main")
-    raise SystemExit
+"""A retriever as a model of mteb: `mteb.evaluate(MtebModel(Retriever.load(run)), tasks)`."""
 
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
-
-import pandas as pd
-from omegaconf import DictConfig
 
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import reading
@@ -136,87 +125,3 @@ def read_queries(queries: Any) -> dict[str, str]:
 def _column(table: Any, name: str) -> list[Any]:
     """Returns a column as a list; iterating over a `datasets` column is twenty times slower."""
     return table[name][:] if name in table.column_names else [None] * len(table)
-
-
-def evaluate_run(
-    run: Path | str,
-    tasks: Sequence[str],
-    output: Path | str = "outputs/mteb",
-    languages: Sequence[str] | None = None,
-    resume: bool = False,
-    trust: bool = False,
-) -> list[Any]:
-    """Evaluates a run on tasks of mteb, writes mteb's results and prints the main ones.
-
-    Args:
-        run: what `Retriever.load` opens.
-        tasks: names of retrieval or reranking tasks, or of benchmarks.
-        output: the folder of a `mteb.ResultCache`.
-        languages: of multilingual tasks, such as "eng"; None = all.
-        resume: whether existing results are kept.
-        trust: whether the run may name classes from outside this library (docs/design.md).
-
-    Returns: mteb's `TaskResult` of each task.
-
-    Raises:
-        FileNotFoundError, ValueError: see `Retriever.load`; ValueError also if mteb is not
-            installed or has no such task, or if the task is not retrieval or reranking of texts.
-        OSError: the data cannot be fetched.
-    """
-    try:
-        import mteb
-    except ImportError:
-        raise ValueError("analysis.mteb: needs mteb ≥ 2: pip install 'gr-mvdr[mteb]'") from None
-    chosen = [task for name in tasks for task in find_tasks(name, languages)]
-    model, cache = MtebModel(Retriever.load(run, trust=trust)), mteb.ResultCache(Path(output))
-    how = {"overwrite_strategy": "only-missing" if resume else "always", "co2_tracker": False}
-    results: list[Any] = []
-    for task in chosen:
-        with reading(f"tasks={task.metadata.name}"):
-            results.append(mteb.evaluate(model, task, cache=cache, **how))
-    table = pd.concat([one.to_dataframe("subset", format="long") for one in results])
-    print(table.to_string(index=False, float_format="{:.4f}".format))
-    place = cache.get_task_result_path(chosen[0].metadata.name, model.mteb_model_meta).parent
-    print(f"{run}: evaluated, {place}")
-    return [task for one in results for task in one.task_results]
-
-
-def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
-    """Finds the task with a name, or a benchmark's tasks, restricted to some languages.
-
-    Raises:
-        ValueError: there is no such task, none is in these languages, or it is not retrieval or
-            reranking of texts.
-    """
-    import mteb
-    from mteb.abstasks import AbsTaskRetrieval
-
-    try:
-        tasks = [mteb.get_task(name)]
-    except KeyError as unknown:
-        try:
-            tasks = mteb.get_benchmark(name).tasks
-        except KeyError:
-            said = f"no task or benchmark of mteb. {unknown.args[0]}"
-            raise ValueError(f"tasks=[{name}]: {said}") from None
-    found = []
-    for task in tasks:
-        with suppress(ValueError):  # the task has none of the languages
-            found.append(task.filter_languages(languages, hf_subsets=task.hf_subsets))
-    if not found:
-        raise ValueError(f"languages={languages}: must be languages of tasks=[{name}], such as eng")
-    for task in found:
-        for part in getattr(task.metadata, "tasks", None) or [task]:  # CQADupstack averages tasks
-            own = part.metadata
-            if not isinstance(part, AbsTaskRetrieval) or own.modalities != ["text"]:
-                rule = f"{own.name} must be retrieval or reranking of texts"
-                raise ValueError(f"tasks=[{name}]: {rule}")
-    return found
-
-
-def main(config: DictConfig) -> None:
-    tasks, languages = (
-        [given] if isinstance(given, str) else given and list(given)
-        for given in (config.tasks, config.languages)
-    )
-    evaluate_run(config.run, tasks, config.output, languages, config.resume, config.trust)

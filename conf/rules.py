@@ -77,8 +77,6 @@ RULES: dict[str, Any] = {
     "multipass*": Any,
     # The other commands.
     "runs": ExistingPath | list[ExistingPath],
-    "tasks": Text | _some(Text),
-    "languages": Text | list[Text] | None,
     "labels": dict[str, Text | int] | None,
     "page": Text | list[Text] | None,
     "push": Annotated[str, Rule("a name on the hub: USER/NAME", HUB_NAME.fullmatch)] | None,

@@ -251,13 +251,10 @@ def test_every_key_is_declared_and_every_default_is_valid(overrides):
     assert not undeclared_keys(config)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["analyse", "compare", "export", "build", "mteb", "fuse", "claims"],
-)
+@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "fuse", "claims"])
 def test_the_keys_of_other_commands_are_declared(name):
     config = OmegaConf.create(base(name))
-    for key in ("run", "runs", "tasks"):
+    for key in ("run", "runs"):
         if OmegaConf.is_missing(config, key):
             config[key] = "."
     check_values(config)

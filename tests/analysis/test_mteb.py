@@ -1,10 +1,7 @@
 """A retriever in mteb: its numbers are ours, on a task that is made here."""
 
-import sys
-
 import pytest
 
-from conf.command import run_command
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, evaluate_queries
 from models.retriever import Retriever
 from tests.runs import TINY
@@ -152,47 +149,3 @@ def test_what_cannot_be_evaluated_is_a_clear_line(finished_run):
     ):
         with pytest.raises(ValueError, match=f"^tasks=Fruit, split test: {said}"):
             run_task(model, make_task(**broken))
-
-
-def test_the_command_writes_mtebs_results_and_prints_a_table(
-    finished_run, tmp_path, monkeypatch, capsys
-):
-    from mteb.results import TaskResult
-
-    run = finished_run("bm25")
-    task = make_task()
-    monkeypatch.setattr(mteb, "get_task", lambda name, languages=None: task)
-    monkeypatch.setattr(task, "unload_data", lambda: None)
-    typed = [f"run={run}", "tasks=[Fruit]", f"output={tmp_path}"]
-    for further in ([], ["resume=true"]):
-        monkeypatch.setattr(sys, "argv", ["mteb", *typed, *further])
-        run_command("mteb", "analysis.mteb:main")
-    (file,) = tmp_path.rglob("Fruit.json")
-    kept = TaskResult.from_disk(file).scores["test"][0]
-    said = capsys.readouterr().out
-    assert f"{kept['main_score']:.4f}" in said and str(file.parent) in said
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("[NanoSciFact]", r"tasks=\[NanoSciFact\]: no task or benchmark of mteb.*[Dd]id you mean"),
-        ("[MIRACLRetrieval] languages=[nld]", r"languages=\['nld'\]: must be languages of"),
-        ("[STS12]", "STS12 must be retrieval or reranking of texts"),
-        ("[NanoSciFactRetrieval]", "Couldn't reach the Hub"),
-    ],
-)
-def test_a_wrong_task_is_one_line(typed, said, finished_run, tmp_path, monkeypatch):
-    def offline(*_, **__):
-        raise ConnectionError("Couldn't reach the Hub")
-
-    def no_benchmark(name):
-        raise KeyError(name)
-
-    monkeypatch.setattr("mteb.abstasks.retrieval.RetrievalDatasetLoader", offline)
-    monkeypatch.setattr(mteb, "get_benchmark", no_benchmark)  # their list takes seconds to make
-    run = finished_run("bm25")
-    typed = f"run={run} output={tmp_path} tasks={typed}".split()
-    monkeypatch.setattr(sys, "argv", ["mteb", *typed])
-    with pytest.raises(SystemExit, match=said):
-        run_command("mteb", "analysis.mteb:main")

@@ -250,7 +250,10 @@ def test_a_beam_search_is_told_step_by_step(browser, session, number):
         for one in told["generated"]:
             assert one["log_probability"] <= 0 and one["count"] >= len(one["documents"])
             for named in one["documents"]:
-                assert named == {"id": named["id"], "title": retriever.document(named["id"])["title"]}
+                assert named == {
+                    "id": named["id"],
+                    "title": retriever.document(named["id"])["title"],
+                }
     assert number == 3 or lost  # the beam of three is too small for all
 
 
