@@ -80,6 +80,7 @@ RULES: dict[str, Any] = {
     "tasks": Text | _some(Text),
     "languages": Text | list[Text] | None,
     "labels": dict[str, Text | int] | None,
+    "names": dict[str, Text] | None,
     "page": Text | list[Text] | None,
     "push": Annotated[str, Rule("a name on the hub: USER/NAME", HUB_NAME.fullmatch)] | None,
     "license": Text,
