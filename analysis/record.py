@@ -116,8 +116,9 @@ def tabulate_results(
 
     Cells are means ± standard deviations over seeds. The best of a column are bold; a system is
     italic if it was trained with fewer than `SEEDS` seeds, and has † if its seeds were measured at
-    different commits. Below the table is the machine. A table of one collection also counts the
-    seeds and names the commits of the runs.
+    different commits. A cell says how many seeds it is over if some of its row's lack the metric.
+    Below the table is the machine. A table of one collection also counts the seeds and names the
+    commits of the runs.
 
     Args:
         runs: folders of records, or of runs.
@@ -154,9 +155,9 @@ def tabulate_results(
         groups = {group.label: group for group in section.groups}
         for key, column in columns.items():
             for system, cell in found[key].items() if key in found else ():
-                group = groups[system]
-                text = cell.text + f" {MARK}" * group.across_commits
-                few = group.is_trained and len(group.runs) < SEEDS
+                group, n = groups[system], systems[system][key].n
+                text = cell.text + f" {MARK}" * (group.across_commits and n > 1)
+                few = group.is_trained and n < SEEDS
                 cells[system, place + column] = cell._replace(text=text, weak=few)
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}

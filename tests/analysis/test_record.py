@@ -237,6 +237,19 @@ def test_tables_of_a_page_are_made_from_records(records, tmp_path, capsys):
             renew_tables(page)
 
 
+def test_a_mean_over_fewer_seeds_than_its_row_says_so(tmp_path):
+    for seed in (1, 2, 3):
+        metrics = {"retrieve/mrr@10": 0.5, "cost/train_seconds": 9.0}
+        metrics |= {"cost/train_flops": 2e12} if seed < 3 else {}
+        metrics |= {"cost/peak_memory_bytes": 3e9} if seed < 2 else {}
+        write_run(tmp_path / str(seed), "a", seed, metrics, splits=["test"], git=f"c{seed % 2}")
+    asked = ["mrr@10", "cost/train_flops", "cost/peak_memory_bytes"]
+    row = tabulate_results(str(tmp_path), metrics=asked).splitlines()[2]
+    assert row == "| a | 0.500 ± 0.000 † | *2.0 ± 0.0 TFLOPs (2 seeds) †* | *3.0 GB (1 seed)* | 3 |"
+    compare([tmp_path], tmp_path / "out")
+    assert "3.0 GB (1 seed)" in (tmp_path / "out/comparison.md").read_text()
+
+
 def test_a_page_prints_the_verdicts_of_its_claims(tmp_path):
     for seed in (1, 2, 3):
         made(tmp_path / f"runs/colbert{seed}", "T5-ColBERT", seed, 1)
