@@ -1,7 +1,7 @@
 """The papers' claims, on any finished runs: ``python -m analysis.claims runs='[outputs/a,…]'``.
 
-A claim compares two sides query by query (rankings, searches of a study, stored alignments), or
-states the sign of a trend over token types. The seeds of a system are averaged first.
+A claim compares two sides query by query (rankings, searches of a study, stored alignments). The
+seeds of a system are averaged first.
 
 A claim is confirmed or contradicted if three conditions hold; otherwise it is undecided. Its 95 %
 interval over queries and seeds excludes the claim's bound. A paired test against the bound is
@@ -21,13 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean, variance
 
 import numpy as np
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from pandas import DataFrame, Series, concat
-from scipy.stats import t as student
 
 from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
 from analysis.runs.judged_queries import JudgedQueries, read_table
@@ -56,11 +54,10 @@ from analysis.tables.rows import (
 )
 from gr_mvdr.files import read_text
 
-STUDIED, ALIGNED, MEASURED = "study=", "low_rank", "analysis/"
+STUDIED, ALIGNED = "study=", "low_rank"
 RERANKED, BEST_FORM = "rerank", "rerank/best form"
 MVDR = "T5-ColBERT"
 TABLES, KEPT = (STUDY, STUDY_QUERIES), (LOW_RANK,)  # files of a study, of stored alignments
-WHOLE = {"tokens": "all", "idf_bin": "all"}  # selects the rows over all tokens
 ESTIMATES = ("effect", "low", "high", "p", "units", "trainings")
 SEEDS = 3  # the fewest trainings of each trained system that decide a claim
 
@@ -76,8 +73,7 @@ class Side:
     Attributes:
         system: its name in the runs.
         place: a ranking ("retrieve", "rerank", "rerank/FORM"; `BEST_FORM` is the form of reranking
-            that ranks best), a study ("study=pruning"), `ALIGNED`, or for a trend the prefix of its
-            metric ("analysis/exact_match/candidates/query_to_document").
+            that ranks best), a study ("study=pruning"), or `ALIGNED`.
         setting: for a study, column → value; see `find_setting`.
     """
 
@@ -87,7 +83,7 @@ class Side:
 
     def __str__(self) -> str:
         how = [f"{key}={value}" for key, value in self.setting.items()]
-        return f"{self.system} {', '.join(how) or self.place.removeprefix(MEASURED)}"
+        return f"{self.system} {', '.join(how) or self.place}"
 
 
 @dataclass(frozen=True)
@@ -98,8 +94,7 @@ class Claim:
         name: the claim in a few words.
         source: the paper, and the place in it.
         second: None = the claim is about the first side's own value.
-        metric: a metric of a query; for `ALIGNED`, a column of `LOW_RANK`; for a trend, the
-            metric's name.
+        metric: a metric of a query; for `ALIGNED`, a column of `LOW_RANK`.
         sign: 1 = above the bound, −1 = below it.
         note: how the paper's sentence is turned into numbers.
     """
@@ -137,8 +132,6 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
     Raises:
         Missing: a file or a row is missing, or the sides were measured on different queries.
     """
-    if claim.first.place.startswith(MEASURED):
-        return estimate_trend(claim, groups[0].runs)
     sides = [
         _read_values(side, group.runs, claim.metric, split)
         for side, group in zip(claim.sides, groups, strict=True)
@@ -160,39 +153,6 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
         len(table),
         min(trained, default=0),
     )
-    return dict(zip(ESTIMATES, found, strict=True))
-
-
-def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Row:
-    """Estimates Spearman's ρ over token types, averaged over the analysed seeds as Fisher's z.
-
-    The variance of z is Bonett and Wright's (2000, Psychometrika 65) over token types, which all
-    seeds share, plus that of the mean over seeds. Few seeds estimate the latter badly, hence
-    Student's t with Welch and Satterthwaite's degrees of freedom.
-    """
-    key, counts = f"{claim.first.place}/{claim.metric}", []
-    definition = "matched" if "_matched_" in claim.metric else "all"
-    direction = claim.first.place.rpartition("/")[2]
-    wanted = (WHOLE | {"definition": definition, "direction": direction}).items()
-    table = "_".join(claim.first.place.split("/")[1:-1]) + ".csv"  # of the token types
-    runs = [run for run in runs if key in run.metrics and (run.path / table).is_file()]
-    if not runs:
-        lacks = f"no {key} or no {table}, see analysis.candidate_queries"
-        raise Missing(f"{claim.first.system}: {lacks}")
-    for run in runs:
-        rows = read_rows(run.path / table, run.path)
-        counts += [row["token_types"] for row in rows if wanted <= row.items()][:1]
-    units = min(counts, default=0)
-    if units <= 3:
-        raise Missing(f"{claim.first.system}: {units} token types say nothing of a trend")
-    every = [math.atanh(min(max(run.metrics[key], -1 + 1e-9), 1 - 1e-9)) for run in runs]
-    z, between = fmean(every), variance(every) / len(every) if len(every) > 1 else 0
-    rho = math.tanh(z)
-    error = math.sqrt((1 + rho**2 / 2) / (units - 3) + between)
-    freedom = error**4 * (len(every) - 1) / between**2 if between else math.inf
-    low, high = (math.tanh(z + sign * student.ppf(0.975, freedom) * error) for sign in (-1, 1))
-    p = 2 * float(student.sf(abs(z) / error, freedom))
-    found = rho, low, high, p, units, len(runs)
     return dict(zip(ESTIMATES, found, strict=True))
 
 
@@ -299,7 +259,7 @@ def count_from_bound(table: DataFrame) -> DataFrame:
 
 def _judge(claim: Claim, section: Section, title: str) -> Iterator[Row]:
     first, *further = section.groups[0].runs[0].splits or [""]
-    if claim.first.place.startswith((STUDIED, ALIGNED, MEASURED)):
+    if claim.first.place.startswith((STUDIED, ALIGNED)):
         further = []
     row = {"claim": claim.name, "source": claim.source, "missing": ""}
     row |= {"bound": claim.bound, "sign": claim.sign, "systems": "", "seeds": ""}
@@ -387,10 +347,9 @@ def draw_claims(table: DataFrame, title: str) -> Figure:
 EXPLAINED = (
     f"Effect: the first side minus the second, averaged over seeds and queries, with a 95 % "
     f"interval from a bootstrap over seeds and queries. p: two-sided paired randomisation test "
-    f"against the bound. The effect of a trend is Spearman's ρ over token types; its interval and "
-    f"its p come from Student's t of Fisher's z. p is corrected over the claims of a paper on a "
-    f"collection (Holm) and listed in `claims.csv`. Confirmed or contradicted: p < {LEVEL}, the "
-    f"interval excludes the bound, and every trained system has at least {SEEDS} seeds."
+    f"against the bound, corrected over the claims of a paper on a collection (Holm) and listed in "
+    f"`claims.csv`. Confirmed or contradicted: p < {LEVEL}, the interval excludes the bound, and "
+    f"every trained system has at least {SEEDS} seeds."
 )
 
 

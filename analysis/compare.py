@@ -54,7 +54,7 @@ from analysis.viewer.cases import embed_cases, open_runs
 
 FIGURES = "comparison_figures"
 BUDGET = "cost/train_flops"
-NUMBERS = ["setting", "system", "key", "mean", "std", "low", "high"]  # of `comparison.csv`
+NUMBERS = ["setting", "system", "key", "mean", "std", "low", "high", "n"]  # of `comparison.csv`
 COLUMNS_AT_MOST = 6  # systems shown as columns of a summary; more are shown as rows
 SEEDS = (
     "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries and "

@@ -3,7 +3,8 @@
 ``python -m analysis.record runs='[outputs/a,outputs/sweep]' output=results``
 
 A record is a run's folder without weights, index, rankings, alignments and figures. Comparisons,
-claims and lists of runs read it as they read the run.
+claims and lists of runs read it as they read the run. It has names in the place of a disk's folders
+(``names='{DATA: FOLDER}'``), so that its command can be typed anywhere.
 """
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
@@ -12,6 +13,7 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
     run_command("runs", "analysis.record:main")
     raise SystemExit
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.claims import SEEDS, tabulate_claims
 from analysis.runs.judged_queries import QUERIES
-from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, Run, named_folders
+from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, named_folders
 from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
 from analysis.tables.metric_names import read_key
 from analysis.tables.rows import format_markdown, pivot, tabulate
@@ -39,42 +41,53 @@ from gr_mvdr.files import (
 
 # A record's files; the last five only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, *RATES, LOW_RANK)
+# An absolute path: a text of YAML, JSON or CSV that begins with a slash, or part of a typed value.
+PATH = re.compile(r"""(?:^|[:,-] |[=\[{(,"'])(/\w[^,"'\]})\n]*)""", re.MULTILINE)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"
 _BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
 
 
-def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
+def record_runs(
+    paths: Sequence[Path | str], output: Path, names: Mapping[str, str] | None = None
+) -> list[str]:
     """Writes the record of each finished run into `output/NAME`.
 
     Args:
         paths: run folders, or folders that hold some.
+        names: name → the folder that it stands for in the records; a run's `output` is "outputs".
 
     Returns:
         A line for each record, and for each run that was skipped.
 
     Raises:
-        ValueError: there is no finished run, or a record of another run has the same name; then
-            nothing is written.
+        ValueError: there is no finished run, a record of another run has the same name, or an
+            absolute path lies in no named folder; then nothing is written.
     """
     runs, notes = read_runs([Path(path) for path in paths])
     if not runs:
         raise ValueError("; ".join(["runs: no finished run to record", *notes]))
-    records: dict[Path, Run] = {}
+    named = {str(Path(folder).expanduser().absolute()): n for n, folder in (names or {}).items()}
+    records: dict[Path, dict[str, bytes]] = {}
     for run in runs:
         record = output / run.path.absolute().name
-        same = [_equal(run.path / part, record / part) for part in (CONFIG, PROVENANCE)]
-        if record in records or ((record / CONFIG).exists() and not all(same)):
+        # A link in a folder that somebody else made must not bring another file into the record.
+        files = [run.path / name for name in RECORD if (run.path / name).exists()]
+        contents = {file.name: check_file(file, run.path).read_bytes() for file in files}
+        folders = {str(run.config.get("output")): "outputs"} | named
+        for name in (CONFIG, PROVENANCE, STUDY):
+            if name in contents:
+                text = _name_folders(contents[name].decode(), folders, run.path / name)
+                contents[name] = text.encode()
+        kept = [record / name for name in (CONFIG, PROVENANCE) if (record / name).exists()]
+        if record in records or any(file.read_bytes() != contents[file.name] for file in kept):
             raise ValueError(
                 f"{record}: must be free or the record of {run.path}, it is of another run: "
                 "choose another output, or rename the run's folder"
             )
-        records[record] = run
+        records[record] = contents
     lines = []
-    for record, run in records.items():
-        # A link in a folder that somebody else made must not bring another file into the record.
-        files = [run.path / name for name in RECORD if (run.path / name).exists()]
-        contents = {file.name: check_file(file, run.path).read_bytes() for file in files}
+    for record, contents in records.items():
         record.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             with new_file(record / name) as partial:
@@ -83,8 +96,14 @@ def record_runs(paths: Sequence[Path | str], output: Path) -> list[str]:
     return lines + notes
 
 
-def _equal(file: Path, other: Path) -> bool:
-    return other.exists() and file.read_bytes() == other.read_bytes()
+def _name_folders(text: str, folders: Mapping[str, str], file: Path) -> str:
+    """Replaces the absolute ones of some folders by their names in a file's text."""
+    for folder in sorted(filter(os.path.isabs, folders), key=len, reverse=True):  # innermost first
+        text = re.sub(rf"(?<![\w./~-]){re.escape(folder)}(?![\w.-])", folders[folder], text)
+    if found := PATH.search(text):
+        rule = "must name a folder of every absolute path"
+        raise ValueError(f"names: {rule}, none holds {found[1]} ({file})")
+    return text
 
 
 def tabulate_results(
@@ -97,8 +116,9 @@ def tabulate_results(
 
     Cells are means ± standard deviations over seeds. The best of a column are bold; a system is
     italic if it was trained with fewer than `SEEDS` seeds, and has † if its seeds were measured at
-    different commits. Below the table is the machine. A table of one collection also counts the
-    seeds and names the commits of the runs.
+    different commits. A cell says how many seeds it is over if some of its row's lack the metric.
+    Below the table is the machine. A table of one collection also counts the seeds and names the
+    commits of the runs.
 
     Args:
         runs: folders of records, or of runs.
@@ -135,9 +155,9 @@ def tabulate_results(
         groups = {group.label: group for group in section.groups}
         for key, column in columns.items():
             for system, cell in found[key].items() if key in found else ():
-                group = groups[system]
-                text = cell.text + f" {MARK}" * group.across_commits
-                few = group.is_trained and len(group.runs) < SEEDS
+                group, n = groups[system], systems[system][key].n
+                text = cell.text + f" {MARK}" * (group.across_commits and n > 1)
+                few = group.is_trained and n < SEEDS
                 cells[system, place + column] = cell._replace(text=text, weak=few)
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
@@ -180,7 +200,9 @@ def renew_tables(page: Path) -> str:
 
 def main(config: DictConfig) -> None:
     if config.runs or not config.page:
-        for line in record_runs(named_folders(config.runs), Path(config.output or "results")):
+        for line in record_runs(
+            named_folders(config.runs), Path(config.output or "results"), config.names
+        ):
             print(line)
     for page in named_folders(config.page or []):
         if (text := renew_tables(page)) != read_text(page):

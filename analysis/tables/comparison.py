@@ -42,7 +42,8 @@ class Group:
     def statistics(self) -> dict[str, Statistic]:
         """Mean and, over two or more seeds, sample standard deviation of every metric.
 
-        Only a single run has intervals: over several seeds the deviation says more.
+        Only a single run has intervals: over several seeds the deviation says more. A metric that
+        some of the runs lack is a mean over fewer seeds than the group has.
         """
         if len(self.runs) == 1:
             return join_intervals(self.runs[0].metrics)
@@ -50,7 +51,7 @@ class Group:
         for run in self.runs:
             for key in join_intervals(run.metrics):
                 values[key].append(run.metrics[key])
-        return {key: Statistic.over(seeds) for key, seeds in values.items()}
+        return {key: Statistic.over(seeds, len(self.runs)) for key, seeds in values.items()}
 
     @property
     def paradigm(self) -> str:
@@ -137,8 +138,9 @@ def compare_runs(paths: Sequence[Path], labels: Mapping[str, object] | None = No
 
     Args:
         paths: run folders, or folders that hold some.
-        labels: the name of a run's folder → the label of its group; by default a label is the
-            system's name and the choices that distinguish the group from the system's others.
+        labels: the name of a run's folder, or a system's → the label of its groups; by default a
+            label is the system's name and the choices that distinguish the group from the system's
+            others.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -216,21 +218,26 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
 
 
 def _name_groups(labels: Mapping[str, object], sections: Sequence[Section]) -> None:
-    """Replaces labels of groups by the user's.
+    """Replaces labels of groups by the user's; the name of a folder comes before a system's.
 
     Raises:
-        ValueError: a name is not that of the folder of one group's runs, or two groups of a section
-            share a label.
+        ValueError: a name is neither that of the folder of one group's runs nor a system's, or two
+            groups of a section share a label.
     """
-    named: dict[str, list[Group]] = defaultdict(list)
+    folders: dict[str, list[Group]] = defaultdict(list)
+    systems: dict[str, list[Group]] = defaultdict(list)
     for group in (group for section in sections for group in section.groups):
+        systems[group.runs[0].system].append(group)
         for name in {run.path.name for run in group.runs}:
-            named[name].append(group)
-    for name, label in labels.items():
-        if len(groups := named.get(str(name), [])) != 1:
-            rule = f"must be a folder of one system's runs ({', '.join(named)})"
-            raise ValueError(f"labels.{name}: {rule}, {len(groups)} systems have one of this name")
-        groups[0].label = str(label)
+            folders[name].append(group)
+    named = {name: groups for name, groups in folders.items() if len(groups) == 1}
+    for name, label in sorted(labels.items(), key=lambda pair: str(pair[0]) in named):
+        if not (groups := named.get(str(name)) or systems.get(str(name))):
+            rule = f"must be a folder of one system's runs ({', '.join(folders)}) or a system"
+            count = len(folders.get(str(name), []))
+            raise ValueError(f"labels.{name}: {rule}, {count} systems have one of this name")
+        for group in groups:
+            group.label = str(label)
     for section in sections:
         if len({group.label for group in section.groups}) < len(section.groups):
             found = ", ".join(group.label for group in section.groups)

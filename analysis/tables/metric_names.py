@@ -197,18 +197,27 @@ def _find_name(part: str, known: Sequence[Metric]) -> tuple[Metric | None, int, 
 class Statistic:
     """A metric's mean over seeds and, for two or more, its sample standard deviation.
 
-    `low` and `high` bound a 95 % interval over queries or pairs, if one was measured.
+    `low` and `high` bound a 95 % interval over queries or pairs, if one was measured. It is a mean
+    of `n` values; its row has `of`.
     """
 
     mean: float
     std: float | None = None
     low: float | None = None
     high: float | None = None
+    n: int = 1
+    of: int = 1
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> "Statistic":
-        """Returns the mean and deviation of one or more values."""
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
+    def over(cls, values: Sequence[float], of: int = 0) -> "Statistic":
+        """Returns the mean and deviation of one or more values; by default `of` is their number."""
+        n = len(values)
+        return cls(fmean(values), stdev(values) if n > 1 else None, n=n, of=of or n)
+
+    @property
+    def few(self) -> str:
+        """Returns " (2 seeds)" of a mean over two seeds in a row of more, else ""."""
+        return f" ({self.n} seed{'s' * (self.n > 1)})" * (self.n < self.of)
 
 
 def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
@@ -221,7 +230,7 @@ def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
 
 
 def format_value(key: str, statistic: Statistic | None) -> str:
-    """Formats a value: "0.812 ± 0.010", "0.5 [0.4, 0.6]", "12.3 MB"; "–" for None."""
+    """Formats a value: "0.812 ± 0.010", "0.5 [0.4, 0.6]", "12.3 MB (2 seeds)"; "–" for None."""
     if statistic is None:
         return MISSING
     scale, digits, unit = _find_unit(read_key(key), abs(statistic.mean))
@@ -235,7 +244,8 @@ def format_value(key: str, statistic: Statistic | None) -> str:
         value += f" ± {others[0]}"
     if statistic.low is not None:
         value += f" [{others[1]}, {others[2]}]"
-    return re.sub("(?<!e)-", "−", f"{value} {unit}".strip())  # a minus sign, but 1.0e-05
+    text = f"{value} {unit}".strip() + statistic.few
+    return re.sub("(?<!e)-", "−", text)  # a minus sign, but 1.0e-05
 
 
 def _find_unit(key: Key, value: float) -> tuple[float, int, str]:

@@ -127,7 +127,8 @@ def match_runs(section: Section, paper: Paper) -> DataFrame:
     Returns:
         A line for each metric of each row, in the paper's order: `setting`; `system` (the row's
         name, with the group's label if there are several); `place`; `metric`; the `paper`'s value,
-        `ours` and its `std` over seeds in percent; and `seeds`, "" if we have no run.
+        `ours` and its `std` over seeds in percent; `few` if these are fewer than the group's; and
+        `seeds`, "" if we have no run.
     """
     lines = []
     for line in paper.lines.itertuples():
@@ -136,10 +137,10 @@ def match_runs(section: Section, paper: Paper) -> DataFrame:
         for group in groups or [None]:
             ours = _measure(line, group) if group else None
             name = f"{line.row}: {group.label}" if len(groups) > 1 else line.row
-            mean, std = (ours.mean, ours.std) if ours else (None, None)
-            row = section.setting, name, line.place, line.metric, line.value, mean, std
+            value = (ours.mean, ours.std, ours.few) if ours else (None, None, "")
+            row = section.setting, name, line.place, line.metric, line.value, *value
             lines.append((*row, group.seeds if group else ""))
-    columns = ["setting", "system", "place", "metric", "paper", "ours", "std", "seeds"]
+    columns = ["setting", "system", "place", "metric", "paper", "ours", "std", "few", "seeds"]
     return DataFrame(lines, columns=columns).astype({"ours": float, "std": float})
 
 
@@ -165,7 +166,7 @@ def _measure(line: Any, group: Group) -> Statistic | None:
             if (row := find_setting(rows, line.study)) is not None:
                 values.append(rows[row].get(line.metric))
     found = [100 * value for value in values if value is not None]
-    return Statistic.over(found) if found else None
+    return Statistic.over(found, len(group.runs)) if found else None
 
 
 def average_lines(lines: DataFrame) -> DataFrame:
@@ -181,7 +182,9 @@ def average_lines(lines: DataFrame) -> DataFrame:
         values = made.groupby("metric", sort=False)[["paper", "ours"]]
         means = values.agg(lambda column: column.mean(skipna=False)).reset_index()
         name = f"average of {over[0]} of {over[1]}, {row}"
-        averages.append(means.assign(system=name, setting=made["setting"].iloc[0], seeds=""))
+        averages.append(
+            means.assign(system=name, setting=made["setting"].iloc[0], seeds="", few="")
+        )
     return concat(averages)
 
 
@@ -192,6 +195,7 @@ def tabulate_paper(heading: str, lines: DataFrame) -> Table:
         for line in lines.to_dict("records"):
             text = MISSING if isna(line[kind]) else f"{line[kind]:{sign}.1f}"
             text += f" ± {line['std']:.1f}" * (kind == "ours" and not isna(line["std"]))
+            text += line["few"] * (kind == "ours")
             cells[line["system"], f"{kind} {read_key(line['metric']).label}"] = text
     for system, seeds in zip(lines["system"], lines["seeds"], strict=True):
         cells[system, "seeds"] = str(len(seeds.split(", "))) if seeds else MISSING

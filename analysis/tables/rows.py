@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 BOLD = "Bold: the best value of a metric. "  # of a note; a pipe shows nothing bold
 MANY_COLUMNS = 8  # the most columns that fit on a page
-COLUMNS = ("system", "key", *Key._fields, "name", "mean", "std", "low", "high", "cell")
+COLUMNS = ("system", "key", *Key._fields, "name", "mean", "std", "low", "high", "n", "cell")
 NO_WINNERS: Mapping[str, str] = {}
 
 # What Markdown does not read as plain text: its own signs, HTML tags and entities, links.

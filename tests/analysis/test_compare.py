@@ -130,6 +130,8 @@ def test_systems_are_called_as_the_user_says(sweep):
     )
     assert [group.label for group in comparison.groups] == ["words", "vectors"]
     assert [group.seeds for group in comparison.groups] == ["1", "1, 2"]
+    comparison = compare_runs([sweep], {"1": "vectors", "t5_colbert": "colbert", "bm25": "words"})
+    assert [group.label for group in comparison.groups] == ["vectors", "words"]
     said = r"labels.7: must be a folder of one system's runs .*10.*, 0 systems have one"
     with pytest.raises(ValueError, match=said):
         compare([sweep], labels={"7": "a"})
