@@ -15,10 +15,12 @@ import logging
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -110,9 +112,9 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
     if taken is not None:
         take_settings(config, taken.settings(config), typed)
     if config.trainer.precision == "auto":
-        config.trainer.precision = choose_precision()
+        config.trainer.precision = choose_precision(config.trainer.accelerator)
     trainer = instantiate(config.trainer, logger=False)  # checks its keys before anything is read
-    with open_run(config) as (folder, missing):
+    with open_run(config) as (folder, missing), ExitStack() as opened:
         is_first = rank() == 0
         if missing in ([], ["report.html"]):
             if is_first:
@@ -122,11 +124,12 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         watch_memory()
         with rank_zero_first(), naming(taken):  # the others read what rank 0 has cached
             data = instantiate(config.data)
-            model = prepare_model(config, data, folder, taken)
+            model = prepare_model(config, data, folder, taken, trainer.strategy.root_device)
             record = record_provenance(config.system, model, data, config.seed)
             record["overrides"] = list(typed)
             if taken is not None and taken.is_run:
                 record["training_sources"][str(taken.checkpoint)] = sha256(taken.checkpoint)
+        opened.callback(lambda: model.close())  # the model may be another after training
         logger = announce_run(config, folder, model, record) if is_first else None
         metrics: dict[str, float] = {}
         if is_trained(config):
@@ -163,9 +166,17 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
 
 
 def prepare_model(
-    config: DictConfig, data: RetrievalDataModule, run: Path, taken: Weights | None = None
+    config: DictConfig,
+    data: RetrievalDataModule,
+    run: Path,
+    taken: Weights | None = None,
+    device: torch.device | None = None,
 ) -> System:
-    """Builds the system, prepares it on the collection and loads the weights that it takes over."""
+    """Builds the system, prepares it on the collection and loads the weights that it takes over.
+
+    Args:
+        device: where another run's model embeds documents for docids; None = the CPU.
+    """
     data.check_splits(is_trained(config), bool(config.study))
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
@@ -178,11 +189,15 @@ def prepare_model(
         model = build("model", typed)
         data.check_system(model, is_trained(config))
         check_study(config.study, model)
+        for form, options in config.rerank.items():
+            model.check_form(f"rerank.{form}", options)
         identifiers = run / IDENTIFIERS
         if taken is not None and taken.is_run:
             taken.give_identifiers(model, config, data.documents, identifiers)
         elif is_trained(config) and getattr(backbone := find_backbone(model)[1], "latent", 0.0):
             take_latent_meanings(backbone, data.sample_tokens(LATENT_TOKENS))
+        if device is not None and hasattr(model, "scheme"):
+            model.scheme.device = device
         model.prepare(data.documents, data.known_documents, identifiers)
     said = None
     if taken is not None:

@@ -20,14 +20,16 @@ TRAIN = Path(__file__).parents[1] / "train.py"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-def choose_precision() -> str:
+def choose_precision(accelerator: str) -> str:
     """Returns bf16-mixed if the hardware multiplies matrices in bf16, else 32-true.
 
-    AVX-512's bf16 instructions do not count: products of a MiniLM take 1.6 times as long as in
-    fp32, with autocast around them 1.8 times (Intel Xeon without AMX).
+    A GPU that emulates bf16 is slower in it than in fp32. AVX-512's bf16 instructions do not
+    count: products of a MiniLM take 1.6 times as long as in fp32, with autocast around them 1.8
+    times (Intel Xeon without AMX).
     """
-    if torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
+    if accelerator != "cpu" and torch.cuda.is_available():
+        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16-mixed" if is_native else "32-true"
     flags = Path("/proc/cpuinfo")
     return "bf16-mixed" if flags.is_file() and "amx_bf16" in flags.read_text() else "32-true"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.options import Positive, Proportion, Size, part
-from gr_mvdr.salience import Solver, exact_product, relaxed_top_k, top_k
+from gr_mvdr.salience import Solver, exact_floor, relaxed_top_k, top_k
 
 Direction = Literal["query_to_document", "document_to_query"]
 
@@ -185,11 +185,11 @@ class TopP(Selection):
     p: Proportion
 
     def count(self, length: int) -> int:
-        return max(int(exact_product(self.p, torch.tensor(length))), 1)
+        return max(exact_floor(self.p, length), 1)
 
     def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         chosen, best = super().choose(masked, tokens)
-        k = exact_product(self.p, tokens.document_mask.sum(-1)).floor().clamp(min=1)
+        k = exact_floor(self.p, tokens.document_mask.sum(-1)).clamp(min=1)
         rank = torch.arange(chosen.shape[-2], device=chosen.device)
         return chosen, best.masked_fill((rank >= k.unsqueeze(-1)).unsqueeze(-1), -torch.inf)
 

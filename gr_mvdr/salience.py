@@ -5,7 +5,8 @@ Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, 
 gated by the relaxed top-k at the end of this file (aligner Eq. 4, Appendix A.1).
 """
 
-from collections.abc import Sequence
+import fractions
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ _MANY_THREADS = 4
 _BLOCK = 1 << 15
 # Exponentials of scores up to this value, and sums of many of them, are finite in double precision.
 _LARGEST = 600.0
+# Devices without double precision; what needs it is computed on the CPU.
+_NO_FLOAT64 = ("mps",)
 
 
 @checked
@@ -55,16 +58,28 @@ def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
 
 def _share_of(mask: Tensor, share: float) -> Tensor:
     """(…) int64 ⌈share · m⌉."""
-    return exact_product(share, mask.sum(-1)).ceil().long()
+    return -exact_floor(-share, mask.sum(-1))
 
 
-def exact_product(share: float, counts: Tensor) -> Tensor:
-    """Returns share · counts as decimals give it, fp64: 0.55 · 100 is 55 and not slightly more."""
-    return (share * counts.double() * 1e9).round() / 1e9
+def exact_floor(share: float, counts: Any) -> Any:
+    """Returns ⌊share · counts⌋, int64 or int, as decimals give it: 0.29 · 100 is 29, not 28."""
+    ratio = fractions.Fraction(share).limit_denominator(10**9)
+    return counts * ratio.numerator // ratio.denominator
 
 
 class Salience(nn.Module):
-    """The base class of all saliences; a subclass defines `forward`."""
+    """The base class of all saliences; a subclass defines `forward`.
+
+    Its weights and tables stay in fp32 at least when a model is cast to half precision: in bf16,
+    the gap between numbers near 1 is larger than ε, and token statistics lose their digits.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Salience":
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return tensor.to(moved.device) if moved.itemsize < tensor.itemsize else moved
+
+        return super()._apply(move, recurse)
 
     def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
         """Computes the collection's statistics before training.
@@ -118,7 +133,6 @@ class LearnedSalience(Salience):
         self.prior = build("salience", prior, size) if prior else None
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        # Outside autocast: in bf16, the gap between numbers near 1 is larger than ε.
         with torch.autocast(vectors.device.type, enabled=False):
             scores = (vectors.to(self.weight.dtype) @ self.weight + self.bias).relu()
             if self.prior is not None:
@@ -281,8 +295,10 @@ def relaxed_top_k(
     mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
     k = torch.as_tensor(k, device=scores.device).expand(scores.shape[:-1]).reshape(-1, 1)
     m = scores.shape[-1]
-    parts = (scores.reshape(-1, m), k, mask.expand(scores.shape).reshape(-1, m))
-    size = max(1, _BLOCK // m) if scores.device.type == "cpu" else len(parts[0])
+    parts = [scores.reshape(-1, m), k, mask.expand(scores.shape).reshape(-1, m)]
+    if scores.device.type in _NO_FLOAT64:
+        parts = [part.cpu() for part in parts]
+    size = max(1, _BLOCK // m) if parts[0].device.type == "cpu" else len(parts[0])
     blocks = zip(*(part.split(size) for part in parts), strict=True)
     solve = _exact if solver == "exact" else partial(_iterative, iterations=iterations)
     weights = []
@@ -291,7 +307,7 @@ def relaxed_top_k(
         # In double precision: fp32 scores divided by a small ε have too few digits.
         solved = solve(rows.double() / epsilon, each.minimum(count).double(), real) * real
         weights.append(torch.where(each >= count, real.double(), solved).to(scores.dtype))
-    return torch.cat(weights).view(scores.shape)
+    return torch.cat(weights).view(scores.shape).to(scores.device)
 
 
 def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.options import check_options, inspect_signature
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
@@ -215,15 +216,14 @@ class System(pl.LightningModule):
         raise NotImplementedError
 
     @torch.inference_mode()
-    def rerank(
-        self, queries: Table, documents: Table, candidates: Candidates, **form: Any
-    ) -> Ranking:
+    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Orders given candidates; here by `score`, batching pairs of similar length.
+
+        A subclass may take further options, those of `rerank.<form>` in the configuration.
 
         Args:
             queries, documents: column tables with `id`, `text` and `tokens`.
             candidates: query id → document ids.
-            form: options of a form of reranking, from the configuration (`rerank.<form>`).
         """
         self.eval()
         scores = self.read_pairs(queries, documents, candidates, lambda b: self.score(b).tolist())
@@ -257,6 +257,17 @@ class System(pl.LightningModule):
             for (query, _, name), value in zip(chosen, values, strict=True):
                 results[query][name] = value
         return results
+
+    def check_form(self, key: str, form: Mapping[str, Any]) -> None:
+        """Raises ValueError, which names the key, unless `rerank` takes these options."""
+        given = ("queries", "documents", "candidates")
+        check_options(key, inspect_signature(self.rerank), form, given)
+
+    def close(self) -> None:
+        """Closes what an index holds open, such as a database; until then its folder is locked."""
+        for part in self.modules():
+            if isinstance(part, System) and part is not self:
+                part.close()
 
     # Costs ----------------------------------------------------------------------------------------
 

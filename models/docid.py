@@ -157,6 +157,7 @@ class Docid(GenerativeSystem):
         """Assigns identifiers to new documents; those known in training keep theirs."""
         if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
+        self.scheme.device = self.device
         self.identifiers = self.scheme.assign(documents)
         self.head.extend(self.identifiers.tokens)
 

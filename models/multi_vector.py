@@ -8,6 +8,7 @@ when it scores them (`EncodedDocuments`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -114,7 +115,7 @@ class MultiVector(System):
         """Fits saliences that count the collection's tokens (IDF), and looks for the engine; see
         `System.prepare`."""
         if self.search.engine:
-            EngineIndex(self.search, Path(directory) / EDGE)
+            EngineIndex(self.search, Path(directory) / EDGE).close()
         if self.encoder.salience:
             texts = [self.cut_document(documents["tokens"][row]) for row in known]
             for salience in self.encoder.salience.values():
@@ -242,7 +243,8 @@ class MultiVector(System):
         place = directory or temporary_folder("token-index")
         if self.search.engine:
             made_from, encode = self._made_from(documents), self._encoder(documents)
-            self._connect(place).load(made_from, documents, encode)
+            with self._connected(place) as engine:
+                engine.load(made_from, documents, encode)
             return
         self.searcher = TokenIndex.build(
             place,
@@ -267,7 +269,8 @@ class MultiVector(System):
             self.searcher.bm25.open_index(documents, Path(directory) / "bm25")
             return
         if self.search.engine:
-            self._connect(directory).open(self._made_from(documents), documents)
+            with self._connected(directory) as engine:
+                engine.open(self._made_from(documents), documents)
             return
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
         self.searcher.proposer(self.search)
@@ -302,10 +305,27 @@ class MultiVector(System):
         pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
         return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
 
-    def _connect(self, directory: str | Path) -> EngineIndex:
-        self.searcher = None  # closes the collection, which one object opens at a time
-        self.searcher = EngineIndex(self.search, Path(directory) / EDGE)
-        return self.searcher
+    def close(self) -> None:
+        """Closes the engine's collection; see `System.close`."""
+        if isinstance(self.searcher, EngineIndex):
+            self.searcher.close()
+            self.searcher = None
+
+    @contextmanager
+    def _connected(self, directory: str | Path) -> Iterator[EngineIndex]:
+        """Yields the engine's collection, which becomes the searcher if the block succeeds.
+
+        After an error it is closed: a traceback may keep it for long, and one object opens a
+        collection at a time.
+        """
+        self.close()
+        engine = EngineIndex(self.search, Path(directory) / EDGE)
+        try:
+            yield engine
+        except BaseException:
+            engine.close()
+            raise
+        self.searcher = engine
 
     def _made_from(self, documents: Table) -> dict[str, Any]:
         """Returns what an engine's collection is made from."""

@@ -54,7 +54,8 @@ class Stage:
             words = run.config.get("tokenizer", {}).get("unit") == "word"
             if words and isinstance(self.model, BM25):  # its tokens were the texts' words
                 self.model = WordBM25(**self.model.hparams)
-            form = next(iter((run.config.get("rerank") or {}).values()), {})
+            name, form = next(iter((run.config.get("rerank") or {}).items()), ("", {}))
+            self.model.check_form(f"rerank.{name}", form)
             with admitting(form if run.trust else None):
                 self.form = {
                     key: build(key, value) if isinstance(value, dict) and TARGET in value else value

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from tokenizers.models import WordLevel
 
-from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.decoding.search_trace import Continuation
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import CONFIG, remove_with, temporary_folder
@@ -124,7 +124,8 @@ class Retriever:
             folder: a run's folder (`outputs/RUN`); or, without documents, what `analysis.export`
                 wrote or a published dense model (a folder or a name on the hub).
             device: such as "cpu" or "cuda"; None = a GPU if there is one.
-            dtype: the type of the weights, such as `torch.bfloat16`; None = as saved.
+            dtype: the type of the weights, such as `torch.bfloat16`; None = fp32. A salience
+                stays in fp32.
             trust: whether the folder may name classes from outside this library, whose code then
                 runs.
             path: the place of a run's collection, if it is no longer where the run read it.
@@ -307,26 +308,34 @@ class Retriever:
     def encode_queries(self, texts: Queries) -> list[EncodedText]:
         """Encodes queries as token vectors Q; a generative system returns its encoder's states."""
         tokens = self.reader.queries(list_queries(texts))["tokens"]
-        return self._encode("queries", map(self.system.cut_query, tokens))
+        return self._encode("queries", [*map(self.system.cut_query, tokens)])
 
     @_locked
     def encode_documents(self, documents: Documents) -> list[EncodedText]:
-        """Encodes documents as token vectors D (multi-vector systems only)."""
-        tokens = (self._tokens(document) for document in list_documents(documents))
-        return self._encode("documents", map(self.system.cut_document, tokens))
+        """Encodes documents as the token vectors D that an index stores (multi-vector systems)."""
+        tokens = map(self._tokens, list_documents(documents))
+        return self._encode("documents", [*map(self.system.cut_document, tokens)])
 
-    def _encode(self, side: str, texts: Iterable[list[int]]) -> list[EncodedText]:
-        ids, mask = (part.to(self.system.device) for part in pad(list(texts)))
-        if isinstance(self.system, GenerativeSystem) and side == "queries":
-            vectors = TokenVectors(self.system.encode(ids, mask), mask, ids)
-        elif isinstance(self.system, MultiVector):
-            vectors = getattr(self.system, f"encode_{side}")(ids, mask)
-        else:
-            raise NotImplementedError(f"{self.label}: has no token vectors of {side}")
-        vectors = vectors.to("cpu").float()
-        texts = (vectors.unpad(number) for number in range(len(vectors)))
-        strings = partial(token_strings, self.tokenizer)
-        return [EncodedText(strings(t.ids.tolist()), t.vectors, t.salience) for t in texts]
+    def _encode(self, side: str, texts: list[list[int]]) -> list[EncodedText]:
+        encoded, strings = {}, partial(token_strings, self.tokenizer)
+        for places in batch_by_length([*map(len, texts)]):
+            batch = [texts[place] for place in places]
+            ids, mask = (part.to(self.system.device) for part in pad(batch))
+            if isinstance(self.system, GenerativeSystem) and side == "queries":
+                vectors = TokenVectors(self.system.encode(ids, mask), mask, ids)
+            elif not isinstance(self.system, MultiVector):
+                raise NotImplementedError(f"{self.label}: has no token vectors of {side}")
+            elif side == "queries":
+                vectors = self.system.encode_queries(ids, mask)
+            else:
+                vectors = self.system.encode_texts(batch)
+            vectors = vectors.to("cpu").float()
+            for row, place in enumerate(places):
+                text = vectors.unpad(row)
+                encoded[place] = EncodedText(
+                    strings(text.ids.tolist()), text.vectors, text.salience
+                )
+        return [encoded[place] for place in range(len(texts))]
 
     @_locked
     @checked

@@ -2,7 +2,8 @@
 
 `with stand_in():` tensors can be on `DEVICE`: `.to(DEVICE)` and `device=DEVICE` put them there,
 `.cpu()` takes them back, and they hold real values, so that indexing and search run as they are.
-What CUDA refuses is refused: an operation on tensors of both devices, a CPU generator, `.numpy()`.
+What CUDA refuses is refused: an operation on tensors of both devices, a CPU generator, `.numpy()`;
+what MPS refuses too with `stand_in(float64=False)`: double precision.
 What CUDA allows is allowed: a CPU scalar (0 dimensions) among numbers of the device, an index that
 is on the CPU, a copy.
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE = torch.device("lazy", 0)
+_refused: set[torch.dtype] = set()  # types that the device lacks
 
 _ops = torch.ops.aten
 # Their second argument, a list of indices, may be on the CPU.
@@ -115,11 +117,15 @@ class _Event:
 
 
 @contextmanager
-def stand_in() -> Iterator[torch.device]:
+def stand_in(float64: bool = True) -> Iterator[torch.device]:
     """Within it tensors can be on the stand-in, and none of its operations mixes devices."""
     made = {name: _lifted(getattr(torch, name)) for name in ("tensor", "as_tensor")}
-    with patch.multiple(torch, autocast=_Autocast, Event=_Event, **made), _EveryOperation():
-        yield DEVICE
+    _refused.update(() if float64 else (torch.float64,))
+    try:
+        with patch.multiple(torch, autocast=_Autocast, Event=_Event, **made), _EveryOperation():
+            yield DEVICE
+    finally:
+        _refused.clear()
 
 
 def _without_lists(key: Any) -> Any:
@@ -149,6 +155,8 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     found = func(*args, **kwargs)
     if not there:
         return found
+    if any(x.dtype in _refused for x in _tensors([found])):
+        raise TypeError(f"{func}: the device has no float64")
     return _each(found, lambda x: known[id(x)] if id(x) in known else OnDevice(x))
 
 

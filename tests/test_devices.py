@@ -1,11 +1,13 @@
 """Every system on an accelerator that is not there: a tensor left on the CPU fails here first."""
 
+import gc
 from dataclasses import fields
 from functools import partial
 
 import pytest
 import torch
 
+from conf.launch import choose_precision
 from tests.models.conftest import (
     DOCIDS,
     MULTI_VECTOR,
@@ -56,11 +58,7 @@ def test_every_system_works_on_its_device_in_mixed_precision_too(name):
         system.setup("fit")
     documents, queries = named_documents(), Texts(draw_tokens([4, 2, 11], seed=4), "q")
     candidates = dict.fromkeys(queries["id"], documents["id"][:3])
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = system.train().float().training_step(batch)
-    loss.backward()
-    assert loss.dtype == torch.float32
-    assert all(p.grad.isfinite().all() for p in system.parameters() if p.grad is not None)
+    check_mixed_precision(system, batch)
     with stand_in():
         batch = batch.to(DEVICE)
         system.to(DEVICE).zero_grad()
@@ -79,6 +77,59 @@ def test_every_system_works_on_its_device_in_mixed_precision_too(name):
     on_cpu = system.to("cpu").retrieve(queries, 5)
     for query in queries["id"]:
         assert ranking.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["aligner", "aligner-top-p", "aligner-soft", "semantic"])
+def test_a_system_works_on_a_device_without_double_precision(name, monkeypatch):
+    """As on MPS."""
+    monkeypatch.setattr("gr_mvdr.salience._NO_FLOAT64", (DEVICE.type,))
+    system, queries = SYSTEMS[name](), Texts(draw_tokens([4, 2, 11], seed=4), "q")
+    system.index(named_documents())
+    on_cpu = system.retrieve(queries, 5)
+    with stand_in(float64=False):
+        system.to(DEVICE).train().training_step(make_batch().to(DEVICE)).backward()
+        system.eval().index(named_documents())
+        ranking = system.retrieve(queries, 5)
+    for query in queries["id"]:
+        assert ranking.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["aligner", "idf"])
+def test_a_model_in_half_precision_keeps_its_salience_in_fp32(name):
+    """Gates 1/1000 apart are equal in bf16, and a table of IDF loses its digits."""
+    system = SYSTEMS[name]().eval()
+    salience = system.encoder.salience
+    before = {key: value.clone() for key, value in salience.state_dict().items()}
+    system.to(torch.bfloat16)
+    assert next(system.encoder.backbone.parameters()).dtype == torch.bfloat16
+    assert before and all(torch.equal(salience.state_dict()[key], before[key]) for key in before)
+    assert system.score(make_batch()).dtype == torch.float32
+    system.double()
+    assert {value.dtype for value in salience.state_dict().values()} == {torch.float64}
+
+
+@pytest.mark.parametrize("emulates", [False, True])
+def test_bf16_is_chosen_where_the_gpu_computes_in_it(emulates, monkeypatch):
+    def supports(including_emulation=True):
+        return including_emulation or not emulates
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supports)
+    assert choose_precision("gpu") == ("32-true" if emulates else "bf16-mixed")
+
+
+def check_mixed_precision(system, batch):
+    """A call of its own: a loss that is kept holds the parameters, which then cannot move.
+
+    So does a frame in a cycle, which some Pythons leave to the garbage collector.
+    """
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = system.train().float().training_step(batch)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert all(p.grad.isfinite().all() for p in system.parameters() if p.grad is not None)
+    del loss
+    gc.collect()
 
 
 @torch.no_grad()

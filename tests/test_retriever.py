@@ -17,9 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from analysis.runs.run_folder import read_run
+from models.base import System
 from models.beyond.quantised_docids import RunEmbeddings
+from models.finished_run import FinishedRun
 from models.retriever import Retriever
 from tests.runs import TINY, small
+from tests.stand_in import DEVICE, stand_in
 from train import train
 
 matplotlib.use("Agg")
@@ -263,7 +266,28 @@ def assert_codes_have_one_name(retriever, table):
     assert others[0] in [one.text for one in after]
 
 
-def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, tmp_path):
+def test_documents_are_encoded_in_batches_as_the_index_stores_them(colbert, monkeypatch):
+    ids, system = colbert.documents["id"][:], colbert.system
+    system.search = system.search.changed(pool=2)
+    colbert.index([{"id": name, "text": colbert.document(name)["text"]} for name in ids])
+    monkeypatch.setattr("gr_mvdr.batch._PADDED_TOKENS", 500)
+    encode, sizes = system.encode_texts, []
+    monkeypatch.setattr(
+        system, "encode_texts", lambda texts: sizes.append(len(texts)) or encode(texts)
+    )
+    encoded = colbert.encode_documents(ids)
+    assert len(sizes) > 1 and sum(sizes) == len(ids)
+    for text, number in zip(encoded, system.searcher.numbers(ids), strict=True):
+        stored = system.searcher.vectors(number[None]).unpad(0).vectors
+        torch.testing.assert_close(text.vectors, stored, atol=1e-5, rtol=0)
+    texts = ["a", "b " * 30, "c"]
+    for one, alone in zip(colbert.encode_queries(texts), texts, strict=True):
+        expected = colbert.encode_queries(alone)[0]
+        assert one.tokens == expected.tokens
+        torch.testing.assert_close(one.vectors, expected.vectors, atol=1e-5, rtol=0)
+
+
+def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, monkeypatch):
     """The mean of T5-ColBERT's vectors of a text, of one that is added later, too."""
     run = finished_run("t5_colbert", *TINY)
     asked = [f"model.identifiers.embeddings.run={run}", "model.identifiers.codes=8"]
@@ -279,7 +303,19 @@ def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, tmp_path):
     retriever.add({"id": "copy", "text": documents["text"][0]})
     *others, copy = retriever.system.identifiers.sequences
     assert others == before and copy[:-1] == before[0][:-1] and copy != before[0]
+    load, opened = FinishedRun.load_model, []
+    monkeypatch.setattr(
+        FinishedRun,
+        "load_model",
+        lambda *arguments: opened.append(load(*arguments)) or opened[-1],
+    )
     other = RunEmbeddings(str(run))
+    other.device = DEVICE
+    with stand_in():
+        there = other.transform(documents.select(range(4)))
+    torch.testing.assert_close(torch.from_numpy(there), found, atol=1e-5, rtol=0)
+    assert opened.pop().device == DEVICE
+    assert not any(isinstance(value, System) for value in vars(other).values()), "it keeps it"
     other.weights = "others"
     with pytest.raises(ValueError, match="must hold the weights others that the docids were made"):
         other.transform(documents)

@@ -55,7 +55,9 @@ class TrieNames:
     def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
         """Returns document number → score, from the sequences generated for one query."""
         final = result.final[result.final.query == query]
-        scores = final.log_probs.double() / final.lengths**self.length_penalty
+        # On the CPU: not every accelerator has double precision.
+        lengths = final.lengths.cpu() ** self.length_penalty
+        scores = final.log_probs.cpu().double() / lengths
         nodes = self.constraint.find(final.tokens).tolist()
         return {
             document: score

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files import read_text, reading
@@ -20,10 +21,11 @@ FILE = "gr_mvdr.identifiers.document_embeddings.FileEmbeddings"
 
 
 class DocumentEmbeddings:
-    """Computes the vectors of documents; `arrays` and `values` list what it learns (`Scheme`)."""
+    """Computes the vectors of documents; `arrays`, `values` and `device` are those of `Scheme`."""
 
     arrays: ClassVar[tuple[str, ...]] = ()
     values: ClassVar[tuple[str, ...]] = ()
+    device = torch.device("cpu")
 
     def fit(self, documents: Table) -> None:
         """Learns from the known documents; does nothing by default."""
@@ -160,6 +162,7 @@ class EmbeddedDocids(Scheme):
 
     def embed(self, documents: Table) -> np.ndarray:
         """Returns (n, d) float32 vectors of documents."""
+        self.embedder.device = self.device
         return self.embedder.transform(documents)
 
 

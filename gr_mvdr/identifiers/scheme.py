@@ -129,6 +129,7 @@ class Scheme:
         known: id → identifier of the documents that were known in training, in their order.
         first_token: the id of the first new token.
         template: the special tokens around an identifier; T5's until a system sets its own.
+        device: where a model embeds documents.
         owners: the objects whose attributes are saved: the scheme and its document embedder.
     """
 
@@ -145,6 +146,7 @@ class Scheme:
     n_tokens: int = 0
     width: int | None = None
     first_token = 0
+    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.known: dict[str, list[int]] = {}

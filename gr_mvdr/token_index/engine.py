@@ -8,6 +8,7 @@ documents is written last, so a collection without this number is incomplete.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,7 +62,7 @@ class EngineIndex:
         self.options, self.costs = options, SearchCosts()
         self.place, url = f"model.search.engine={options.engine}", urlsplit(options.engine)
         self.name, self.sizes = url.path.strip("/"), {k: int(v) for k, v in parse_qsl(url.query)}
-        with reading(self.place):
+        with reading(self.place), ExitStack() as opened:
             try:
                 from qdrant_client import QdrantClient, models
 
@@ -74,7 +75,13 @@ class EngineIndex:
             except ImportError:
                 needed = f"{self.place}: needs pip install 'gr-mvdr[engine]'"
                 raise ValueError(needed) from None
+            opened.callback(self.close)  # if the next line fails
             self.exists = self.client.collection_exists(self.name)
+            opened.pop_all()
+
+    def close(self) -> None:
+        """Closes the collection; until then, a folder of Edge is locked."""
+        self.client.close()
 
     def open(self, made_from: Mapping[str, Any], documents: Any, whole: bool = True) -> None:
         """Checks that the collection holds these documents, or creates it unless it must be whole.
@@ -233,8 +240,13 @@ class EdgeClient:
         import qdrant_edge
 
         self.api, self.folder, self.file = qdrant_edge, folder, folder / METADATA
+        self.shard: Any = None
         if self.file.is_file():
             self.shard = qdrant_edge.EdgeShard.load(str(folder))
+
+    def close(self) -> None:
+        if self.shard is not None:
+            self.shard.close()
 
     def collection_exists(self, name: str) -> bool:
         return self.file.is_file()

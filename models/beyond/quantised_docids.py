@@ -5,7 +5,6 @@ RIPOR is Zeng et al. (2024), GRID Ju et al. (2025), Ultron Zhou et al. (2022), D
 """
 
 from collections import Counter
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -233,7 +232,7 @@ class RunEmbeddings(DocumentEmbeddings):
     def __init__(self, run: str):
         """
         Args:
-            run: the run's folder, opened when the first documents are embedded.
+            run: the run's folder, opened whenever documents are embedded.
         """
         self.run = run
         self.weights: str | None = None  # the model's hash, once it is known
@@ -246,7 +245,7 @@ class RunEmbeddings(DocumentEmbeddings):
             ValueError: the run is unfinished, encodes no documents, or is not the run that embedded
                 the known documents.
         """
-        model, tokenizer = self._opened
+        model, tokenizer = self._open()
         tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
         texts = [model.cut_document(document) for document in tokens]
         vectors = np.empty((len(texts), model.hparams.dimension), dtype=np.float32)
@@ -256,9 +255,8 @@ class RunEmbeddings(DocumentEmbeddings):
             vectors[places] = means.cpu().numpy()
         return normalise_rows(vectors)
 
-    @cached_property
-    def _opened(self) -> tuple[MultiVector, Any]:
-        """The run's model and its tokeniser."""
+    def _open(self) -> tuple[MultiVector, Any]:
+        """Opens the run's model and its tokeniser; they are not kept, the model may be large."""
         run = FinishedRun.read("model.identifiers.embeddings.run", self.run)
         kind = find_part("model", run.config.get("model", {}).get(TARGET))
         if not issubclass(kind, MultiVector):
@@ -273,8 +271,7 @@ class RunEmbeddings(DocumentEmbeddings):
             rule = f"must hold the weights {self.weights} that the docids were made with"
             raise ValueError(f"{run.key}: {rule}, it holds {weights}")
         self.weights = weights
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return model.to(device), load_tokenizer(run.path / "tokenizer")
+        return model.to(self.device), load_tokenizer(run.path / "tokenizer")
 
 
 @part("embeddings", otherwise="embeddings")

@@ -10,6 +10,9 @@ import yaml
 from gr_mvdr.evaluation.ranking import Ranking
 from models.base import System
 from models.rerank_pipeline import RerankPipeline
+from tests.models.conftest import make_cross_encoder, make_seal
+from tests.runs import small
+from train import train
 
 FIRST = [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6]]
 SECOND = [[0.1, 0.3, 0.2, 9, 9, 9], [9, 9, 0.3, 0.1, 0.2, 0.4]]
@@ -211,3 +214,16 @@ def test_a_run_of_other_documents_is_refused(tmp_path, texts):
     said = r"stages.0.run=.*A: was made of 6 documents of places, must be of this run's 5"
     with pytest.raises(ValueError, match=said):
         pipeline((run, None), documents=texts.select(range(5)), directory=tmp_path)
+
+
+def test_an_option_that_reranking_does_not_take_is_refused_before_anything_is_trained(tmp_path):
+    for make, form, message in (
+        (make_cross_encoder, {"pool": "sum"}, "rerank.a.pool=sum: must be absent, as rerank has"),
+        (make_seal, {"pol": "sum"}, "rerank.a.pol=sum: must be one of pool, segments"),
+        (make_seal, {"pool": "median"}, "rerank.a.pool=median: must be one of sum, mean, max"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make().check_form("rerank.a", form)
+    with pytest.raises(ValueError, match=r"rerank\.bm25\.pool=sum: must be absent"):
+        train(small(tmp_path, "model=bm25", "+rerank.bm25.pool=sum"))
+    assert not (tmp_path / "run").exists()
