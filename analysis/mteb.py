@@ -91,14 +91,12 @@ class MtebModel:
             Query id → {document id: score}, best first; {} if nothing is found.
 
         Raises:
-            ValueError: there is no query, two have the same id, or a candidate is not a document.
+            ValueError: there is no query, or a candidate is not a document.
         """
         asked = read_queries(queries)
         with reading(f"tasks={task_metadata.name}, split {hf_split}"):
             if not asked:
                 raise ValueError("no query has a relevant document")
-            if len(asked) < len(queries):
-                raise ValueError(f"two of its {len(queries):,} queries have one id")
             if top_ranked is None:
                 # One more, since mteb drops a document that is its own query.
                 found = self.retriever.retrieve(asked, top_k + 1)

@@ -136,10 +136,8 @@ class SearchDiagnostics(Analysis):
         relevant = {q: [d for d, grade in qrels[q].items() if grade > 0] for q in qrels}
         sample = [query for query in table if relevant[query["id"]]]
         if len(ids) > self.most_documents:
-            rule = f"{len(ids):,} documents, more than most_documents={self.most_documents}"
-            print(
-                f"search: {rule}: recall is measured, the model's and the search's errors are not"
-            )
+            rule = f"{len(ids):,} documents are more than most_documents={self.most_documents}"
+            print(f"search: {rule}: not all are scored, so that only recall is measured")
         elif sample and not model.targets_are_ngrams:  # T5-SEAL has no exact search
             every = {query["id"]: data.keep_hits(query["id"], ids) for query in sample}
             exact = model.rerank(sample, data.documents, every)

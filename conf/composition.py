@@ -12,12 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from omegaconf import _utils as omegaconf_internals
-from yaml._yaml import CParser
 
 from conf.wandb_logger import wandb_offline
 from gr_mvdr.files import CIRCUMSTANCES
@@ -25,18 +22,6 @@ from gr_mvdr.options import show
 
 SHOWN_CHANGES = 48  # letters of a run's name for all changes
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
-
-
-class _Loader(CParser, omegaconf_internals.get_yaml_loader()):
-    """OmegaConf's YAML loader on libyaml's parser, which is several times as fast."""
-
-    def __init__(self, stream: Any) -> None:
-        CParser.__init__(self, stream)
-        yaml.constructor.SafeConstructor.__init__(self)
-        yaml.resolver.Resolver.__init__(self)
-
-
-omegaconf_internals.get_yaml_loader = lambda: _Loader
 
 
 def register_resolvers() -> None:
@@ -111,7 +96,7 @@ GROUPS = ("experiment", "shared", "smoke", "study")  # that have options only th
 def read_experiments() -> dict[str, dict[str, dict[str, Any]]]:
     """Returns file name → group → option → content, not resolved."""
     files = sorted(EXPERIMENTS.glob("*.yaml"))
-    return {file.stem: yaml.load(file.read_text("utf-8"), _Loader) for file in files}
+    return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
 
 
 @cache

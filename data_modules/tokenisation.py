@@ -33,7 +33,7 @@ from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, ExistingPath, Text
 from gr_mvdr.progress import track
-from gr_mvdr.texts import check_characters, clean_text, join_texts
+from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
     SPECIAL_TOKENS,
     UNK_ID,
@@ -343,7 +343,6 @@ def _read_view(file: Path, documents: Dataset) -> dict[str, list[str]]:
     """Document id → the texts that a file has for the document; see `add_views`."""
     known, found = set(documents["id"][:]), dict[str, list[str]]()
     for where, identifier, texts in read_generated(file):
-        check_characters(where, f"document {identifier!r} or a query of it", identifier, *texts)
         if identifier not in known:
             raise ValueError(f"{where}: document {identifier!r} is not in the collection")
         found.setdefault(identifier, []).extend(texts)

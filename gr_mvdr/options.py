@@ -40,17 +40,6 @@ TARGET = "_target_"
 _SHOWN = 80  # characters of a value in an error
 _HOUSE = Path(__file__).parents[1]
 ROOMS = ("gr_mvdr", "data_modules", "models", "analysis")
-# Removed options, each with the value that means the present behaviour of all runs.
-_REMOVED = (
-    ("trained_rows", "all"),
-    ("normalise", "vocabulary"),
-    ("balanced", False),
-    ("consistency", 0.0),
-    ("logits", False),
-    ("terms", 64),
-    ("new_documents", "number"),
-    ("new_documents", "skip"),
-)
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -218,18 +207,6 @@ def find_targets(configuration: Any) -> Iterator[str]:
         configuration = list(configuration.values())
     for item in configuration if isinstance(configuration, list | tuple) else []:
         yield from find_targets(item)
-
-
-def drop_removed_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out options, at any depth, that were removed and had the value of today's behaviour.
-
-    A run that had such an option can be opened by this version, and compares with runs of today.
-    """
-    kept = {name: value for name, value in settings.items() if (name, value) not in _REMOVED}
-    return {
-        name: drop_removed_options(value) if isinstance(value, Mapping) else value
-        for name, value in kept.items()
-    }
 
 
 class Rule(NamedTuple):

@@ -98,25 +98,6 @@ def check_id(where: str, kind: str, name: Any) -> None:
     """
     if not isinstance(name, str) or name.split() != [name]:
         raise ValueError(f"{where}: the {kind}'s id is {name!r:.80}: must be {ID_RULE}")
-    check_characters(where, f"the {kind}'s id {name!r}", name)
-
-
-def check_characters(where: str, what: str, *texts: str) -> None:
-    """Raises ValueError if a text holds half a surrogate pair.
-
-    JSON can write one (``"\\ud800"``), but UTF-8 cannot.
-
-    Args:
-        where: the beginning of the message, ``file:line``.
-        what: how the message names the texts.
-    """
-    try:
-        for text in texts:
-            text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"{where}: {what} holds half a surrogate pair, which is no character"
-        ) from None
 
 
 class TextTable:
@@ -175,7 +156,7 @@ class TextReader:
         """Returns a table of queries: `id` (their numbers), `text` and `tokens`.
 
         Raises:
-            ValueError: a text is empty or holds half a surrogate pair.
+            ValueError: a text is empty.
         """
         for text in texts:
             check_query(text)
@@ -191,14 +172,7 @@ class TextReader:
 
         Args:
             rows: rows with `id`, `title` and `text`.
-
-        Raises:
-            ValueError: a text holds half a surrogate pair.
         """
-        for row in rows:
-            check_characters(
-                f"document={row['id']}", "the title or text", row["title"], row["text"]
-            )
         fields = {name: self._clean([row[name] for row in rows]) for name in ("title", "text")}
         parts = zip(*(fields[name] for name in self.text_fields), strict=True)
         texts, ids = list(map(join_texts, parts)), [row["id"] for row in rows]
@@ -229,7 +203,6 @@ def check_query(text: Any) -> None:
     """Raises ValueError unless a query is a text that can be searched."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"query={show_line(text)}: must be a text with at least one word")
-    check_characters("query", "the text", text)
 
 
 def id_text(name: Any) -> Any:

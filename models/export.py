@@ -15,7 +15,7 @@ from gr_mvdr.decoding import constraint
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.files import open_tensors, read_json, reading, write_json, write_tensors
 from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.options import TARGET, admitting, build, check_parts, drop_removed_options
+from gr_mvdr.options import TARGET, admitting, build, check_parts
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import read_template
 from models.base import System, find_backbone
@@ -192,7 +192,7 @@ def read_texts(folder: Path) -> dict[str, list[str]]:
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
     """Builds the system on the exported backbone, its other parts still untrained."""
-    options = drop_removed_options({TARGET: settings["system"], **settings["hyper_parameters"]})
+    options = {TARGET: settings["system"], **settings["hyper_parameters"]}
     check_parts("model", options)
     options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}
     options["backbone"]["from_encoder"] = None  # the folder holds the encoder-decoder

@@ -23,7 +23,6 @@ from gr_mvdr.options import (
     admitting,
     build,
     check_parts,
-    drop_removed_options,
     exists,
     find_part,
     make_printable,
@@ -130,7 +129,6 @@ class FinishedRun:
             # The configuration has the requested vocabulary size, the checkpoint the actual one.
             own = {k: v for k, v in settings.items() if k not in _RESOLVED} if taken else {}
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"], **own}
-        settings = drop_removed_options(settings)
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
             engine = (settings.get("search") or {}).get("engine")

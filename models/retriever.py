@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 DEPTH = 100  # `explain` looks for a document among this many results
 _SCORED = 64  # pairs scored at once
 _CONTEXT = 8  # tokens shown on either side of a nearest token
-_DIGITS = 20  # an id of so many digits is a name: no document gets such a number
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -106,7 +105,7 @@ class Retriever:
         self.documents = documents
         names = () if documents is None else documents["id"][:]
         self._rows = {name: row for row, name in enumerate(names)}
-        used = (int(name) for name in names if name.isdecimal() and len(name) < _DIGITS)
+        used = (int(name) for name in names if name.isdecimal())
         self._number = max(number, len(names), 1 + max(used, default=0))
 
     @classmethod
@@ -317,7 +316,7 @@ class Retriever:
         return self._encode("documents", [*map(self.system.cut_document, tokens)])
 
     def _encode(self, side: str, texts: list[list[int]]) -> list[EncodedText]:
-        encoded, strings = {}, partial(token_strings, self.tokenizer)
+        encoded = {}
         for places in batch_by_length([*map(len, texts)]):
             batch = [texts[place] for place in places]
             ids, mask = (part.to(self.system.device) for part in pad(batch))
@@ -332,9 +331,8 @@ class Retriever:
             vectors = vectors.to("cpu").float()
             for row, place in enumerate(places):
                 text = vectors.unpad(row)
-                encoded[place] = EncodedText(
-                    strings(text.ids.tolist()), text.vectors, text.salience
-                )
+                tokens = self.token_strings(text.ids.tolist())
+                encoded[place] = EncodedText(tokens, text.vectors, text.salience)
         return [encoded[place] for place in range(len(texts))]
 
     @_locked

@@ -30,7 +30,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 COLLECTION = ROOT / "tests/fixtures/small_collection"
 NOT_RUN = {"GPUs": 2, "hub": 3, "installs": 2, "server": 2}  # reason → blocks
 # Pages whose commands took hours, or read collections that are not here.
-RECORDS = ("benchmarks.md", "history.md", "reproduce.md", "results.md")
+RECORDS = ("benchmarks.md", "reproduce.md", "results.md")
 
 # Words of a block, and what they stand for here; the last two make sweeps small.
 WORDS = {

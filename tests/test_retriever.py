@@ -147,10 +147,10 @@ def test_an_id_is_never_given_twice(colbert):
 
 
 def test_one_bad_query_does_not_lose_the_others(colbert):
-    asked = [QUERY, " ", "a river", None, "\ud83d"]
+    asked = [QUERY, " ", "a river", None]
     with pytest.warns(UserWarning, match="finds nothing: ") as told:
         hits = colbert.search(asked, 3)
-    assert [len(one) for one in hits] == [3, 0, 3, 0, 0] and len(told) == 3
+    assert [len(one) for one in hits] == [3, 0, 3, 0] and len(told) == 2
     assert "query 1 finds nothing: query=' ': must be a text" in str(told[0].message)
     assert json.dumps([one.to_dict() for one in hits], allow_nan=False)
     with pytest.warns(UserWarning, match="query q1 finds nothing: query=' '"):
@@ -223,7 +223,6 @@ def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, m
         (lambda r: r.search("a", among=["nobody"]), "document=nobody: no such id among the 50"),
         (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),
         (lambda r: r.add([{"id": "a", "text": "a"}, {"id": "a", "text": "b"}]), "document=a: two"),
-        (lambda r: r.add("\ud83d"), "document=50: the title or text holds half a surrogate pair"),
         (lambda r: r.add([7]), "document=7: must be a text, or a row with a text"),
         (lambda r: r.search(None), "queries=None: must be a text, several texts or a table"),
         (lambda r: r.search(b"a"), "queries=b'a': must be a text, several texts or a table"),

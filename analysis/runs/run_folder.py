@@ -33,7 +33,7 @@ from gr_mvdr.files import (
     write_json,
     write_text,
 )
-from gr_mvdr.options import drop_removed_options, show
+from gr_mvdr.options import show
 
 REPORT = "report.html"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
@@ -151,12 +151,10 @@ class Run:
     def choices(self) -> dict[str, str]:
         """The flat configuration without the seed, the folder and keys that change no ranking.
 
-        Options that this version no longer has are left out at the value of its behaviour.
-
         Two runs with equal choices differ only in their seed and in values that contain it, such
         as `initial=…-seed1`. The data's path is left out: `fingerprint` compares the data.
         """
-        flat = flatten(drop_removed_options(self.config))
+        flat = flatten(self.config)
         if callbacks := flat.get("trainer.callbacks"):
             flat["trainer.callbacks"] = [one for one in callbacks if not _only_watches(one)]
         seed, folder = self.config.get("seed"), self.config.get("run")

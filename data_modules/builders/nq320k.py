@@ -18,7 +18,6 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout
 from data_modules.formats.readers import find_all, json_lines, missing, string, word
-from gr_mvdr.texts import check_characters
 
 COUNTS = {
     "documents": 109_739,
@@ -202,5 +201,4 @@ def _title(where: str, record: dict, text: str) -> str:
     title = _plain(said if isinstance(said, str) else heading[1] if heading else "")
     if not title:
         raise ValueError(f'{where}: the page has no title: neither "document_title" nor <H1>')
-    check_characters(where, "the page's title", title)  # `TitleKey` needs whole characters
     return title

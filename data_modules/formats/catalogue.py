@@ -263,27 +263,6 @@ FORMATS: dict[str, Any] = {
         splits=["nq_{*}_doc_newid.tsv", "{*}_doc_newid.tsv"],
         asked=rows.nci_queries,
     ),
-    # A query with several relevant documents has several lines, and each is scored.
-    "glen": AskedTogether(
-        reader="glen/2",
-        signs=[["GTQ_*.tsv"]],
-        documents=dict.fromkeys(
-            [f"DOC_*_{kind}.tsv" for kind in ("title+content", "collection", "corpus", "first64")],
-            rows.glen_documents,
-        ),
-        splits=["GTQ_*_{*}.tsv"],
-        asked=rows.glen_queries,
-    ),
-    "dsi_qg": AskedTogether(
-        reader="dsi_qg/1",
-        signs=[["*_DSI_train_data.json"]],
-        documents={
-            "*_corpus.tsv": partial(table_documents, order=DPR),
-            "*_DSI_train_data.json": rows.dsi_qg_documents,
-        },
-        splits=["*_DSI_{train}_data.json", "*_DSI_{dev}_data.json"],
-        asked=rows.dsi_qg_queries,
-    ),
     # The part of MS MARCO that Ultron (WebUltron) and DDRO use; the judgements cover all of it.
     "ultron": Judged(
         reader="ultron/1",

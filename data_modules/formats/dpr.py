@@ -109,9 +109,7 @@ def context_id(where: str, context: dict) -> str:
     if {"passage_id", "psg_id", "id"} & context.keys():
         return word(where, "passage_id|psg_id|id", context)
     content = f"{string(where, 'title', context, '')}\n{string(where, 'text', context)}"
-    # `LayoutChecks` reports halves of surrogate pairs later, with their line.
-    digest = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
-    return f"ctx-{digest[:16]}"
+    return f"ctx-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def context_ids(where: str, record: dict, kind: str) -> list[str]:

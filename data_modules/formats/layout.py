@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from gr_mvdr.texts import check_characters, check_id
+from gr_mvdr.texts import check_id
 
 # A split may have this number of judgements of unknown documents, or this share of its judgements,
 # whichever is larger (ArguAna has 5, 0.4 %).
@@ -174,7 +174,6 @@ class LayoutChecks:
         empty = 0
         found = self._rows("document", "documents", self.document_ids)
         for where, id, title, text in found:
-            check_characters(where, f"document {id!r}", title, text)
             if not (title.strip() or text.strip()):
                 if not self.keep_empty:
                     raise ValueError(
@@ -189,7 +188,6 @@ class LayoutChecks:
     def queries(self) -> Iterator[dict[str, str]]:
         """Yields the rows of the queries' table."""
         for where, id, text in self._rows("query", "queries", self.query_ids):
-            check_characters(where, f"query {id!r}", text)
             if not text.strip():
                 raise ValueError(f"{where}: query {id!r} is empty")
             yield {"id": id, "text": text}

@@ -217,7 +217,7 @@ def array_items(file: Path) -> Iterator[tuple[str, Any]]:
     """Yields (``file: item number``, value) for each item of a JSON array, numbered from 0.
 
     Only a piece of the file is in memory. Items must not be bare numbers, because the end of a
-    piece could cut one. (ijson is not used: it reads half a surrogate pair as "?".)
+    piece could cut one.
 
     Raises:
         ValueError: the file is not a JSON array, or not UTF-8; names the file and the item.

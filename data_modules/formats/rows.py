@@ -168,20 +168,9 @@ def is_place(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-# GLEN: tables with a header, written by pandas
-
-_glen_table = partial(table, header=True, quoted=True)
-glen_documents = partial(
-    documents,
-    partial(_glen_table, columns=["oldid"]),
-    id="oldid",
-    text="query|doc_content|document",
-)
-
-
 def glen_queries(file: Path, split: str) -> Iterator[Asked]:
-    """Yields queries from the columns ``query`` and ``oldid``; for their ids see `made_id`."""
-    for where, row in _glen_table(file, ["query", "oldid"]):
+    """Yields GLEN's generated queries, columns ``query`` and ``oldid``; see `made_id`."""
+    for where, row in table(file, ["query", "oldid"], header=True, quoted=True):
         yield Asked(where, made_id(split, where), row["query"], [row["oldid"]])
 
 
@@ -230,30 +219,3 @@ def nci_abstracts(file: Path) -> Iterator[Document]:
         if document not in seen:
             seen.add(document)
             yield Document(where, document, "", text)
-
-
-# DSI-QG: JSON lines {"text_id", "text"}; a prefix of the text marks passages and questions
-
-
-def _dsi_qg_lines(file: Path, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (where, document id, text without the prefix) for each line with this prefix."""
-    for where, row in json_lines(file):
-        text = string(where, "text", row)
-        if not text.startswith(("Passage: ", "Question: ")):
-            rule = "expected a text that begins with 'Passage: ' or 'Question: '"
-            raise ValueError(f"{where}: {rule}, got {text[:40]!r}")
-        if text.startswith(prefix):
-            yield where, word(where, "text_id", row), text.removeprefix(prefix)
-
-
-def dsi_qg_documents(file: Path) -> Iterator[Document]:
-    """Yields the passages among the training lines; ``</s>`` separates title and text."""
-    for where, document, text in _dsi_qg_lines(file, "Passage: "):
-        title, end, passage = text.partition("</s>")
-        yield Document(where, document, title if end else "", passage if end else text)
-
-
-def dsi_qg_queries(file: Path, split: str) -> Iterator[Asked]:
-    """Yields the questions among a split's lines; for their ids see `made_id`."""
-    for where, document, text in _dsi_qg_lines(file, "Question: "):
-        yield Asked(where, made_id(split, where), text, [document])

@@ -11,7 +11,7 @@ import pytest
 from data_modules.formats.catalogue import read_layout
 
 MINIATURES = Path(__file__).parent / "miniatures"
-FORMATS = ("beir", "wu", "genret", "nci", "glen", "dsi_qg", "ultron", "kilt", "dpr", "trec")
+FORMATS = ("beir", "wu", "genret", "nci", "ultron", "kilt", "dpr", "trec")
 
 
 def lines(name: str) -> list[dict]:

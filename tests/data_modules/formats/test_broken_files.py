@@ -10,7 +10,7 @@ from tests.data_modules.formats.miniature import TEXTS, TITLES, assert_refused, 
 
 JUDGED = "query-id\tcorpus-id\tscore\n"
 SWAPPED = "".join(f"{n}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24))
-NQ_DEV, NCI_DEV, GLEN_DEV = "nq-dev-kilt.jsonl", "nq_dev_doc_newid.tsv", "GTQ_NQ_dev.tsv"
+NQ_DEV, NCI_DEV = "nq-dev-kilt.jsonl", "nq_dev_doc_newid.tsv"
 TRIPLES, DPR = "triples.train.2.squeeze.tsv", "biencoder-mini-train.json"
 ULTRON = "msmarco-docs-sents.top.300k.json.gz"
 CONTEXTS = {"question": "?", "positive_ctxs": []}
@@ -28,7 +28,6 @@ BROKEN = [
     # JSON lines
     ("beir", "corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": ', r":2: expected a JSON object"),
     ("ultron", ULTRON, replaced('"body"', '"Body"'), r':1: expected a string "body" or "contents"'),
-    ("dsi_qg", "mini_DSI_train_data.json", added({"text_id": 3, "text": "who?"}), r":45: expected"),
     # Tables
     ("beir", "qrels/dev.tsv", "2\tb\t2\n", r":1: expected a header with the columns query-id, cor"),
     ("beir", "qrels/dev.tsv", JUDGED + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
@@ -36,7 +35,6 @@ BROKEN = [
     ("dpr", "psgs_w100.tsv", 'id\ttext\ttitle\n1\t"a "b" c"\tt\n', r":2: expected texts in quotes"),
     ("trec", "msmarco-docs.tsv.gz", "D1\tu\tt\n", r":1: expected 4 columns .*text\), got 3"),
     ("nci", NCI_DEV, "who?\t1\t3\n", r":1: expected the columns query, queryid, oldid, "),
-    ("glen", GLEN_DEV, replaced("oldid", "docid"), r":1: expected a header .*oldid is missing in"),
     # Arrays
     ("genret", "corpus_lite.json", '["a", 3]', r': item 1: expected a string "abstract", got 3'),
     (
@@ -68,7 +66,6 @@ def test_a_broken_line_is_named_with_its_file_and_number(format, file, content, 
 
 MISSING = [
     ("beir", ["queries.jsonl"], r"^data\.path=.*beir: the queries \(queries\.jsonl\) of the split"),
-    ("glen", ["DOC_*"], r"DOC_\*_title\+content\.tsv or .* is missing"),
     ("dpr", ["*.json*"], r"the file …-train\.json with .* is missing"),
 ]
 
@@ -84,7 +81,6 @@ def test_a_missing_file_is_named(format, names, message, tmp_path):
 
 
 DOUBLED = [
-    ("dsi_qg", "other_DSI_train_data.json", r"expected one file \*_DSI_train_data\.json, found mi"),
     ("kilt", "more.tsv", r"expected one file \*\.tsv, found kilt\.tsv, more\.tsv: name one of"),
     ("trec", "qrels.dev.tsv", r"msmarco-docdev-qrels\.tsv\.gz and qrels\.dev\.tsv are both of"),
 ]

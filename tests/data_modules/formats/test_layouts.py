@@ -51,7 +51,7 @@ def test_each_split_may_have_its_own_queries(tmp_path):
         collect(read_layout(folder), tmp_path / "store")
 
 
-# GenRet, NCI and GLEN
+# GenRet and NCI
 
 
 def test_genrets_documents_as_lines(tmp_path):
