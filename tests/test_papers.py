@@ -17,7 +17,6 @@ from analysis.tables.paper import PAPERS, read_paper
 from conf.checks import check_values
 from conf.composition import read_experiments as read_files
 from gr_mvdr.options import build
-from models.finished_run import restore_run
 from tests.runs import NO_ANALYSIS, TINY, command, small
 from train import train
 
@@ -151,11 +150,8 @@ def test_an_experiment_of_each_paper_runs_in_small(name, narrower, tmp_path):
         assert "difference" in table and "paper" in table
 
 
-def test_weights_of_another_size_and_a_run_of_taken_weights_are_named(tmp_path, finished_run):
+def test_weights_of_another_size_are_named(tmp_path, finished_run):
     trained = finished_run("t5_colbert", *TINY)
     keys = ["model=t5_colbert", *TINY, *NO_ANALYSIS, f"weights={trained}"]
     with pytest.raises(ValueError, match=r"weights=.* is \(128, 32\) there, must be \(64, 32\)"):
         train(small(tmp_path, *keys, "model.dimension=64", name="size"))
-    taken = train(small(tmp_path, *keys, name="taken")).path
-    with pytest.raises(FileNotFoundError, match=rf"weights={trained}, name that run"):
-        restore_run(taken)
