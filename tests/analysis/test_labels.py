@@ -37,7 +37,6 @@ def test_labels_are_a_few_words(commands, expected):
 
 def test_what_changes_no_result_is_no_choice():
     same = ["data.num_workers=1", "+trainer.enable_progress_bar=false", "analysis=none", "seed=1"]
-    same += ["+model.consistency=0.0"]  # an option of earlier versions, at today's behaviour
     assert all(choices_of(line) == choices_of("") for line in same)
 
 
