@@ -57,7 +57,7 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
         for key, value in sorted(changes.items(), key=_place_in_name):
             words.append(f"{key.removesuffix('.name').rpartition('.')[2]}_{Path(value).name}")
         short_form = re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(filter(None, words)))
-        name += [short_form[:SHOWN_CHANGES].strip("_.-"), digest]
+        name += filter(None, [short_form[:SHOWN_CHANGES].strip("_.-"), digest])
     return "-".join(name)
 
 

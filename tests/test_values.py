@@ -346,6 +346,7 @@ def test_a_runs_name_shows_what_a_sweep_varies():
     short = [name.rpartition("-")[0] for name in names]
     for rate, name in zip(("1e-5", "3e-05"), short, strict=True):
         assert name.startswith(f"xtr-nq-seed2-learning_rate_{rate}-max_epochs_3-backbone_pretr")
+    assert "--" not in run_name("bm25", "files", ["data=files", "data.path=/a/nq"])
 
 
 def test_a_fault_of_the_code_keeps_its_traceback(monkeypatch, tmp_path):
