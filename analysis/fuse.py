@@ -100,8 +100,7 @@ class Fusion:
             of_query = scores.groupby(level=0)
             least = of_query.transform("min")
             width = of_query.transform("max") - least
-            scaled = (scores - least) / width
-            scores = scaled.mask((width < SMALLEST) & scores.notna(), 1.0)
+            scores = ((scores - least) / width).mask((width < SMALLEST) & scores.notna(), 1.0)
         rows: dict[str, dict[str, float]] = {q: {} for one in rankings for q in one.query_ids}
         # Rounded as trec_eval does: sums that differ in the order of their terms stay ties.
         sums = (scores * list(weights)).sum(axis=1).astype("float32")

@@ -510,8 +510,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             target = self.template.read_document(document["tokens"], self.document_length)
             items.append(Example(source, [target], row["document_row"]))
         if left_out := len(chosen) - len(items):
-            said = "the system has no identifier of the document"
-            print(f"{left_out:,} of {len(chosen):,} pairs of {split} are left out: {said}")
+            print(f"{left_out:,} of {len(chosen):,} pairs of {split} are left out: no identifier")
         starts = range(0, len(items), batch_size)
         return names, [collate(items[start : start + batch_size]) for start in starts]
 
