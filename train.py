@@ -159,8 +159,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         if not is_in_sweep():
             print(summarise_run(run))
         if is_trained(config) and still_falls(folder):
-            more = f"more epochs (trainer.max_epochs={config.trainer.max_epochs}) may find more"
-            print(f"{config.system}: the training loss was still falling, {more}")
+            print(f"{config.system}: the loss was still falling, a longer training may find more")
         print(f"{folder}: finished, {report}")
         return run
 

@@ -35,7 +35,6 @@ class MtebModel:
             "revision": hashlib.sha256(repr(made_by).encode()).hexdigest()[:16],
             "n_parameters": sum(parameter.numel() for parameter in system.parameters()),
             "max_tokens": system.hparams.get("document_length"),
-            "framework": ["PyTorch"],
             "model_type": [_TYPES.get(system.paradigm, "hybrid")],
         }
         return ModelMeta.create_empty(about)

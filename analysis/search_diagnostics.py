@@ -136,8 +136,9 @@ class SearchDiagnostics(Analysis):
         relevant = {q: [d for d, grade in qrels[q].items() if grade > 0] for q in qrels}
         sample = [query for query in table if relevant[query["id"]]]
         if len(ids) > self.most_documents:
-            rule = f"{len(ids):,} documents are more than most_documents={self.most_documents}"
-            print(f"search: {rule}: not all are scored, so that only recall is measured")
+            print(
+                f"search: only recall is measured, most_documents={self.most_documents} are scored"
+            )
         elif sample and not model.targets_are_ngrams:  # T5-SEAL has no exact search
             every = {query["id"]: data.keep_hits(query["id"], ids) for query in sample}
             exact = model.rerank(sample, data.documents, every)

@@ -246,4 +246,5 @@ def _explain_key(key: str, argument: str, command: str, arguments: Sequence[str]
         known += own_keys(hydra.compose(command, chosen))
     known += [f"data.{name}" for name in read_signature(_DATA).types]
     # A new key at the top level would be refused.
-    return f"{argument}: no such key{did_you_mean(key, known) or adds * ('.' in key)}"
+    meant = did_you_mean(key, known) or did_you_mean(names[-1], known)
+    return f"{argument}: no such key{meant or adds * ('.' in key)}"

@@ -212,8 +212,7 @@ def _find_heads(name: str, options: dict[str, bool]) -> list[str]:
 
 def name_some(names: Sequence[str]) -> str:
     """Formats a list for an error or a message: three names, and the number of the others."""
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTrainedModel, list[str]]:

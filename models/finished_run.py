@@ -198,6 +198,9 @@ class FinishedRun:
         with reading(f"{self.key}: {fault}"):
             with admitting(self.config if self.trust else None):
                 data = build("data", self._data_settings(path))
+            made_from = self.provenance["sources"].values()
+            if path and {*data.collection.sources.values()} != {*made_from}:
+                raise ValueError(f"path={path}: must hold the files that the run was made from")
             if (own := self.path / "tokenizer").is_dir():
                 data.tokenizer = load_tokenizer(own)  # one trained again may differ
             return self.load_model(data.documents, data.known_documents), data
