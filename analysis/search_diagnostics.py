@@ -136,9 +136,7 @@ class SearchDiagnostics(Analysis):
         relevant = {q: [d for d, grade in qrels[q].items() if grade > 0] for q in qrels}
         sample = [query for query in table if relevant[query["id"]]]
         if len(ids) > self.most_documents:
-            print(
-                f"search: only recall is measured, most_documents={self.most_documents} are scored"
-            )
+            print(f"search: only recall is measured above most_documents={self.most_documents}")
         elif sample and not model.targets_are_ngrams:  # T5-SEAL has no exact search
             every = {query["id"]: data.keep_hits(query["id"], ids) for query in sample}
             exact = model.rerank(sample, data.documents, every)
