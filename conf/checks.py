@@ -1,7 +1,7 @@
 """Checks the user's values before anything is built, by `conf/rules.py` and classes' signatures."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -29,11 +29,12 @@ _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def check_values(config: DictConfig) -> None:
+def check_values(config: DictConfig, typed: Sequence[str] = ()) -> None:
     """Raises an error if a value is missing or does not fit the declared type of its key.
 
     Args:
         config: the whole configuration of a command.
+        typed: the arguments of the command line.
 
     Raises:
         ValueError, FileNotFoundError: names the key as the user typed it, the rule and the value.
@@ -45,8 +46,9 @@ def check_values(config: DictConfig) -> None:
             raise ValueError(f"{key}=…: must be given on the command line")
     resolved = OmegaConf.to_container(config, resolve=True)
     nodes = dict(walk(resolved))
-    for key in resolved:  # Hydra adds any key with "+"
-        if not find_types(nodes, key):
+    added = {word[1:].partition("=")[0] for word in typed if word.startswith("+")}
+    for key in resolved:  # Hydra adds any key with "+", also one of another command
+        if key in added or not find_types(nodes, key):
             meant = did_you_mean(key, own_keys(config))
             raise ValueError(f"{key}={show(nodes[key])}: no such key{meant}")
     # Keys before their groups, so that an error names the innermost one.

@@ -67,7 +67,7 @@ def _run_command(name: str, target: str) -> None:
         from conf.checks import check_hub, check_values  # not needed for --help
 
         with report_errors():
-            check_values(config)
+            check_values(config, sys.argv[1:])
             check_hub(config)
             getattr(import_module(module), function)(config)
 
@@ -111,7 +111,7 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
             config.name = config.name  # resolved while Hydra knows this command
         with open_dict(config):
             del config["hydra"]
-        check_values(config)
+        check_values(config, arguments)
     return config
 
 
@@ -203,7 +203,7 @@ def _explain(error: BaseException, arguments: Sequence[str] = (), name: str = ""
     said = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if isinstance(error, OverrideParseException):
         key, _, value = error.override.partition("=")
-        if value and value[0] not in "[{'\"":
+        if "=" in value and "'" not in value:
             return f"{error.override}: must be quoted: \"{key}='{value}'\""
         return f"{error.override}: {said}"
     # OmegaConf's error about an interpolation knows the key that contains it.
@@ -232,7 +232,7 @@ def _explain_key(key: str, argument: str, command: str, arguments: Sequence[str]
             options = " or ".join(f"{group}={option}" for option in having)
             return f"{argument}: not a key of the chosen {group}, {options} has it"
     adds = f", +{key}=… adds it"
-    if key in RULES:
+    if key in RULES and "." in key:
         return f"{argument}: not in this configuration{adds}"
     groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
     chosen = [a for a in arguments if a.partition("=")[0].partition("@")[0] in groups]

@@ -37,7 +37,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
 MANIFEST = "manifest.json"
-_DOCUMENTS = "documents.arrow"
+BUILT = MANIFEST, "documents.arrow"  # files of every built collection
 VERSION = 1  # of the stored tables: raise it when the same layout should give different tables
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
@@ -195,12 +195,6 @@ def collect(
             manifest["files"] = {str(f.relative_to(partial)): checksum(f) for f in files}
             write_json(partial / MANIFEST, manifest)
     return open_collection(folder)
-
-
-def find_built(path: Any) -> Path | None:
-    """Returns a path as a folder if `collect` has built it, else None."""
-    folder = Path(path).expanduser() if isinstance(path, str) else Path()
-    return folder if all((folder / name).is_file() for name in (MANIFEST, _DOCUMENTS)) else None
 
 
 def find_store(store: str | Path | None) -> Path:

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.collection import (
+    BUILT,
     Collection,
     TrainingTables,
     collect,
-    find_built,
     find_relevant_pairs,
     find_store,
     open_collection,
@@ -155,8 +155,13 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @staticmethod
     def find_built(store: str | None, name: str) -> Path | None:
-        """Finds a built collection in the store by its folder's name; it serves as `path`."""
-        return find_built(str(find_store(store) / Path(name).name))
+        """Finds a built collection by its folder's name, which then serves as `path`.
+
+        Only the store holds built collections: a folder elsewhere may be anybody's, and tables are
+        written into the folder of a built collection.
+        """
+        folder = find_store(store) / Path(name).name
+        return folder if all((folder / file).is_file() for file in BUILT) else None
 
     @cached_property
     def collection(self) -> Collection:
@@ -164,8 +169,9 @@ class RetrievalDataModule(pl.LightningDataModule):
 
         Without the default train split, nothing can be trained (`check_splits`).
         """
-        built = find_built(getattr(self, "path", None))
-        collection = open_collection(built) if built else self.read()
+        path = getattr(self, "path", None)
+        built = self.find_built(self.store, path) if isinstance(path, str) else None
+        collection = open_collection(built) if built and built == Path(path) else self.read()
         missing = self.train_split not in collection.qrels
         if missing and (self.train_split == "train" or not collection.qrels):
             self.train_split = None

@@ -137,7 +137,7 @@ class FinishedRun:
                 raise ValueError(f"{self.key}: its vectors are at {engine}: {rule}")
             if state is None and find_part("model", settings.get(TARGET)).trainable:
                 used = self.config.get("weights")
-                reason = f", nor is that of weights={used} what it was" if used else ""
+                reason = f", and weights={used} is missing or was trained again" if used else ""
                 raise FileNotFoundError(f"{self.key}: has no {CHECKPOINT}{reason}")
             model = build("model", self._localise(settings))
             # If the identifiers are missing, the model would write new ones into the folder.
@@ -160,7 +160,10 @@ class FinishedRun:
         if not (taken := self.config.get("weights")):
             return None
         known = {*self.provenance.get("training_sources", {}).values()}
-        places = Path(taken) / CHECKPOINT, self.path.parent / Path(taken).name / CHECKPOINT
+        places = (
+            Path(taken).expanduser() / CHECKPOINT,
+            self.path.parent / Path(taken).name / CHECKPOINT,
+        )
         return next((p for p in places if p.is_file() and sha256(p) in known), None)
 
     def _data_settings(self, path: str | None) -> dict[str, Any]:
@@ -176,7 +179,7 @@ class FinishedRun:
             source = find_part("data", settings.get(TARGET))
             path = source.find_built(settings.get("store"), self.provenance.get("built") or "")
             if path is None:
-                rule = "nor was it built here: Retriever.load(…, path=…) names another place"
+                rule = "pass its place: Retriever.load(…, path=…)"
                 raise FileNotFoundError(f"{self.key}: data.path={missing[0]}: is missing, {rule}")
         return settings if path is None else settings | {"path": str(path)}
 

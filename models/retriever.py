@@ -221,6 +221,7 @@ class Retriever:
         return self._rank(queries, lambda table: self.system.retrieve(table, k))
 
     @_locked
+    @checked
     def rerank(
         self, queries: Mapping[Any, str], candidates: Mapping[Any, Iterable[str | int]]
     ) -> Ranking:
@@ -479,7 +480,8 @@ class Retriever:
 
     def _known(self, ids: str | int | Iterable[str | int]) -> list[str]:
         """Returns ids as a list, if all are ids of indexed documents."""
-        names = [id_text(name) for name in list_documents(ids)]
+        given = [*ids] if isinstance(ids, Mapping) else ids  # such as scores
+        names = [id_text(name) for name in list_documents(given)]
         for name in names:
             self._row(name)
         return names

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 
 from gr_mvdr.evaluation.ranking import Ranking
 from models.retriever import Retriever
-from tests.runs import NO_ANALYSIS, TINY, beir, small
+from tests.runs import NO_ANALYSIS, TINY, beir, compose_config, small
 from train import train
 
 
@@ -91,8 +91,25 @@ def test_a_search_with_the_weights_of_a_run_is_opened_while_they_are_what_they_w
         found = {hit.id: hit.score for hit in r.search(query["text"], 5)}
         assert found == {name: pytest.approx(expected[name], abs=1e-4) for name in found}
     (trained / "checkpoints/last.ckpt").write_bytes(b"another training")
-    with pytest.raises(FileNotFoundError, match="has no checkpoints/last.ckpt, nor is that of w"):
+    with pytest.raises(FileNotFoundError, match="has no checkpoints/last.ckpt, and weights="):
         Retriever.load(there)
+
+
+def test_only_the_store_holds_built_collections(tmp_path, cache, monkeypatch):
+    """Else a folder of somebody's own would be read as built, and its links written through."""
+    settings = compose_config("train", "data=files", f"data.path={beir(tmp_path / 'fruit')}").data
+    built = instantiate(settings).collection.folder
+    copy, outside = tmp_path / built.name, tmp_path / "outside"
+    shutil.copytree(built, copy, ignore=shutil.ignore_patterns("tables"))
+    outside.mkdir()
+    (copy / "tables").symlink_to(outside)
+    settings.path = str(copy)
+    with pytest.raises(ValueError, match="no known format"):
+        instantiate(settings).documents  # noqa: B018
+    assert not list(outside.iterdir())
+    monkeypatch.chdir(built)
+    almanac = compose_config("train", "data=almanac_small").data
+    assert instantiate(almanac).collection.name == "almanac-60"
 
 
 def test_a_run_is_opened_without_the_files_of_its_data(tmp_path, cache, monkeypatch):
@@ -104,6 +121,6 @@ def test_a_run_is_opened_without_the_files_of_its_data(tmp_path, cache, monkeypa
     moved = data.rename(tmp_path / "moved" / data.name)
     assert Retriever.load(run).search("who eats lime?", 3) == before  # from the store
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "empty")
-    with pytest.raises(FileNotFoundError, match=f"run=.*: data.path={data}: is missing, nor was"):
+    with pytest.raises(FileNotFoundError, match=f"run=.*: data.path={data}: is missing, pass"):
         Retriever.load(run)
     assert Retriever.load(run, path=str(moved)).search("who eats lime?", 3) == before

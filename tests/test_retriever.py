@@ -166,6 +166,7 @@ def test_an_integer_is_the_id_that_it_spells(colbert):
     assert colbert.search(QUERY, among=[2])[0].id == "2"
     assert colbert.align(QUERY, 2).document_tokens == colbert.align(QUERY, "2").document_tokens
     assert colbert.rerank({"q": QUERY}, {"q": [2, 1]}).scores("q").keys() == {"1", "2"}
+    assert colbert.rerank({"q": QUERY}, {"q": {1: 0.9}}).scores("q").keys() == {"1"}  # scores
     frame = pandas.DataFrame({"docno": [3], "text": ["a third"]})
     assert colbert.add(frame) == ["3"]
     assert list(colbert.score(QUERY, [1, 3, "a text"]).index) == ["1", "3", "a text"]

@@ -310,6 +310,8 @@ TYPED = [
         "+learning_rate=1",
         "learning_rate=1: no such key, did you mean model.optimizer.learning_rate?",
     ),
+    ("+neighbours=9", "neighbours=9: no such key"),
+    ("beam_size=5", "beam_size=5: no such key"),
     ("batch_size=3", "batch_size=3: no such key, did you mean data.batch_size?"),
     ("trainer.foo=1", "trainer.foo=1: no such key, +trainer.foo=… adds it"),
     ("data.path=/a=b/c", "data.path=/a=b/c: must be quoted: \"data.path='/a=b/c'\""),
