@@ -45,10 +45,9 @@ from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.backbones import name_some
 from gr_mvdr.files import check_finite, read_config, sha256, write_json
 from gr_mvdr.initialisation import take_latent_meanings
-from gr_mvdr.options import admitting, build
+from gr_mvdr.options import admitting, build, name_some
 from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
 from models.base import System, find_backbone
 from models.finished_run import IDENTIFIERS, FinishedRun

@@ -25,7 +25,7 @@ from models.training import CURVES
 
 BINS = 100  # the most points of a curve that a page's width can show
 LOGARITHMIC = 10  # losses and norms that span more than this factor get a logarithmic axis
-FALL = 0.05
+FALL = 0.05  # of the first epoch's loss; see `still_falls`
 # Columns of the training curves → titles of the panels.
 TRAINED = {"loss": "loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate"}
 ALIGNED = {

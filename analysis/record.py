@@ -3,7 +3,7 @@
 ``python -m analysis.record runs='[outputs/a,outputs/sweep]' output=results``
 
 A record is a run's folder without weights, index, rankings, alignments and figures. Comparisons,
-claims and lists of runs read it as they read the run. It has names in the place of a disk's folders
+claims and lists of runs read it as they read the run. Names replace absolute folders
 (``names='{DATA: FOLDER}'``), so that its command can be typed anywhere.
 """
 
@@ -42,7 +42,7 @@ from gr_mvdr.files import (
 # A record's files; the last five only if the run has them, as claims read them.
 RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, *RATES, LOW_RANK)
 # An absolute path: a text of YAML, JSON or CSV that begins with a slash, or part of a typed value.
-PATH = re.compile(r"""(?:^|[:,-] |[=\[{(,"'])(/\w[^,"'\]})\n]*)""", re.MULTILINE)
+PATH = re.compile(r"""(?:^|[:,-] |[=\[{(,"'])(/[\w.][^,"'\]})\n]*)""", re.MULTILINE)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"
 _BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
@@ -98,8 +98,10 @@ def record_runs(
 
 def _name_folders(text: str, folders: Mapping[str, str], file: Path) -> str:
     """Replaces the absolute ones of some folders by their names in a file's text."""
+    text = re.sub(r"(?<![\w./])~(?=/)", str(Path.home()), text)
     for folder in sorted(filter(os.path.isabs, folders), key=len, reverse=True):  # innermost first
-        text = re.sub(rf"(?<![\w./~-]){re.escape(folder)}(?![\w.-])", folders[folder], text)
+        pattern, name = rf"(?<![\w./~-]){re.escape(folder)}(?![\w.-])", folders[folder]
+        text = name.join(re.split(pattern, text))
     if found := PATH.search(text):
         rule = "must name a folder of every absolute path"
         raise ValueError(f"names: {rule}, none holds {found[1]} ({file})")

@@ -62,8 +62,8 @@ class SearchDiagnostics(Analysis):
 
     Args:
         queries: the maximum number of test queries, evenly spread over the first test split.
-        most_documents: the documents of a larger collection are not all scored, so that errors of
-            the model and of the search are not told apart.
+        most_documents: the documents of a larger collection are not all scored. An error of the
+            model then cannot be distinguished from one of the search.
     """
 
     queries: Count

@@ -36,7 +36,7 @@ from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options, read_json
 from gr_mvdr.from_encoder import make_encoder_decoder, set_epsilon
 from gr_mvdr.initialisation import Initialisation, match_and_copy
-from gr_mvdr.options import Rate, Size, Text, checked
+from gr_mvdr.options import Rate, Size, Text, checked, name_some
 from gr_mvdr.progress import quiet_libraries, track
 from gr_mvdr.template import TextTemplate
 
@@ -208,11 +208,6 @@ def _find_heads(name: str, options: dict[str, bool]) -> list[str]:
     weights = ("model.safetensors", "pytorch_model.bin")
     files = [*_HEADS, *(f"{path}/{file}" for path in paths for file in weights)]
     return [file for file in files if _find_file(name, file, options)]
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Formats a list for an error or a message: three names, and the number of the others."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTrainedModel, list[str]]:

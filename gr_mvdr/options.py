@@ -404,12 +404,17 @@ def make_printable(text: object) -> str:
     )
 
 
+def name_some(names: Sequence[str]) -> str:
+    """Formats a list for an error or a message: three names, and the number of the others."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
 def show(value: object) -> str:
-    """Formats a value for an error as the command line writes it: null, true, [a, b]; truncated."""
+    """Formats a value for an error in one line, as the command line writes it: null, [a, b]."""
     if value is None or isinstance(value, bool):
         text = {None: "null", True: "true", False: "false"}[value]
     elif isinstance(value, list):
         text = f"[{', '.join(map(show, value))}]"
     else:
-        text = str(value) if value != "" else "''"
+        text = " ".join(str(value).split()) or repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from gr_mvdr.options import show
+
 SEPARATOR = " | "  # between the fields of a document
 # The usual names of the fields of a document's row; the first one that a row has is used.
 FIELDS = {
@@ -194,15 +196,10 @@ class TextReader:
 # What a user passes ------------------------------------------------------------------------------
 
 
-def show_line(value: Any) -> str:
-    """Shows the beginning of any value in a line."""
-    return " ".join(f"{value!r}".split())[:80]
-
-
 def check_query(text: Any) -> None:
     """Raises ValueError unless a query is a text that can be searched."""
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"query={show_line(text)}: must be a text with at least one word")
+        raise ValueError(f"query={show(text)}: must be a text with at least one word")
 
 
 def id_text(name: Any) -> Any:
@@ -219,7 +216,7 @@ def list_queries(queries: Queries) -> list[str]:
     for item in _items("queries", queries, rule):
         row = item if isinstance(item, Mapping) else {"text": item}
         if not row.keys() & {"query", "text"}:
-            raise ValueError(f"queries={show_line(item)}: must have the field query or text")
+            raise ValueError(f"queries={show(item)}: must have the field query or text")
         texts.append(row["query"] if "query" in row else row["text"])
     return texts
 
@@ -227,7 +224,7 @@ def list_queries(queries: Queries) -> list[str]:
 def list_documents(documents: Documents) -> list[Any]:
     """Converts documents into a list of texts, ids, and rows with `id` (if given), `title`, `text`.
 
-    A mapping is a row if it has only fields of a row, each once, and id → document if it has none.
+    A mapping that has only fields of a row, each once, is a row. One without any is id → document.
 
     Raises:
         ValueError: a mapping has fields of a row and other keys, or no documents were passed.
@@ -252,13 +249,16 @@ def list_documents(documents: Documents) -> list[Any]:
 def _items(name: str, given: Any, rule: str) -> list[Any]:
     """Returns the items of what a user passed, of a table its rows."""
     if hasattr(given, "itertuples"):  # pandas
-        table = given.reset_index() if given.index.name not in (None, *given) else given
+        index, names = given.index, find_fields(given)
+        unnamed = "id" if index.inferred_type == "string" and "id" not in names else None
+        name = index.name or unnamed  # words in an index without a name are ids
+        table = given if name in (None, *given) else given.rename_axis(name).reset_index()
         return table.astype(object).where(table.notna(), None).to_dict("records")
     for convert in ("to_dicts", "to_pylist"):  # polars, pyarrow
         if hasattr(given, convert):
             return getattr(given, convert)()
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
-        raise ValueError(f"{name}={show_line(given)}: must be {rule}")
+        raise ValueError(f"{name}={show(given)}: must be {rule}")
     return list(given)
 
 
@@ -274,7 +274,7 @@ def _read_row(document: Any) -> dict[str, Any]:
     row = {"text": document} if isinstance(document, str) else document
     fields = find_fields(row) if isinstance(row, Mapping) else {}
     if not {"title", "text"} & fields.keys():
-        raise ValueError(f"document={show_line(document)}: must be a text, or a row with a text")
+        raise ValueError(f"document={show(document)}: must be a text, or a row with a text")
     plain = {field: row[name] for field, name in fields.items()}
     if "id" in plain:
         plain["id"] = id_text(plain["id"])

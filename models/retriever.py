@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
 from tokenizers.models import WordLevel
@@ -22,7 +22,7 @@ from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.decoding.search_trace import Continuation
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import CONFIG, remove_with, temporary_folder
-from gr_mvdr.options import Size, checked, make_printable
+from gr_mvdr.options import Rule, Size, checked, make_printable
 from gr_mvdr.texts import (
     Document,
     Documents,
@@ -34,7 +34,6 @@ from gr_mvdr.texts import (
     list_documents,
     list_queries,
     read_rows,
-    show_line,
     text_without_title,
 )
 from gr_mvdr.token_index.index import TokenIndex
@@ -55,6 +54,8 @@ DEPTH = 100  # `explain` looks for a document among this many results
 _SCORED = 64  # pairs scored at once
 _CONTEXT = 8  # tokens shown on either side of a nearest token
 
+_BY_ID = "a mapping from queries' ids; search(query, among=ids) takes a text"
+ById = Annotated[Any, Rule(_BY_ID, lambda given: isinstance(given, Mapping))]
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
@@ -101,7 +102,7 @@ class Retriever:
         self._hold(documents)
 
     def _hold(self, documents: Table | None, number: int = 0) -> None:
-        """Records these documents as indexed; no id so far is `number` or a larger number."""
+        """Records these documents as indexed; all numeric ids so far are below `number`."""
         self.documents = documents
         names = () if documents is None else documents["id"][:]
         self._rows = {name: row for row, name in enumerate(names)}
@@ -213,20 +214,16 @@ class Retriever:
 
     @_locked
     @checked
-    def retrieve(self, queries: Mapping[Any, str], k: Size = 100) -> Ranking:
+    def retrieve(self, queries: ById, k: Size = 100) -> Ranking:
         """Searches for many queries (id → text), without shares; a blank query finds nothing, with
         a warning.
         """
-        _check_mappings(queries=queries)
         return self._rank(queries, lambda table: self.system.retrieve(table, k))
 
     @_locked
     @checked
-    def rerank(
-        self, queries: Mapping[Any, str], candidates: Mapping[Any, Iterable[str | int]]
-    ) -> Ranking:
+    def rerank(self, queries: ById, candidates: ById) -> Ranking:
         """Orders given indexed documents (query id → ids) for each query (id → text)."""
-        _check_mappings(queries=queries, candidates=candidates)
         given = {q: list(dict.fromkeys(self._known(candidates.get(q, ())))) for q in queries}
         asked = {name: text for name, text in queries.items() if given[name]}
         found = self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
@@ -507,10 +504,3 @@ class Retriever:
                 f"{self.label}, add(documents) indexes a text"
             )
         return self.reader.documents(read_rows([document]))["tokens"][0]
-
-
-def _check_mappings(**given: Any) -> None:
-    for name, value in given.items():
-        if not isinstance(value, Mapping):
-            rule = "must be a mapping from queries' ids; search(query, among=ids) takes a text"
-            raise ValueError(f"{name}={show_line(value)}: {rule}")

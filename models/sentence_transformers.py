@@ -396,7 +396,7 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "an expansion without a token": (template.expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
         "markers before a text that is cut at its start": any(prompts) and template.cuts_start,
-        "an expansion before the text up to a floor": template.pads_start
+        "padding at the start of a query, to less than its full length": template.pads_start
         and system.filled_to not in (0, system.hparams.query_length),
     }
     return [name for name, holds in obstacles.items() if holds]

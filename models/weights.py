@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.backbones import name_some, read_backbone_config
+from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import CHECKPOINT, CONFIG, open_tensors, read_checkpoint, reading
-from gr_mvdr.options import TARGET
+from gr_mvdr.options import TARGET, name_some
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.token_vectors import SIDES
@@ -110,7 +110,7 @@ class PublishedWeights:
         if left_out:
             raise ValueError(
                 f"{self.key}: holds {name_some(left_out)}, which {type(model).__name__} does not "
-                "read: its scores would be others; backbone.name trains without them"
+                "read: its scores would differ; backbone.name trains without them"
             )
         if isinstance(model, MultiVector):
             states = torch.eye(self.config.hidden_size)
@@ -301,7 +301,8 @@ def naming(taken: Weights | None) -> Iterator[None]:
         own = f"backbone.name={taken.folder.resolve()}" if taken is not None else ""
         if not own or taken.is_run or own not in str(error):
             raise
-        raise type(error)(str(error).replace(own, taken.key)) from error
+        kind = type(error) if isinstance(error, OSError) else ValueError
+        raise kind(str(error).replace(own, taken.key)) from error
 
 
 def find_weights(option: str, name: str | None) -> Weights | None:

@@ -116,6 +116,9 @@ def test_bf16_is_chosen_where_the_gpu_computes_in_it(emulates, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supports)
     assert choose_precision("gpu") == ("32-true" if emulates else "bf16-mixed")
+    on_cpu = choose_precision("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_precision("cpu") == on_cpu, "it depends on the GPU"
 
 
 def check_mixed_precision(system, batch):

@@ -33,7 +33,7 @@ from gr_mvdr.files import (
     write_json,
     write_text,
 )
-from gr_mvdr.options import show
+from gr_mvdr.options import name_some, show
 
 REPORT = "report.html"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
@@ -41,7 +41,6 @@ STUDY_QUERIES = "study_queries.csv"  # beside it: the metrics of each query
 RATES = "exact_match.csv", "exact_match_candidates.csv"  # of the analyses of exact matches
 LOW_RANK = "low_rank_queries.csv"  # of the analysis of low rank: means of each query
 LOCK = ".lock"
-SHOWN_KEYS = 6  # that differ between two configurations, in an error
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
 # Keys that decide what a ranking's metrics mean: runs that differ in them share no table.
@@ -245,8 +244,8 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
         made, asked, none = flatten(made), flatten(asked), "missing"
         pairs = {key: (asked.get(key, none), made.get(key, none)) for key in {**asked, **made}}
         differ = [f"{k}={show(a)} (was {show(b)})" for k, (a, b) in pairs.items() if a != b]
-        said = ", ".join(differ[:SHOWN_KEYS]) + ", …" * (len(differ) > SHOWN_KEYS)
-        raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml: {said}")
+        said = f"cannot resume, it was made with another config.yaml: {name_some(differ)}"
+        raise ValueError(f"run={run}: {said}")
     return run, [name for name in (PROVENANCE, METRICS, REPORT) if not (run / name).is_file()]
 
 

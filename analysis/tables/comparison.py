@@ -218,7 +218,7 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
 
 
 def _name_groups(labels: Mapping[str, object], sections: Sequence[Section]) -> None:
-    """Replaces labels of groups by the user's; the name of a folder comes before a system's.
+    """Replaces labels of groups by the user's; a folder's name takes precedence.
 
     Raises:
         ValueError: a name is neither that of the folder of one group's runs nor a system's, or two

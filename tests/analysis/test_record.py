@@ -114,14 +114,15 @@ def test_another_run_of_the_same_name_is_never_replaced(records, tmp_path):
     assert content(records) == before and not (tmp_path / "fresh").exists()
 
 
-def test_a_record_names_folders_and_two_paths_of_one_source_are_one_system(tmp_path):
+def test_a_record_names_folders_and_two_paths_of_one_source_are_one_system(tmp_path, monkeypatch):
     for seed, disk in ((1, "/disk one"), (2, "/home/é")):
+        monkeypatch.setenv("HOME", disk)
         config = {"backbone": {"name": f"{disk}/models/mini"}, "weights": f"{disk}/o/a"}
         config |= {"data": {"path": [f"{disk}/nq", f"{disk}/nq-2"]}, "output": f"{disk}/o"}
         run = made(tmp_path / f"runs/a{seed}", "a", seed, 1, config=config)
         record = json.loads((run / "provenance.json").read_text())
         record |= {"sources": {f"{disk}/nq/corpus.jsonl": "0"}}
-        record |= {"overrides": [f"data.path=[{disk}/nq,{disk}/nq-2]", f"output={disk}/o"]}
+        record |= {"overrides": [f"data.path=[~/nq,{disk}/nq-2]", f"output={disk}/o"]}
         (run / "provenance.json").write_text(json.dumps(record, ensure_ascii=False))
         before, results = content(run), tmp_path / "results"
         asked = ["-m", "analysis.record", f"runs={run}", f"output={results}"]

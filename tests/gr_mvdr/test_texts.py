@@ -53,6 +53,8 @@ ROWS = [
     [
         pandas.DataFrame(COLUMNS),
         pandas.DataFrame(COLUMNS).set_index("docno"),
+        pandas.DataFrame(COLUMNS, index=["a", "b"]),
+        pandas.DataFrame({k: v for k, v in COLUMNS.items() if k != "docno"}, index=["7", "8"]),
         polars.DataFrame(COLUMNS),
         pyarrow.table(COLUMNS),
         datasets.Dataset.from_dict(COLUMNS),
@@ -78,10 +80,10 @@ def test_a_document_without_an_id_gets_a_number_that_none_has():
 @pytest.mark.parametrize(
     ("documents", "message"),
     [
-        (None, "documents=None: must be"),
+        (None, "documents=null: must be"),
         (b"a text", "documents=b'a text': must be"),
         ([7], "document=7: must be a text"),
-        (["a", None], "document=None: must be a text"),
+        (["a", None], "document=null: must be a text"),
         ([("d1", "a")], r"document=\('d1', 'a'\): must be a text"),
         ({"d1": ["a"]}, "document=d1: title and text must be texts"),
         ({"text": "a", "d2": "b"}, "documents with the keys text, d2: must be"),
