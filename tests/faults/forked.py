@@ -5,6 +5,7 @@ removal, a flush. Python tells of them before they happen (audit hooks), so that
 leaves what the events before n have made.
 """
 
+import gc
 import importlib
 import io
 import json
@@ -53,6 +54,7 @@ class Child:
         notes = notes or cache.parent
         self.files = {name: notes / f"{name}-{next(_numbers)}" for name in ("said", "seen")}
         if not (process := os.fork()):
+            gc.freeze()  # what the parent has left is the parent's to close, its folders included
             status = 1
             try:
                 _redirect(self.files["said"])
