@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pandas import DataFrame
 
 from analysis.figures import read_gallery
+from analysis.questions.token_retrieval import FILE
 from analysis.runs.run_folder import Run, flatten, read_kept, read_run
 from analysis.tables.glossary import glossary, mark_terms
 from analysis.tables.metric_names import (
@@ -20,7 +21,6 @@ from analysis.tables.metric_names import (
     join_intervals,
 )
 from analysis.tables.rows import Table, format_text, select, tabulate, tabulate_chapters
-from analysis.token_retrieval import FILE
 from analysis.viewer.cases import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text
 from gr_mvdr.options import make_printable
