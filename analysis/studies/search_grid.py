@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from analysis.analysis import Findings
-from analysis.evaluation import QueryMetrics, average_metrics, judge, measure_index_bytes
+from analysis.questions.analysis import Findings
+from analysis.runs.evaluation import QueryMetrics, average_metrics, judge, measure_index_bytes
 from analysis.studies.study import draw_all, read_curves
 from analysis.tables.rows import Row, describe_value
 from data_modules.module import RetrievalDataModule

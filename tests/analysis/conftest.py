@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.alignment_store import StoreDescription
-from analysis.analysis import Subject, Texts
-from analysis.tokens import TokenKinds
+from analysis.questions.alignment_store import StoreDescription
+from analysis.questions.analysis import Subject, Texts
+from analysis.questions.tokens import TokenKinds
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad

@@ -20,11 +20,11 @@ import pytest
 import torch
 import yaml
 
-from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.compare import compare
 from analysis.figures import read_gallery
 from analysis.fuse import read_parts
-from analysis.learning_curves import Curve
+from analysis.questions.alignment_store import AlignmentStore, StoreDescription
+from analysis.questions.learning_curves import Curve
 from analysis.run import analyse_again
 from analysis.runs.judged_queries import read_table
 from analysis.runs.run_folder import read_kept, read_run
