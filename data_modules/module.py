@@ -360,11 +360,11 @@ class RetrievalDataModule(pl.LightningDataModule):
             rule = f"must be piece with data.new_documents={self.new_documents}"
             reason = "a vocabulary of words would contain the words of the new documents"
             raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
-        if model.plans_search and (split := self._planning_split) in self.test_splits:
+        if model.tunes_search and (split := self._tuning_split) in self.test_splits:
             raise ValueError(
                 f"data.test_split=[{', '.join(self.test_splits)}]: must not name {split}, on which "
-                "the search's auto options are chosen: name another data.validation_split, or give "
-                "model.search.… numbers"
+                "model.search.recall tunes the search: name another data.validation_split, or set "
+                "model.search.recall=null"
             )
         if not (trained and model.needs_negatives and self.examples.negatives is None):
             return
@@ -414,12 +414,12 @@ class RetrievalDataModule(pl.LightningDataModule):
             return []
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
-    def planning_queries(self) -> Dataset:
+    def tuning_queries(self) -> Dataset:
         """The validation queries, else training queries, else documents: to tune a search on."""
-        return self.queries(self._planning_split) if self._planning_split else self.documents
+        return self.queries(self._tuning_split) if self._tuning_split else self.documents
 
     @property
-    def _planning_split(self) -> str | None:
+    def _tuning_split(self) -> str | None:
         is_tested = self.validation_split in self.test_splits
         return self.train_split if is_tested else self.validation_split or self.train_split
 

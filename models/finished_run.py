@@ -11,9 +11,12 @@ from gr_mvdr.files import (
     CHECKPOINT,
     PROVENANCE,
     VERSION,
+    SEARCH,
+    check_file,
     check_finished,
     read_checkpoint,
     read_config,
+    read_json,
     read_provenance,
     reading,
     sha256,
@@ -28,7 +31,7 @@ from gr_mvdr.options import (
     make_printable,
 )
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
-from gr_mvdr.token_index.search import EDGE
+from gr_mvdr.token_index.engine import EDGE
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 
@@ -129,12 +132,14 @@ class FinishedRun:
             # The configuration has the requested vocabulary size, the checkpoint the actual one.
             own = {k: v for k, v in settings.items() if k not in _RESOLVED} if taken else {}
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"], **own}
+        if (self.path / SEARCH).is_file():  # tuned after training
+            settings = {**settings, "search": read_json(check_file(self.path / SEARCH, self.path))}
         with admitting(settings if self.trust else None):
             check_parts("model", settings)
-            engine = (settings.get("search") or {}).get("engine")
-            if engine not in (None, EDGE) and not self.trust:
+            address = ((settings.get("search") or {}).get("source") or {}).get("address", EDGE)
+            if address != EDGE and not self.trust:
                 rule = "an address is asked only with trust=True"
-                raise ValueError(f"{self.key}: its vectors are at {engine}: {rule}")
+                raise ValueError(f"{self.key}: its vectors are at {address}: {rule}")
             if state is None and find_part("model", settings.get(TARGET)).trainable:
                 used = self.config.get("weights")
                 reason = f", and weights={used} is missing or was trained again" if used else ""

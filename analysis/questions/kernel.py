@@ -234,7 +234,7 @@ def kernel_rankings(
     """
 
     def encoded(table: Table) -> tuple[TokenVectors, Sequence[str]]:
-        names, texts = zip(*model.encoded_queries(table), strict=True)
+        names, texts, _ = zip(*model.encoded_queries(table), strict=True)
         return replace(stack(texts).to(model.device), salience=None), names
 
     (asked, names), (sampled, _) = encoded(queries), encoded(sample)
@@ -329,7 +329,7 @@ class Kernel(Analysis):
         searchable = len(data.documents) <= self.most_documents
         if self.retrieval_queries and searchable and model.paradigm == "multi_vector":
             queries = self.subject.queries(self.retrieval_queries)
-            sample, depth = spread(data.planning_queries(), _SAMPLE), DEPTH + data.drop_identical
+            sample, depth = spread(data.tuning_queries(), _SAMPLE), DEPTH + data.drop_identical
             tables = data.documents, queries, sample, self.features
             for name, ranking in kernel_rankings(model, *tables, depth).items():
                 judged = judge(ranking, data, self.subject.split, queries, ["mrr@10"])
