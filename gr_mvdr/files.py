@@ -477,6 +477,13 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
     return tensors, settings
 
 
+def check_fingerprint(what: str, held: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises ValueError if `what` was made from something else than expected."""
+    for key, value in expected.items():
+        if held.get(key) != value:
+            raise ValueError(f"{what}: was made with {key} {held.get(key)}, expected {value}")
+
+
 # The files of a finished run ----------------------------------------------------------------------
 
 CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, or of weights that were taken over

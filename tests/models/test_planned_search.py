@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.token_index.costs import SearchCosts
+from gr_mvdr.evaluation.ranking import SearchCosts
 from models.beyond.planned_search import SearchPlan
 
 
