@@ -19,7 +19,6 @@ from analysis.statistics import spearman
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.heads.plain import real_places
-from models.generative import target_states
 from tests.analysis.asking import asked
 from tests.analysis.viewer.tiny import make_docid
 from tests.models.conftest import make_seal, sharpen
@@ -121,7 +120,7 @@ def test_relevances_are_those_of_the_model(tiny_data):
     sides = batch.document_ids, batch.document_mask, batch.document_index
     log_probs = system.token_log_probs(queries, batch.query_mask, *sides)
     assert found["log_prob"].item() == pytest.approx(log_probs.sum().item())
-    states = target_states(system, queries, batch.query_mask, sides[0], real_places(sides[1]))
+    states = system.target_states(queries, batch.query_mask, sides[0], real_places(sides[1]))
     chosen = system.head.logits(*states).gather(1, batch.document_ids[0][:, None])
     assert found["logits"].item() == pytest.approx(chosen.sum().item())
 

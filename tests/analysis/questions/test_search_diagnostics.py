@@ -13,7 +13,7 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.texts import TextTable
-from models.generative import GenerativeSystem
+from models.generative import DocumentGenerator
 from tests.analysis.asking import asked
 from tests.analysis.viewer.tiny import make_docid
 from tests.models.conftest import make_seal
@@ -28,7 +28,7 @@ def diagnosed(system, data, folder, queries):
     return write_findings([found], folder)
 
 
-class Chain(GenerativeSystem):
+class Chain(DocumentGenerator):
     """A generative system whose next-token probabilities are given by a function of the prefix."""
 
     device, hparams, template, targets_are_ngrams = "cpu", None, TextTemplate(), False
