@@ -158,6 +158,7 @@ class StudiedData:
     collection = SimpleNamespace(name="fruit")
 
     def __init__(self, n_queries):
+        self.evaluation = self
         self.ids = [f"q{number}" for number in range(n_queries)]
 
     def test_queries(self, split):

@@ -57,13 +57,13 @@ def test_every_alignment_is_scored_by_itself(made, studied_system, studied_data)
     }
     assert list(rows) == [*alignments, "default", "oracle", "few-shot 2"]
     data = studied_data(6)
-    queries = data.test_queries("test")
+    queries = data.evaluation.test_queries("test")
     encoded = studied_system.encoded_queries(queries)
     candidates = {query: [f"d{n}" for n in range(12)] for query in queries["id"]}
     for name, alignment in alignments.items():
         scoring = Scoring(alignment, "alignment")
         ranking = studied_system.rerank_encoded(encoded, candidates, scoring)
-        for metric, value in evaluate(ranking, data.judgements("test", queries)).items():
+        for metric, value in evaluate(ranking, data.evaluation.judgements("test", queries)).items():
             assert rows[name][metric] == pytest.approx(value, rel=1e-5), (name, metric)
     worth = {name: row["ndcg@10"] for name, row in rows.items()}
     # 20 % of five tokens are one: the same as top-1, which is the system's own MaxSim.
