@@ -24,7 +24,9 @@ import torch
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.evaluation import (
+from analysis.questions.learning_curves import still_falls
+from analysis.run import analyse_run
+from analysis.runs.evaluation import (
     evaluate_reranking,
     evaluate_retrieval,
     measure_index_bytes,
@@ -33,8 +35,6 @@ from analysis.evaluation import (
     release_memory,
     watch_memory,
 )
-from analysis.learning_curves import still_falls
-from analysis.run import analyse_run
 from analysis.runs.provenance import print_losses, record_provenance
 from analysis.runs.publish import describe_logger, publish_run
 from analysis.runs.run_folder import Run, open_run, read_run, start_run

@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from pandas import Categorical, DataFrame, concat
 
 from analysis.figures import Gallery, GalleryEntry, draw_lines, forest_figure
+from analysis.questions.tokens import BIN_NAMES
 from analysis.runs.publish import describe_logger, publish_comparison
 from analysis.runs.run_folder import named_folders
 from analysis.tables.comparison import (
@@ -49,7 +50,6 @@ from analysis.tables.rows import (
     write_tables,
 )
 from analysis.tables.significance import Effectiveness, compare_effectiveness
-from analysis.tokens import BIN_NAMES
 from analysis.viewer.cases import embed_cases, open_runs
 
 FIGURES = "comparison_figures"

@@ -1,7 +1,8 @@
 """Analyses a finished run again, without training: ``python -m analysis.run run=outputs/…``.
 
 `train.py` calls `analyse_run` too. It stores the alignments of test pairs and runs every listed
-analysis: `conf/analysis/full.yaml` is the list, and `analysis/analysis.py` shows how to write one.
+analysis: `conf/analysis/full.yaml` is the list, and `analysis/questions/analysis.py` shows how to
+write one.
 """
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
@@ -22,21 +23,21 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
-from analysis.analysis import Analysis, Findings, Subject, Texts
-from analysis.evaluation import release_memory
 from analysis.figures import Gallery
-from analysis.gold import find_gold_tokens
-from analysis.runs.publish import describe_logger, publish_run
-from analysis.runs.run_folder import claim_folder, read_run
-from analysis.tables.report import write_report
-from analysis.tables.rows import write_rows
-from analysis.tokens import (
+from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
+from analysis.questions.analysis import Analysis, Findings, Subject, Texts
+from analysis.questions.gold import find_gold_tokens
+from analysis.questions.tokens import (
     TokenKinds,
     document_frequencies,
     find_special,
     inverse_document_frequency,
 )
+from analysis.runs.evaluation import release_memory
+from analysis.runs.publish import describe_logger, publish_run
+from analysis.runs.run_folder import claim_folder, read_run
+from analysis.tables.report import write_report
+from analysis.tables.rows import write_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import (
@@ -93,8 +94,7 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
     """Runs all analyses; analyses of stored alignments share one pass over the store.
 
     Args:
-        questions: name → `_target_`, an `analysis.analysis.Analysis`, and its options; None
-            disables the analysis.
+        questions: name → `_target_`, an `Analysis`, and its options; None disables the analysis.
     """
     if subject.model is not None:
         subject.model.eval()

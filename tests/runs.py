@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from pytest import MonkeyPatch
 
-from analysis.alignment_store import AlignmentStore, StoreDescription, write_alignments
+from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
 from gr_mvdr.relevance import Explanation
 
 ROOT = Path(__file__).parents[1]

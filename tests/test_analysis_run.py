@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.alignment_store import AlignmentStore
+from analysis.questions.alignment_store import AlignmentStore
 from analysis.run import analyse_again
 from gr_mvdr.files import UnfinishedRun
 from tests.runs import TINY, command, compose_config, undrawn
@@ -84,7 +84,7 @@ def test_analysing_twice_gives_the_same_and_aligns_once(analysed, tmp_path):
     for key, value in first.items():
         if not any(word in key for word in ("_ms", "seconds")):
             assert second[key] == pytest.approx(value, abs=1e-6), key
-    only = {"exact_match": {"_target_": "analysis.exact_match.ExactMatch"}}
+    only = {"exact_match": {"_target_": "analysis.questions.exact_match.ExactMatch"}}
     part = analyse_again(folder, settings() | {"questions": only})
     assert part.keys() == first.keys(), "what is not asked for stays"
 

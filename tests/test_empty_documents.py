@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.best_documents import FILE
+from analysis.questions.best_documents import FILE
 from analysis.runs.run_folder import read_kept, read_run
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking

@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 
-from analysis.learning_curves import read_curve
+from analysis.questions.learning_curves import read_curve
 from conf.launch import processes_to_start
 from tests.runs import ROOT, TINY, compose_config
 

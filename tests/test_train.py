@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from pandas.testing import assert_frame_equal
 
 import train as train_module
-from analysis.learning_curves import read_curve
+from analysis.questions.learning_curves import read_curve
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.multi_vector import MultiVector

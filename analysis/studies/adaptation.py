@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.analysis import Findings, named
-from analysis.evaluation import QueryMetrics, average_metrics
+from analysis.questions.analysis import Findings, named
+from analysis.runs.evaluation import QueryMetrics, average_metrics
 from analysis.studies.search_grid import STRATEGY, Search, SearchGrid
 from analysis.studies.study import draw_all, is_measure
 from analysis.tables.metric_names import Statistic

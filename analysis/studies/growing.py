@@ -12,9 +12,9 @@ from typing import Annotated
 import numpy as np
 from pandas import DataFrame, concat
 
-from analysis.analysis import Findings, named
-from analysis.evaluation import judge
 from analysis.figures import GalleryEntry, draw_lines
+from analysis.questions.analysis import Findings, named
+from analysis.runs.evaluation import judge
 from analysis.statistics import NORMAL
 from analysis.tables.metric_names import read_key
 from data_modules.module import RetrievalDataModule

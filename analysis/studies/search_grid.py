@@ -8,16 +8,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from analysis.analysis import Findings
-from analysis.evaluation import QueryMetrics, average_metrics, judge, measure_index_bytes
+from analysis.questions.analysis import Findings
+from analysis.runs.evaluation import QueryMetrics, average_metrics, judge, measure_index_bytes
 from analysis.studies.study import draw_all, read_curves
 from analysis.tables.rows import Row, describe_value
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, recall_of_exact
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, SearchCosts, recall_of_exact
 from gr_mvdr.options import Size, check_choice, part
 from gr_mvdr.progress import track
-from gr_mvdr.token_index.costs import SearchCosts
 from models.base import System, Table
 from models.docid import Docid
 from models.multi_vector import MultiVector

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pandas import DataFrame
 
 from analysis.figures import read_gallery
+from analysis.questions.token_retrieval import FILE
 from analysis.runs.run_folder import Run, flatten, read_kept, read_run
 from analysis.tables.glossary import glossary, mark_terms
 from analysis.tables.metric_names import (
@@ -20,13 +21,11 @@ from analysis.tables.metric_names import (
     join_intervals,
 )
 from analysis.tables.rows import Table, format_text, select, tabulate, tabulate_chapters
-from analysis.token_retrieval import FILE
 from analysis.viewer.cases import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text
 from gr_mvdr.options import make_printable
 
 VIEWER = Path(__file__).parents[1] / "viewer"
-_PICTURE = 2**26  # the most bytes of a picture in a page
 
 
 def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
@@ -103,7 +102,7 @@ def find_readings() -> dict[str, str]:
 
 def embed_picture(path: Path) -> str:
     """Returns a PNG as a data URL, so that the page needs no other file."""
-    content = check_file(path, path.parent.parent, _PICTURE).read_bytes()
+    content = check_file(path, path.parent.parent).read_bytes()
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from analysis.alignment_store import AlignmentStore
-from analysis.best_documents import FILE
+from analysis.questions.alignment_store import AlignmentStore
+from analysis.questions.best_documents import FILE
 from analysis.runs.run_folder import Run, read_kept
 from analysis.viewer.pair import describe_pair, to_json
 from gr_mvdr.evaluation.ranking import Ranking

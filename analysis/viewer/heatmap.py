@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from analysis.analysis import Analysis, Findings
 from analysis.figures import COLUMN_WIDTH, PAGE_WIDTH, GalleryEntry, styled
+from analysis.questions.analysis import Analysis, Findings
 from analysis.statistics import spread_numbers
 from analysis.viewer.directed_alignment import directed_alignment, own_direction
 from gr_mvdr.options import Count, part

@@ -4,7 +4,7 @@ import inspect
 
 import torch
 
-from analysis.analysis import Findings, Subject
+from analysis.questions.analysis import Findings, Subject
 from analysis.run import ask
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.relevance import PairAlignment

@@ -7,19 +7,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.alignment_store import StoreDescription
-from analysis.analysis import Subject, Texts
-from analysis.tokens import TokenKinds
+from analysis.questions.alignment_store import StoreDescription
+from analysis.questions.analysis import Subject, Texts
+from analysis.questions.tokens import TokenKinds
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.metrics import METRICS
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, SearchCosts
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.texts import TextTable
 from gr_mvdr.token_index.codec import Storage
-from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
 from tests.data_modules.tiny import TOKENIZER, make_collection, words
 from tests.runs import ROOT, write_store

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from analysis.alignment_store import StoreDescription
+from analysis.questions.alignment_store import StoreDescription
 from analysis.viewer.cases import AlignedRun, Candidate, build_cases, choose_cases, embed_json
 from analysis.viewer.pair import to_json
 from tests.analysis.test_compare import rank_gold

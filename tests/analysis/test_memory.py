@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from analysis import evaluation
-from analysis.evaluation import measure_memory, watch_memory
+from analysis.runs import evaluation
+from analysis.runs.evaluation import measure_memory, watch_memory
 
 BLOCK = 64 * 2**20
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.compare import compare
+from analysis.questions.alignment_store import AlignmentStore, StoreDescription
 from analysis.tables.report import write_report
 from gr_mvdr.evaluation.ranking import write_qrels
 from tests.analysis.test_compare import judge_gold, rank_gold

@@ -2,12 +2,12 @@
 
 import torch
 
-from analysis.analysis import Subject
-from analysis.exact_match import ExactMatch
-from analysis.framework import Framework, FrameworkRanking, QueryPaths
-from analysis.kernel import Kernel
-from analysis.low_rank import LowRank
-from analysis.shape import Shape
+from analysis.questions.analysis import Subject
+from analysis.questions.exact_match import ExactMatch
+from analysis.questions.framework import Framework, FrameworkRanking, QueryPaths
+from analysis.questions.kernel import Kernel
+from analysis.questions.low_rank import LowRank
+from analysis.questions.shape import Shape
 from models.beyond.query_generator import QueryGenerator
 from tests.analysis.asking import asked
 from tests.models.conftest import BACKBONE, OPTIMIZER

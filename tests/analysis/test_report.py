@@ -7,7 +7,6 @@ from math import nan
 import pytest
 from pandas import DataFrame
 
-from analysis.alignment_store import StoreDescription
 from analysis.figures import (
     Gallery,
     GalleryEntry,
@@ -17,6 +16,7 @@ from analysis.figures import (
     forest_figure,
     read_gallery,
 )
+from analysis.questions.alignment_store import StoreDescription
 from analysis.tables.report import write_report
 from analysis.viewer.heatmap import alignment_heatmap
 from gr_mvdr.files import UnfinishedRun

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from datasets import Dataset
 
-from analysis.evaluation import evaluate_retrieval
+from analysis.runs.evaluation import evaluate_retrieval
 from data_modules.examples import DocumentExamples, Example, collate
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives

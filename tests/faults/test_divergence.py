@@ -7,7 +7,7 @@ import pytest
 import torch
 from pandas.testing import assert_frame_equal
 
-from analysis.learning_curves import read_curve
+from analysis.questions.learning_curves import read_curve
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from analysis.learning_curves import read_curve
+from analysis.questions.learning_curves import read_curve
 from analysis.runs.run_folder import LOCK
 from models.training import CURVES
 from tests.faults.forked import Child, imported, metrics, run

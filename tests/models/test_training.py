@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils import get_total_norm
 
-from analysis.learning_curves import read_curve
+from analysis.questions.learning_curves import read_curve
 from models.training import CheckpointFile, CurveLogger, TrainingWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore")

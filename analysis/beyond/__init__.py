@@ -1,0 +1,4 @@
+"""Questions beyond the papers: axioms, activation patching, length bias.
+
+Nothing imports this room.
+"""

@@ -1,0 +1,438 @@
+"""Activation patching: which layer, head and token carries a score (MechIR, Parry et al. 2025)?
+
+A clean pair of query and document is scored, and a perturbed pair with as many tokens. The
+perturbed pair is then scored again, while a part of the model receives its input from the clean
+run. The share
+
+    restored = (patched − perturbed) / (clean − perturbed)
+
+is 0 if the part carries nothing of what was perturbed, and 1 if it carries all that matters. Shares
+of successive parts do not sum to 1. (MechIR does the reverse: it patches the clean run with
+activations of the perturbed one.)
+"""
+
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import pandas
+import torch
+from matplotlib.figure import Figure
+from pandas import DataFrame
+from torch import Tensor, nn
+
+from analysis.figures import GalleryEntry, draw_maps
+from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.statistics import mean_table, spread
+from analysis.tables.metric_names import Metric
+from analysis.tables.rows import Row
+from gr_mvdr.batch import PairBatch, pad, unpad
+from gr_mvdr.cross_attention import SUBLAYERS
+from gr_mvdr.options import Count, Seed, part
+from gr_mvdr.progress import track
+from gr_mvdr.texts import TextReader
+from models.base import System, Table
+from models.generative import GenerativeSystem
+from models.multi_vector import MultiVector
+from models.retriever import Retriever
+
+LEAST = 0.01  # the smallest change, as a share of the score, that others are divided by
+FILLER = "a"  # pads the shorter of two texts, as in MechIR
+_TOKENS = 8192  # tokens per batch
+_SAMPLE = 2000  # documents from which replacement words and titles are drawn
+_TRIES = 50  # replacement words that are tried
+PARTS = ("residual", *SUBLAYERS)  # the residual stream that a layer reads, and what is added to it
+# Layers, and the last linear map of each of their sublayers, as transformers names them in T5;
+# BART; BERT, RoBERTa and DeBERTa; DistilBERT; MPNet; ModernBERT.
+_LAYER = re.compile(r"(?:.*?\.)??(?:block|layers?)\.(\d+)(?:\.(.+))?")
+_MAPS = re.compile(
+    r"(layer\.0\.SelfAttention\.o|self_attn\.out_proj|attention\.output\.dense"
+    r"|attention\.out_lin|attention\.attn\.o|attn\.Wo)"
+    r"|(layer\.1\.EncDecAttention\.o|encoder_attn\.out_proj)"
+    r"|(layer\.\d\.DenseReluDense\.wo|fc2|output\.dense|ffn\.lin2|mlp\.Wo)"
+)
+# Columns that identify a patch; layers and heads count from 1, and 0 stands for all of them.
+PLACES = ("stack", "part", "layer", "head", "tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A part of one layer (counted from 0) of a stack, "encoder" or "decoder".
+
+    Attributes:
+        part: one of `PARTS`.
+        module: the module whose input is patched: the layer itself for "residual", otherwise the
+            sublayer's last linear map.
+        heads: H equal parts into which the input of an attention's `module` splits; 1 otherwise.
+    """
+
+    stack: str
+    part: str
+    layer: int
+    module: nn.Module
+    heads: int
+
+
+class Patch(NamedTuple):
+    """What a patched run takes from the clean run: sites, at some tokens, in one head or all."""
+
+    sites: Sequence[Site]
+    tokens: Sequence[int] | slice = slice(None)
+    head: int | slice = slice(None)
+
+
+class PatchedPair:
+    """Measures what activations of a clean pair restore in a perturbed pair.
+
+    Attributes:
+        clean, perturbed: the scores of the two pairs.
+        sites: stack → its sites.
+        seen: site → its input in the clean run, (1, tokens, width); if a decoder is called several
+            times (a docid's steps, T5-SEAL's windows), the calls' inputs are concatenated.
+    """
+
+    def __init__(self, model: System, pairs: PairBatch, filler: int):
+        """
+        Args:
+            model: in evaluation mode.
+            pairs: the clean and the perturbed pair; the shorter query is padded (`even_out`).
+            filler: the token id that pads it.
+
+        Raises:
+            ValueError: both queries have the same tokens.
+        """
+        self.model, self.pairs = model, even_out(pairs, filler)
+        if isinstance(model, GenerativeSystem):
+            backbone, self._read = model.backbone, model.forced(self.pairs)
+            stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
+        else:  # the document is encoded once, without patches
+            stacks, self._read = {"encoder": model.encoder.backbone}, self.pairs
+            self._document = model.encode_documents(pairs.document_ids[:1], pairs.document_mask[:1])
+        self.sites = {name: find_sites(name, stack) for name, stack in stacks.items()}
+        seen: dict[Site, list[Tensor]] = defaultdict(list)
+        with self._reading(lambda site, given, _: seen[site].append(given)):
+            self.clean = self._score([0]).item()
+        self.seen = {site: torch.cat(parts, 1) for site, parts in seen.items()}
+        self.perturbed = self._score([1]).item()
+
+    @property
+    def change(self) -> float:
+        """clean − perturbed; NaN if this is too small a divisor."""
+        change, largest = self.clean - self.perturbed, max(abs(self.clean), abs(self.perturbed))
+        return change if abs(change) > LEAST * largest else float("nan")
+
+    def restored(self, patches: Sequence[Patch]) -> Tensor:
+        """(n,) fp64 on the CPU, the share that each patch restores; NaN if `change` is NaN."""
+        return (self.run(patches) - self.perturbed) / self.change
+
+    def run(self, patches: Sequence[Patch]) -> Tensor:
+        """(n,) fp64 on the CPU: the perturbed pair's score with each patch."""
+        rows = max(1, _TOKENS // (self.pairs.query_ids.shape[1] + self.pairs.document_ids.shape[1]))
+        starts = range(0, len(patches), rows)
+        return torch.cat([self._run(patches[start : start + rows]) for start in starts])
+
+    def _run(self, patches: Sequence[Patch]) -> Tensor:
+        rows, chosen = len(patches), {}
+        for site in {site for patch in patches for site in patch.sites}:
+            chosen[site] = torch.zeros(rows, self.seen[site].shape[1], site.heads, dtype=torch.bool)
+        for row, patch in enumerate(patches):
+            for site in patch.sites:
+                chosen[site][row][patch.tokens, patch.head] = True
+
+        def swap(site: Site, given: Tensor, start: int) -> Tensor | None:
+            if site not in chosen:
+                return None
+            at = slice(start, start + given.shape[1])
+            mask = chosen[site][:, at].unsqueeze(-1).to(given.device)
+            both = (self.seen[site][:, at], given)
+            return torch.where(mask, *(x.unflatten(-1, (site.heads, -1)) for x in both)).flatten(-2)
+
+        with self._reading(swap):
+            return self._score([1] * rows).double().cpu()
+
+    @contextmanager
+    def _reading(self, change: Callable[[Site, Tensor, int], Any]) -> Iterator[None]:
+        """Inside the block, a site reads `change(site, input, first token)` unless it is None."""
+        starts: dict[Site, int] = defaultdict(int)
+
+        def read(site: Site, _: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            found = change(site, inputs[0], starts[site])
+            starts[site] += inputs[0].shape[1]
+            return None if found is None else (found, *inputs[1:])
+
+        with ExitStack() as hooks:
+            for site in chain(*self.sites.values()):
+                hooks.enter_context(site.module.register_forward_pre_hook(partial(read, site)))
+            yield
+
+    def _score(self, rows: list[int]) -> Tensor:
+        """(n,) scores, where `rows` names the clean (0) or the perturbed pair (1) n times."""
+        if isinstance(self.model, GenerativeSystem):
+            sides = {name: value[rows] for name, value in self.pairs.sides.items()}
+            chosen = PairBatch(**sides, document_index=self.pairs.document_index[rows])
+            return self.model.target_shares(chosen)[1].sum(1)
+        queries = self.pairs.query_ids[rows], self.pairs.query_mask[rows]
+        document = self._document[[0] * len(rows)]
+        return self.model.scoring(document, self.model.encode_queries(*queries))
+
+    def tokens(self, stack: str, row: int = 0) -> list[int | None]:
+        """Returns the tokens at a stack's positions, for the clean (0) or the perturbed pair (1).
+
+        A decoder's tokens are those that it predicts; None stands for a learned vector.
+        """
+        side = "query" if stack == "encoder" else "document"
+        ids, mask = (getattr(self._read, f"{side}_{name}")[row] for name in ("ids", "mask"))
+        own, filling = ids[mask].tolist(), self.model.template.expansion
+        more = [filling] * (self.seen[self.sites[stack][0]].shape[1] - len(own))
+        return [*own, *more] if filling is not None else [*more, *own]
+
+    def groups(self, stack: str) -> dict[str, list[int]]:
+        """Returns the positions of "all" and "exchanged" tokens, and "first", "last", "others"."""
+        both = list(zip(self.tokens(stack), self.tokens(stack, 1), strict=True))
+        every = range(len(both))
+        found = {"all": [*every], "exchanged": [n for n in every if both[n][0] != both[n][1]]}
+        left = [n for n in every if n not in found["exchanged"]]
+        found |= {"first": [n for n in left if n == 0], "last": [n for n in left if n == every[-1]]}
+        found["others"] = [n for n in left if 0 < n < every[-1]]
+        return {name: places for name, places in found.items() if places}
+
+    def table(self) -> DataFrame:
+        """Measures what a stack's parts restore together, what each part restores at each group of
+        tokens, and what each head restores at all tokens.
+
+        Returns:
+            One row per patch: `PLACES` and `restored`, fp64.
+        """
+        patches: dict[tuple, Patch] = {}
+        for stack, sites in self.sites.items():
+            named = self.groups(stack)
+            patches[stack, "all parts", 0, 0, "all"] = Patch(sites)
+            for site in sites:
+                place = stack, site.part, site.layer + 1
+                patches |= {(*place, 0, name): Patch([site], at) for name, at in named.items()}
+                heads = range(site.heads) if site.heads > 1 else ()
+                patches |= {(*place, h + 1, "all"): Patch([site], head=h) for h in heads}
+        restored = self.restored([*patches.values()]).numpy()
+        return DataFrame([*patches], columns=PLACES).assign(restored=restored)
+
+
+def even_out(pairs: PairBatch, filler: int) -> PairBatch:
+    """Pads the shorter of two queries to the length of the longer one.
+
+    The fillers go where the queries differ, so that their common beginning and end stay aligned.
+
+    Raises:
+        ValueError: both queries have the same tokens.
+    """
+    texts = unpad(pairs.query_ids, pairs.query_mask)
+    if texts[0] == texts[1]:
+        raise ValueError("perturbed: must be read as other tokens than the query")
+    same = [a == b for a, b in zip(*texts, strict=False)]
+    first = [*same, False].index(False)
+    ends = [a == b for a, b in zip(*(text[first:][::-1] for text in texts), strict=False)]
+    last, long = [*ends, False].index(False), max(map(len, texts))
+    cuts = [(text[: len(text) - last], text[len(text) - last :]) for text in texts]
+    ids, mask = pad([[*own, *[filler] * (long - len(own) - last), *end] for own, end in cuts])
+    device = pairs.query_ids.device
+    return replace(pairs, query_ids=ids.to(device), query_mask=mask.to(device))
+
+
+class Exchange:
+    """Exchanges a word of a query for another word of the collection with as many tokens.
+
+    Args:
+        reader: the run's text reader.
+        documents: with `title` and `text`; only a sample is read.
+        seed: of the random choice.
+    """
+
+    def __init__(self, reader: TextReader, documents: Table, seed: int = 0):
+        self.reader, self.seed, sample = reader, seed, spread(documents, _SAMPLE)
+        self.titles = sorted(set(sample["title"][:]) - {None, ""})
+        texts = (set(re.findall(r"\w+", text.casefold())) for text in sample["text"][:])
+        self.counts = Counter(word for words in texts for word in words)
+
+    def __call__(self, query: str, title: str = "") -> tuple[str, str] | None:
+        """Returns the exchanged word and the changed query.
+
+        If the query names its document's title, the title is replaced by another title; otherwise
+        the query's rarest known word is replaced by another word. None if there is no such word, or
+        no tried replacement has as many tokens.
+        """
+        old, others = title, self.titles
+        if not title or _replaced(query, title, "") == query:
+            known = [word for word in re.findall(r"\w+", query.casefold()) if word in self.counts]
+            old, others = min(known, key=self.counts.get, default=""), sorted(self.counts)
+        chosen = random.Random(f"{self.seed} {query}").sample(others, min(_TRIES, len(others)))
+        texts = [query, *(_replaced(query, old, new) for new in chosen)] if old else [query]
+        own, *tokens = self.reader.tokenise(texts)
+        fitting = zip(texts[1:], tokens, strict=True)
+        return next(((old, t) for t, ids in fitting if len(ids) == len(own) and ids != own), None)
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    return re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _: new, text, flags=re.IGNORECASE)
+
+
+def patch_texts(
+    retriever: Retriever, texts: Sequence[str], document: Any, look: Callable[[PatchedPair], Any]
+) -> Any:
+    """Calls `look` on the pairs of a query and its perturbed version with a document.
+
+    Args:
+        texts: the query and the perturbed query.
+        document: as `Retriever.align` takes it.
+    """
+    filler = retriever.reader.tokenise([FILLER])[0][-1]
+    return retriever.examine(lambda *pair: look(PatchedPair(*pair, filler)), texts, [document] * 2)
+
+
+@part("analysis")
+@dataclass
+class Patching(Analysis):
+    """Exchanges a word of test queries and patches the pair of query and relevant document.
+
+    Only pairs whose score falls count, each weighted by its fall.
+
+    Args:
+        queries: the maximum number of pairs.
+        named: use only pairs whose query contains the document's title.
+        seed: of the random replacement words.
+    """
+
+    queries: Count
+    named: bool = False
+    seed: Seed = 0
+
+    name, title = "patching", "Activation patching"
+    reading = (
+        "A word of the query is exchanged; then one part of the model is given what it read before "
+        "the exchange. The numbers are the share of the lost score that this restores: 1 is all."
+    )
+    metrics = (Metric("pairs", "How many pairs were measured.", unit="count"),)
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        # An encoder reads the query without the document.
+        return isinstance(subject.model, MultiVector) or subject.model.generates == "document"
+
+    def __post_init__(self) -> None:
+        data = self.subject.data
+        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
+        self.retriever = Retriever(self.subject.model, reader, data.documents, data=data)
+        self.exchange = Exchange(reader, data.documents, self.seed)
+
+    def finish(self) -> Findings:
+        """Returns the largest shares of a layer's part and of a head, two tables and a figure."""
+        rows, found = [], []
+        for about, texts in self._texts():
+            scores, table = patch_texts(self.retriever, texts, about["document"], _look)
+            rows.append(about | scores | {"counts": table is not None})
+            if table is not None:
+                found.append(table.assign(pair=len(found)))
+        if len(found) < 2:
+            return Findings()
+        shares = patching_table(pandas.concat(found))
+        title = f"{self.subject.data.collection.name}: {len(found):,} pairs with an exchanged word"
+        entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
+        figures = [(patching_figure(shares, title), entry)]
+        tables = {"patching": shares.to_dict("records"), "patching_pairs": rows}
+        return Findings(named(self.name, summarise(shares)), tables, figures)
+
+    def _texts(self) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """Yields facts about a pair, and its query's text before and after the exchange."""
+        data, split, left = self.subject.data, self.subject.split, self.queries
+        queries = data.evaluation.test_queries(split)
+        texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))
+        limit = len(queries) if self.named else 2 * left
+        pairs, _ = data.evaluation.test_pairs(split, limit, covers=self.retriever.system.covers)
+        for query, document in track(pairs, "patching"):
+            title = self.retriever.document(document)["title"]
+            found = self.exchange(texts[query], title)
+            if found and left and (found[0] == title or not self.named):
+                left -= 1
+                about = {"query": query, "document": document, "exchanged": found[0]}
+                yield about | {"text": found[1]}, (texts[query], found[1])
+
+
+def _look(pair: PatchedPair) -> tuple[dict[str, float], DataFrame | None]:
+    """Returns the scores, and what parts restore; None if the score does not fall."""
+    scores = {"clean": pair.clean, "perturbed": pair.perturbed}
+    lowered = pair.change > 0
+    return scores, pair.table().assign(change=pair.change) if lowered else None
+
+
+def patching_table(frame: DataFrame) -> DataFrame:
+    """Computes Σ (patched − perturbed) / Σ (clean − perturbed), with 95 % intervals over pairs.
+
+    Args:
+        frame: for each `pair`, what parts restore, and its `change` clean − perturbed > 0; a pair
+            may lack a group of tokens.
+    """
+    places, frame = [*PLACES], frame.assign(restored=frame["restored"] * frame["change"])
+    table = mean_table(frame, places, ["restored"], "change").set_index(places)
+    table = table.assign(pairs=frame.groupby(places)["pair"].count()).drop(columns="change")
+    table = table.loc[frame.set_index(places).index.unique()]  # the order of the patches
+    return table.rename(columns=lambda name: name.removeprefix("restored_")).reset_index()
+
+
+def summarise(table: DataFrame) -> dict[str, float]:
+    """Returns each stack's largest share of a layer's part and of a head, with intervals."""
+    values = {"pairs": table["pairs"].max()}
+    parts = table[table["part"].isin(SUBLAYERS) & (table["tokens"] == "all")]
+    for (stack, is_head), rows in parts.groupby(["stack", parts["head"] > 0]):
+        best, name = rows.loc[rows["restored"].idxmax()], f"{stack}/{'head' if is_head else 'part'}"
+        values |= {name: best["restored"], f"{name}_low": best["low"], f"{name}_high": best["high"]}
+    return values
+
+
+CAPTION = (
+    "Means over pairs, left by groups of tokens, right by heads. Shares of parts do not sum to 1. "
+    "The residual stream is what a layer reads, the other rows are what its parts add to it; a "
+    "decoder's tokens are the identifier's."
+)
+
+
+def patching_figure(table: DataFrame, title: str) -> Figure:
+    """Draws two maps per stack: layers' parts by groups of tokens, and attentions by heads."""
+    table, maps = table[table["layer"] > 0], {}
+    for stack, column in product(table["stack"].unique(), ("tokens", "head")):
+        rows = table[(table["stack"] == stack) & ((table["head"] > 0) == (column == "head"))]
+        names = rows["part"].str.replace("_", " ") + " " + rows["layer"].astype(str)
+        values = rows.assign(name=names).pivot(index="name", columns=column, values="restored")
+        values = values.loc[names.unique(), rows[column].unique()]
+        maps[f"{stack}, by {column}"] = values.rename_axis(index=None, columns=None)
+    return draw_maps(maps, title, "restored", cmap="RdBu", vmin=-1, vmax=1)
+
+
+def find_sites(stack: str, model: Any) -> list[Site]:
+    """Finds the sites of all layers of a transformers encoder or decoder, ordered by part.
+
+    Raises:
+        ValueError: the structure of its layers is unknown.
+    """
+    sites = []
+    for name, module in model.named_modules():
+        if (found := _LAYER.fullmatch(name)) is None:
+            continue
+        known, heads = _MAPS.fullmatch(found[2] or ""), 1
+        if known or not found[2]:
+            part = PARTS[known.lastindex or 0] if known else PARTS[0]
+            if "attention" in part:
+                own = getattr(model.config, f"{stack}_attention_heads", None)
+                heads = own or model.config.num_attention_heads
+            sites.append(Site(stack, part, int(found[1]), module, heads))
+    sites.sort(key=lambda site: (PARTS.index(site.part), site.layer))
+    layers = range(len({site.layer for site in sites}))
+    parts = [part for part in PARTS if stack == "decoder" or part != "cross_attention"]
+    every = [(part, layer) for part in parts for layer in layers]
+    if not sites or [(site.part, site.layer) for site in sites] != every:
+        rule = f"must have layers like those of T5, BART or BERT, got {type(model).__name__}"
+        raise ValueError(f"backbone.name={model.name_or_path}: {rule}")
+    return sites

@@ -1,0 +1,99 @@
+"""The best documents of some queries, and the shares of which their scores consist.
+
+Pages are made without the model, so the run's `best_documents.json` keeps what they show of a
+search.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.questions.analysis import Analysis, Findings, Subject
+from analysis.runs.evaluation import drop_own_hits
+from analysis.statistics import spread_numbers
+from gr_mvdr.options import Count, part
+from gr_mvdr.texts import text_without_title
+from gr_mvdr.tokenizers import readable
+from models.base import Share
+from models.results import find_snippet
+
+FILE = "best_documents"
+DEPTH = 100  # ranks in which relevant documents are looked for
+BEST = 5  # documents kept for each query
+SHARES = 12  # shares kept: the largest of each document, and those that differ most between them
+
+# The tokens that a share belongs to, and its number among shares of the same tokens.
+Part = tuple[tuple[int, ...] | str, int]
+
+
+@part("analysis")
+@dataclass
+class BestDocuments(Analysis):
+    """Which documents does a search rank first, and what gives them their score?
+
+    Args:
+        queries: the maximum number of queries, evenly spread over those with stored alignments.
+    """
+
+    queries: Count
+
+    name = FILE
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return subject.store is not None and subject.model is not None
+
+    def finish(self) -> Findings:
+        """Returns no metric, only `best_documents.json`: query id → {text, documents}, with `id`,
+        `title`, `snippet`, `rank`, `score`, `gold` and `shares` of each document.
+        """
+        model, data, split = self.subject.model, self.subject.data, self.subject.split
+        names = list(dict.fromkeys(query for query, _ in self.subject.store.pairs))
+        chosen = {names[number] for number in spread_numbers(len(names), self.queries)}
+        table = data.evaluation.test_queries(split)
+        table = table.select([n for n, q in enumerate(table["id"][:]) if q in chosen])
+        searched = model.retrieve(table, DEPTH + data.drop_identical, with_shares=True)
+        ranking = drop_own_hits(searched, data, DEPTH)
+        grades = data.evaluation.judgements(split, table)
+        row = {name: number for number, name in enumerate(data.documents["id"][:])}
+        kept = {}
+        for query, text in zip(table["id"][:], table["text"][:], strict=True):
+            documents = [
+                {"id": name, "rank": rank, "score": score, "gold": grades[query].get(name, 0) > 0}
+                for rank, (name, score) in enumerate(ranking.scores(query).items(), start=1)
+                if rank <= BEST or grades[query].get(name, 0) > 0
+            ]
+            parts = [number_shares(searched.shares[query][one["id"]]) for one in documents]
+            shown = choose_parts(parts)
+            for one, values in zip(documents, parts, strict=True):
+                document = data.documents[row[one["id"]]]
+                one["title"] = document["title"]
+                one["snippet"] = find_snippet(text, text_without_title(document))
+                one["shares"] = [
+                    {"text": readable(data.tokenizer, part[0], model.spell), "value": value}
+                    for part, value in values.items()
+                    if part in shown
+                ]
+            kept[query] = {"text": text, "documents": documents}
+        return Findings(records={FILE: kept})
+
+
+def number_shares(shares: Sequence[Share]) -> dict[Part, float]:
+    """Maps parts to a document's shares, numbering repeated tokens; keeps the shares' order."""
+    seen: Counter = Counter()
+    values = {}
+    for share in shares:
+        seen[share.tokens] += 1
+        values[share.tokens, seen[share.tokens]] = share.value
+    return values
+
+
+def choose_parts(documents: Sequence[Mapping[Part, float]]) -> set[Part]:
+    """Returns the parts with each document's largest shares, and those that differ most."""
+    parts = {part for values in documents for part in values}
+    every = {part: [values.get(part, 0.0) for values in documents] for part in parts}
+    spread = sorted(parts, key=lambda part: (min(every[part]) - max(every[part]), str(part)))
+    chosen = set(spread[:SHARES])
+    for values in documents:
+        chosen.update(sorted(values, key=lambda part: -abs(values[part]))[:SHARES])
+    return chosen

@@ -1,0 +1,303 @@
+"""Exact term match in an alignment (Wu et al. §7.2, Figures 2 and 3).
+
+An alignment that is normalised over the other side gives, for every token of the aligning side, a
+distribution over partners. The hard rate asks whether the strongest partner is the same token; the
+soft rate is the weight of all partners that are the same token.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pandas import DataFrame
+from torch import Tensor
+
+from analysis.figures import BOXES, GalleryEntry, draw_boxes, draw_maps
+from analysis.questions.alignment_store import StoreDescription
+from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Texts, named
+from analysis.questions.framework import candidate_batches
+from analysis.questions.tokens import BIN_NAMES, idf_bin
+from analysis.statistics import long_frame, mean_table, spread
+from analysis.tables.metric_names import Metric
+from analysis.viewer.directed_alignment import (
+    ALIGNING,
+    DIRECTIONS,
+    aligning_side,
+    aligning_words,
+    directed_alignment,
+    directed_heads,
+    own_direction,
+    softmax_of_alignment,
+)
+from gr_mvdr.alignment import other_side, pair_mask
+from gr_mvdr.options import Count, check_choice, part
+from gr_mvdr.relevance import Explanation, PairAlignment
+
+MEASURES = ("hard", "soft")
+# The paper takes the softmax of a sparse A, which gives every token but the chosen one the same
+# weight; our "soft" takes the softmax of the similarity instead.
+OF_A = "soft_of_a"
+PANELS = {"hard": "hard exact match", "soft": "soft exact match", OF_A: "soft, of A itself"}
+# Two public definitions exist: over every occurrence of a token, or only over occurrences that have
+# an equal token to match, recognised by a soft value above HAS_MATCH.
+DEFINITIONS = {"all": "all occurrences", "matched": "only where an equal token exists"}
+HAS_MATCH = 1e-6
+# (definition, tokens) → the suffix of the metric's name. Special tokens never count.
+SUFFIXES = {("all", "all"): "", ("matched", "all"): "_matched", ("all", "content"): "_content"}
+
+PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
+
+
+def exact_match(
+    alignment: Tensor,
+    document_ids: Tensor,
+    query_ids: Tensor,
+    document_mask: Tensor,
+    query_mask: Tensor,
+    direction: str,
+) -> tuple[Tensor, Tensor]:
+    """Computes hard and soft exact match of every token of the aligning side (Wu et al. §7.2).
+
+    Leading axes broadcast: to use the same ids for many heads, give ids and masks an axis of size 1
+    there. A token whose weights are all zero matches nothing.
+
+    Args:
+        alignment: (..., M, N), any float type, already normalised over the other side.
+        document_ids: (..., M) int64.
+        query_ids: (..., N) int64.
+        document_mask: (..., M) bool, True = real token.
+        query_mask: (..., N) bool, True = real token.
+        direction: "query_to_document" gives one value for each query token,
+            "document_to_query" one for each document token.
+
+    Returns:
+        hard: (..., N) or (..., M) bool, the aligned token (argmax) has the same id.
+        soft: same shape, fp32, the sum of the alignment over equal ids, between 0 and 1.
+        Both are False / 0 at padding.
+    """
+    check_choice("direction", direction, DIRECTIONS)
+    axis = other_side(direction)
+    real = pair_mask(document_mask, query_mask)
+    same = (document_ids[..., :, None] == query_ids[..., None, :]) & real
+    alignment, same, real = torch.broadcast_tensors(alignment.float(), same, real)
+    soft = alignment.masked_fill(~same, 0).sum(axis)
+    strength, partner = alignment.masked_fill(~real, -torch.inf).max(axis)
+    hard = same.gather(axis, partner.unsqueeze(axis)).squeeze(axis) & (strength > 0)
+    return hard, soft
+
+
+def find_matches(
+    pairs: PairAlignment, description: StoreDescription, special: Tensor, units: Tensor
+) -> Iterator[DataFrame]:
+    """Yields a table for each direction, with a row for each aligning token that is not special.
+
+    Special tokens do not align, but other tokens may align to them.
+
+    Args:
+        special: (V,) bool.
+        units: (B,) int64, the units that intervals resample: pairs, or their queries.
+
+    Returns:
+        Tables of `pair` (the unit), `token` (its id), `direction`, and the measures.
+    """
+    sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
+    for direction in DIRECTIONS:
+        alignment = directed_alignment(pairs, description.paradigm, direction)
+        found = dict(zip(MEASURES, exact_match(alignment, *sides, direction), strict=True))
+        if own_direction(description.paradigm) == "query_to_document":  # a sparse A
+            alignment = softmax_of_alignment(pairs, direction)
+            found[OF_A] = exact_match(alignment, *sides, direction)[1]
+        ids, counted = aligning_side(pairs, direction)[0], aligning_words(pairs, direction, special)
+        columns = {name: value[counted].double().numpy() for name, value in found.items()}
+        tokens = {"pair": units[:, None].expand_as(ids)[counted].numpy(), "token": ids[counted]}
+        yield DataFrame(tokens | columns).assign(direction=direction, occurrences=1.0)
+
+
+def summarise_matches(
+    frame: DataFrame, description: StoreDescription, texts: Texts, over: str = ""
+) -> Findings:
+    """Builds the table `exact_match`, its metrics and its boxplots.
+
+    In an IDF bin, a rate averages over token types (each type's mean counts once, as in the paper's
+    boxplots); in the row "all" it averages over occurrences. Metrics are named as follows:
+    "query_to_document/hard" is over all occurrences, with the interval hard_low to hard_high;
+    hard_matched is over occurrences with a match, hard_content over content tokens, hard/idf_2_4
+    over the token types of a bin; hard_idf_correlation is Spearman's ρ of the types' rates and IDF.
+    Over all occurrences, ρ mostly says which words occur in both texts, since most types of a
+    document never meet an equal token; hard_matched_idf_correlation leaves these out.
+
+    Args:
+        frame: all rows of `find_matches`.
+        over: names the kind of pairs in all names, such as "candidates"; "" = relevant pairs.
+    """
+    measures = [name for name in PANELS if name in frame]
+    bins, content = idf_bin(texts.idf).numpy(), texts.kinds.content.numpy()
+    tables, boxes, flat = [], [], {}
+    for (definition, tokens), suffix in SUFFIXES.items():
+        chosen = frame if definition == "all" else frame[frame["soft"] > HAS_MATCH]
+        chosen = chosen if tokens == "all" else chosen[content[chosen["token"]]]
+        if chosen.empty:
+            continue
+        averages = dict.fromkeys(measures, "mean") | {"occurrences": "sum"}
+        types = chosen.groupby(["direction", "token"], as_index=False).agg(averages)
+        types["idf_bin"] = [BIN_NAMES[bins[token]] for token in types["token"]]
+        whole = mean_table(chosen, ["direction"], measures, "occurrences").assign(idf_bin="all")
+        whole["token_types"] = whole["direction"].map(types["direction"].value_counts())
+        binned = types.groupby(["direction", "idf_bin"], as_index=False)
+        binned = binned.agg(averages | {"token": "size"}).rename(columns={"token": "token_types"})
+        table = pd.concat([whole, binned]).assign(definition=definition, tokens=tokens)
+        tables += table.to_dict("records")
+        wanted = measures if suffix else [name for name in whole if name.startswith((*measures,))]
+        for row in (table if tokens == "all" else whole).to_dict("records"):
+            place = f"/idf_{row['idf_bin'].replace('-', '_')}".removesuffix("/idf_all")
+            flat |= {f"{row['direction']}/{name}{suffix}{place}": row[name] for name in wanted}
+        if tokens == "all":
+            types = types.assign(idf=texts.idf.numpy()[types["token"]])
+            boxes.append(types.assign(counted=DEFINITIONS[definition]))
+            for direction, rates in types.groupby("direction"):
+                trends = rates[[*measures, "idf"]].corr("spearman")["idf"].drop("idf")
+                flat |= {f"{direction}/{m}{suffix}_idf_correlation": v for m, v in trends.items()}
+    types, figures = pd.concat(boxes), []
+    name = "_".join(filter(None, ("exact_match", over)))
+    caption = f"{RATES} {SPARSE if OF_A in measures else GENERATIVE}"
+    for direction, number in PAPERS_FIGURE.items():
+        words = direction.replace("_", " ") + (f", {over}" if over else "")
+        heading = f"Exact match, {words} (the paper's {number})"
+        entry = GalleryEntry(f"{name}_{direction}", heading, caption)
+        shown = types[types["direction"] == direction]
+        figures.append((match_boxes(shown, direction, f"{description.title}: {words}"), entry))
+    values = {"/".join(filter(None, (over, key))): value for key, value in flat.items()}
+    return Findings(named("exact_match", values), {name: tables}, figures)
+
+
+@part("analysis")
+class ExactMatch(PairAnalysis):
+    """How often do tokens align to themselves? (gr_as_mvdr §7.2)"""
+
+    name, title = "exact_match", "Exact match"
+    reading = (
+        "How often a token aligns to the same token on the other side, as an average over all "
+        "occurrences of the aligning tokens; under an IDF range, over the token types in it."
+    )
+    metrics = (
+        Metric(
+            "hard", "The share of tokens whose strongest partner is the same token.", headline=True
+        ),
+        Metric("soft", "The share of a token's alignment on equal tokens.", headline=True),
+        Metric("soft_of_a", "“soft” as in the paper: of the softmax of A, not of the similarity."),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.heads: list[DataFrame] = []  # rates of each head, for generative systems only
+
+    def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
+        special = self.texts.kinds.special
+        units = torch.arange(first, first + len(batch))
+        if self.description.paradigm == "generative":
+            for layer, direction in product(range(len(batch.layers)), DIRECTIONS):
+                sums = _head_sums(batch.layers[layer], direction, special)
+                place = {"layer": layer + 1, "direction": direction}
+                self.heads.append(long_frame(first, sums, "head", **place))
+        return find_matches(batch.layers[-1], self.description, special, units)
+
+    def summarise(self, frame: DataFrame) -> Findings:
+        """Returns `exact_match` and, for generative systems, `exact_match_heads`, with figures."""
+        found = summarise_matches(frame, self.description, self.texts)
+        if self.heads:
+            by = ["layer", "head", "direction"]
+            table = mean_table(pd.concat(self.heads), by, MEASURES, "occurrences")
+            found.tables["exact_match_heads"] = table.to_dict("records")
+            entry = GalleryEntry("exact_match_heads", "Exact match by layer and head", HEADS)
+            found.figures.append((head_map(table, self.description.title), entry))
+        return found
+
+
+def _head_sums(pairs: PairAlignment, direction: str, special: Tensor) -> dict[str, Tensor]:
+    """(B, H) sums of each head's hard and soft match over the tokens that count.
+
+    For document_to_query, a head's alignment is its attention itself; for query_to_document, it is
+    the attention with each column divided by its sum.
+    """
+    counted = aligning_words(pairs, direction, special)[:, None]
+    sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
+    heads = directed_heads(pairs, direction)
+    match = exact_match(heads, *(side[:, None] for side in sides), direction)
+    sums = {n: (v.double() * counted).sum(2) for n, v in zip(MEASURES, match, strict=True)}
+    return sums | {"occurrences": counted.sum(2).expand_as(sums["hard"])}
+
+
+@part("analysis")
+@dataclass
+class CandidateMatch(Analysis):
+    """`ExactMatch` over all candidates of queries, relevant or not, as in the paper (§7.2).
+
+    Args:
+        queries: the number of rerank queries, evenly spread over the first test split.
+    """
+
+    queries: Count
+
+    name = "exact_match"
+
+    def finish(self) -> Findings:
+        subject, parts = self.subject, []
+        description, texts = subject.store.description, subject.texts
+        queries = spread(subject.data.evaluation.rerank_queries(subject.split), self.queries)
+        for group, batch in candidate_batches(subject, queries):
+            found = subject.model.align(batch)
+            found = PairAlignment(**{name: one.cpu() for name, one in vars(found).items()})
+            units = torch.tensor([query for query, _ in group])
+            parts += find_matches(found, description, texts.kinds.special, units)
+        frame = pd.concat(parts) if parts else DataFrame()
+        if frame.empty:
+            return Findings()
+        return summarise_matches(frame, description, texts, "candidates")
+
+
+RATES = (
+    "One value for each token type of the aligning side; rarer tokens are to the right. Blue "
+    f"counts every occurrence, orange only those that have an equal token to match. {BOXES}"
+)
+SPARSE = (
+    "The third panel is the paper's soft rate, of the softmax of A itself (MaxSim's ones and "
+    "zeros); the second takes the softmax of the similarity."
+)
+GENERATIVE = (
+    "The paper shows only the soft rate of generative retrieval, since cross-attention is not "
+    "trained to choose one token; the hard rate here is that of its largest weight."
+)
+
+
+def match_boxes(types: DataFrame, direction: str, title: str) -> Figure:
+    """Draws boxplots of token types' exact match by IDF, a panel per measure (Figures 2 and 3).
+
+    Args:
+        types: a row for each token type and definition: the measures, `idf_bin`, `counted`.
+    """
+    sizes = types.loc[types["counted"] == DEFINITIONS["all"], "idf_bin"].value_counts()
+    labels = {name: f"{name}\nn={sizes.get(name, 0):,}" for name in BIN_NAMES}
+    points = types.assign(x=types["idf_bin"].map(labels)).rename(columns={"counted": "line"})
+    measures = [name for name in PANELS if name in types]
+    points = points.melt(["x", "line"], measures, "panel", "y").replace({"panel": PANELS})
+    token = f"IDF of the {ALIGNING[direction]} token (n = token types)"
+    return draw_boxes(points, title, token, "rate of a token type", [*labels.values()])
+
+
+HEADS = (
+    "Each cell is one head of the decoder's cross-attention, averaged over the tokens of the "
+    "aligning side. A dark cell is a head that copies; both panels read the same attention."
+)
+
+
+def head_map(table: DataFrame, title: str) -> Figure:
+    """Draws soft exact match of every head as a heat map, a panel per direction."""
+    maps = {
+        direction.replace("_", " "): rows.pivot(index="layer", columns="head", values="soft")
+        for direction, rows in table.groupby("direction")
+    }
+    # White is zero, so that small differences between heads do not look like contrasts.
+    return draw_maps(maps, title, "soft exact match", cmap="Blues", vmin=0)

@@ -1,0 +1,121 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pandas import DataFrame
+
+from analysis.questions.analysis import Findings, Subject, Texts
+from analysis.questions.contribution import Contribution, contributions
+from analysis.questions.tokens import TokenKinds
+from gr_mvdr.relevance import Explanation
+from tests.analysis.asking import aligned
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+VOCABULARY = 30
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "generative"])
+def test_contributions_of_either_side_sum_to_the_relevance(make_pairs, paradigm):
+    pairs = make_pairs(6, heads=3 if paradigm == "generative" else 1, paradigm=paradigm)
+    pairs.normaliser = torch.arange(1.0, 7)
+    pairs.relevance = pairs.relevance / pairs.normaliser
+    document, query = contributions(pairs)
+    assert document.shape == pairs.document_mask.shape and query.shape == pairs.query_mask.shape
+    torch.testing.assert_close(document.sum(1), pairs.relevance)
+    torch.testing.assert_close(query.sum(1), pairs.relevance)
+    assert not document[~pairs.document_mask].any() and not query[~pairs.query_mask].any()
+
+
+def test_contributions_by_hand():
+    """Two heads, S ⊙ A = [[1, 0], [−2, 3]] + [[0, 4], [0, 0]], Z = 2."""
+    pairs = SimpleNamespace(
+        similarity=torch.tensor([[[[2.0, 7], [-2, 6]], [[9, 4], [9, 9]]]]),
+        alignment=torch.tensor([[[[0.5, 0], [1, 0.5]], [[0, 1], [0, 0]]]]),
+        normaliser=torch.tensor([2.0]),
+    )
+    document, query = contributions(pairs)
+    assert document.tolist() == [[2.5, 0.5]] and query.tolist() == [[-0.5, 3.5]]
+    pairs.normaliser = torch.zeros(1)
+    assert not contributions(pairs)[0].any(), "nothing aligned, nothing contributed"
+
+
+def texts():
+    ids = torch.arange(VOCABULARY)
+    kinds = TokenKinds(ids < 3, (ids >= 3) & (ids < 6), (ids >= 6) & (ids < 10))
+    return Texts(idf=ids / 2.5, kinds=kinds, strings=None)
+
+
+SUBJECT = Subject(store=SimpleNamespace(description=None), texts=texts())
+
+
+def measured(pairs):
+    measurement = Contribution(SUBJECT)
+    measurement.update(Explanation([pairs]), 0)
+    return measurement.finish()
+
+
+def value(result, side, group, name, column="share"):
+    (row,) = [
+        row
+        for row in result.tables["contribution"]
+        if (row["side"], row["group"], row["value"]) == (side, group, name)
+    ]
+    return row[column]
+
+
+def one_pair():
+    """Document </s> , the x x with contributions 1 2 3 10 4; one query token; then padding."""
+    ids = torch.tensor([[1, 4, 7, 20, 20, 0]])
+    size = torch.tensor([1.0, -2.0, 3.0, 10.0, 4.0, 0.0])
+    similarity, query = size[None, None, :, None], torch.tensor([[20]])
+    masks = ids > 0, query > 0
+    return aligned(masks[0][:, None, :, None].float(), ids, query, similarity, masks)
+
+
+def test_a_pair_by_hand():
+    result = measured(one_pair())
+    expected = {"special": 0.05, "punctuation": 0.1, "stopword": 0.15, "content": 0.7}
+    for kind, share in expected.items():
+        assert value(result, "document", "kind", kind) == pytest.approx(share)
+    assert value(result, "document", "kind", "content", "tokens") == pytest.approx(0.4)
+    assert value(result, "document", "top", 1) == 0.5
+    assert value(result, "document", "top", 1, "tokens") == pytest.approx(0.2)
+    assert value(result, "document", "top", 10, "tokens") == 1
+    # The IDF of the end token would be 0.4; 1.6 | 2.8 | 8, 8.
+    shares = [value(result, "document", "idf", name) for name in ("0-2", "2-4", "8-15")]
+    assert shares == pytest.approx([0.1, 0.15, 0.7])
+    assert value(result, "query", "kind", "content") == 1
+    prefix = "analysis/contribution/"
+    assert result.metrics == {
+        prefix + "top_1": pytest.approx(0.5),
+        prefix + "top_5": 1,
+        prefix + "content_share": pytest.approx(0.7),
+    }
+
+
+def test_shares_of_kinds_sum_to_one_and_bins_leave_special_tokens_out(make_pairs):
+    pairs = make_pairs(7)
+    pairs.document_ids[pairs.document_ids % 2 == 0] = pairs.query_ids[:, 0] = 1
+    table = DataFrame(measured(pairs).tables["contribution"])
+    sums = table.groupby(["side", "group"])[["share", "tokens"]].sum()
+    special = table[table["value"] == "special"].set_index("side")[["share", "tokens"]]
+    assert (sums.xs("kind", level="group") - 1).abs().to_numpy().max() < 1e-6
+    assert (sums.xs("idf", level="group") - 1 + special).abs().to_numpy().max() < 1e-6
+    assert (special > 0).to_numpy().all()
+
+
+def test_pairs_without_relevance_do_not_count(make_pairs):
+    pairs = make_pairs(5)
+    pairs.similarity[2:] = 0
+    result = measured(pairs)
+    assert all(row["pairs"] == 2 for row in result.tables["contribution"])
+    pairs.similarity[:] = 0
+    assert measured(pairs) == Findings()
+
+
+def test_a_generative_system_is_read_by_its_last_layer(make_pairs):
+    first, last = (make_pairs(5, heads=2, paradigm="generative", seed=seed) for seed in (0, 1))
+    measurement = Contribution(SUBJECT)
+    measurement.update(Explanation([first, last]), 0)
+    assert measurement.finish().metrics == pytest.approx(measured(last).metrics)

@@ -1,0 +1,224 @@
+import math
+from dataclasses import replace
+from itertools import product
+from statistics import mean
+
+import pandas as pd
+import pytest
+import torch
+
+from analysis.questions.alignment_store import StoreDescription
+from analysis.questions.analysis import Findings, Subject, Texts
+from analysis.questions.exact_match import (
+    DIRECTIONS,
+    CandidateMatch,
+    ExactMatch,
+    exact_match,
+    find_matches,
+    summarise_matches,
+)
+from analysis.questions.tokens import BIN_NAMES, TokenKinds, idf_bin
+from analysis.viewer.directed_alignment import aligning_side, directed_alignment, directed_heads
+from gr_mvdr.alignment import Softmax
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.relevance import DecoderPaths, Explanation
+from tests.analysis.asking import aligned
+from tests.models.conftest import make_multi_vector
+
+
+def padded(pairs, extra=3):
+    """All pairs in one batch, with `extra` columns and rows of nonsense beyond the longest."""
+    document_ids, document_mask = pad([pair["document_ids"] for pair in pairs], pad_id=10)
+    query_ids, query_mask = pad([pair["query_ids"] for pair in pairs], pad_id=10)
+    widen = torch.nn.functional.pad
+    document_ids, query_ids = (widen(x, (0, extra), value=10) for x in (document_ids, query_ids))
+    document_mask, query_mask = (widen(x, (0, extra)) for x in (document_mask, query_mask))
+    similarity = torch.full((len(pairs), document_ids.shape[1], query_ids.shape[1]), 99.0)
+    for row, pair in zip(similarity, pairs, strict=True):
+        values = torch.tensor(pair["similarity"])
+        row[: values.shape[0], : values.shape[1]] = values
+    return similarity, document_ids, query_ids, document_mask, query_mask
+
+
+def matches(pairs, direction):
+    similarity, document_ids, query_ids, document_mask, query_mask = padded(pairs)
+    alignment = Softmax(direction)(similarity, document_mask, query_mask)
+    tensors = document_ids, query_ids, document_mask, query_mask
+    return *exact_match(alignment, *tensors, direction), *tensors
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_equals_the_reference_in_a_padded_batch(golden, direction):
+    hard, soft, _, _, document_mask, query_mask = matches(golden["pairs"], direction)
+    mask = query_mask if direction == "query_to_document" else document_mask
+    assert hard.dtype == torch.bool and soft.dtype == torch.float32
+    assert not hard[~mask].any() and not soft[~mask].any()
+    for number, pair in enumerate(golden["pairs"]):
+        expected = pair["exact_match"][direction]
+        assert hard[number, mask[number]].tolist() == expected["hard"]
+        torch.testing.assert_close(
+            soft[number, mask[number]], torch.tensor(expected["soft"]), atol=1e-6, rtol=0
+        )
+
+
+def test_token_types_and_bins_equal_the_reference(golden):
+    """The token-type means of the reference, and from these the means of IDF bins."""
+    similarity, document_ids, query_ids, *masks = padded(golden["pairs"])
+    pairs = aligned(similarity[:, None], document_ids, query_ids, masks=masks)
+    no, description = torch.zeros(12, dtype=torch.bool), StoreDescription("s", "multi_vector", "c")
+    idf = torch.arange(12.0)
+    frame = pd.concat(find_matches(pairs, description, no, torch.arange(len(similarity))))
+    rows = summarise_matches(frame, description, Texts(idf, TokenKinds(no, no, no), list))
+    for measure, definition, d in product(("hard", "soft"), ("all", "matched"), DIRECTIONS):
+        expected = golden["per_token"][f"{d}/{measure}/{definition}"]
+        chosen = frame[frame["direction"] == d]
+        chosen = chosen[(chosen["soft"] > 1e-6) | (definition == "all")]
+        found = {str(k): v for k, v in chosen.groupby("token")[measure].mean().items()}
+        assert found == pytest.approx(expected, abs=1e-6)
+        bins = {name: [] for name in BIN_NAMES}
+        for token, value in expected.items():
+            bins[BIN_NAMES[int(idf_bin(idf)[int(token)])]].append(value)
+        for name, values in bins.items():
+            suffix = ("" if definition == "all" else "_matched") + "/idf_" + name.replace("-", "_")
+            key = f"analysis/exact_match/{d}/{measure}{suffix}"
+            assert rows.metrics.get(key) == (pytest.approx(mean(values)) if values else None)
+
+
+def test_padding_never_matches_even_where_it_is_the_strongest():
+    alignment = torch.tensor([[0.25, 0.5], [0.75, 0.5]])
+    ids, mask = torch.tensor([5, 5]), torch.tensor([True, False])
+    hard, soft = exact_match(alignment, ids, ids, mask, mask, "query_to_document")
+    assert hard.tolist() == [True, False] and soft.tolist() == [0.25, 0.0]
+    hard, _ = exact_match(0 * alignment, ids, ids, mask, mask, "query_to_document")
+    assert not hard.any()  # a token aligned to nothing matches nothing
+
+
+def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
+    # BM25: a query term weighs the same against every document token; A says where it counts
+    document_ids, query_ids = torch.tensor([[5, 2, 3, 2]]), torch.tensor([[2, 4, 3]])
+    equal = (document_ids[:, :, None] == query_ids[:, None]).float()[:, None]
+    weights = torch.tensor([1.5, 3.0, 2.0]).expand(1, 1, 4, 3)
+    pairs = aligned(equal, document_ids, query_ids, weights)
+    columns = directed_alignment(pairs, "lexical", "query_to_document")[0]
+    exp = math.exp(1.5)
+    assert columns[:, 0].tolist() == pytest.approx([v / (2 * exp + 2) for v in (1, exp, 1, exp)])
+    assert columns[:, 1].tolist() == pytest.approx([0.25] * 4)  # a term without a match
+    metrics = measure(ExactMatch, store_of(Explanation([pairs]), "lexical")).metrics
+    for direction in DIRECTIONS:
+        assert metrics[f"analysis/exact_match/{direction}/hard_matched"] == 1
+    assert metrics["analysis/exact_match/query_to_document/hard"] == pytest.approx(2 / 3)
+
+
+def test_the_softmax_of_a_itself_by_hand(store_of, measure):
+    # both query tokens choose the first of three document tokens, 7 8 7; the first of them is 7
+    chosen = torch.tensor([[1.0, 1.0], [0, 0], [0, 0]])[None, None]
+    pairs = aligned(chosen, torch.tensor([[7, 8, 7]]), torch.tensor([[7, 9]]), 3 * chosen)
+    metrics = measure(ExactMatch, store_of(Explanation([pairs]), "multi_vector")).metrics
+    e, name = math.e, "analysis/exact_match/{}/soft_of_a"
+    found = {d: metrics[name.format(d)] for d in DIRECTIONS}
+    assert found["query_to_document"] == pytest.approx((e + 1) / (e + 2) / 2)
+    # a row of ones or of zeros is spread evenly: 1/2 at both tokens that are 7
+    assert found["document_to_query"] == pytest.approx((1 / 2 + 0 + 1 / 2) / 3)
+    soft = metrics["analysis/exact_match/query_to_document/soft"]
+    assert soft == pytest.approx((e**3 + 1) / (e**3 + 2) / 2)
+
+
+def explained(pairs):
+    """A generative explanation of pairs; they have no decoder paths."""
+    batch, tokens = pairs.document_mask.shape
+    heads = pairs.alignment.shape[1]
+    nothing, norms = torch.zeros(batch, tokens), torch.ones(batch, 1)
+    empty = torch.zeros(batch, 1, tokens)
+    paths = DecoderPaths(
+        ("embedding",), empty, nothing, nothing, norms, norms[:, 0], torch.ones(1, heads)
+    )
+    return Explanation([pairs], paths)
+
+
+def test_a_report_by_hand(store_of):
+    """One pair: document a b </s>, query a a c; rows of the attention are given."""
+    attention = torch.tensor([[[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]]])
+    pair = explained(aligned(attention, torch.tensor([[2, 3, 1]]), torch.tensor([[2, 2, 4]])))
+    idf, kinds = torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0]), torch.arange(5)
+    texts = Texts(idf, TokenKinds(kinds < 2, kinds == 3, kinds == 4), lambda ids: ids)
+    report = ExactMatch(Subject(store=store_of(pair, "generative"), texts=texts))
+    report.update(pair, 0)
+    found = report.finish()
+    metrics, prefix = found.metrics, "analysis/exact_match/document_to_query"
+    # a: hard, soft 0.5 + 0.3; b: nothing; </s> is not counted
+    assert metrics[f"{prefix}/hard"] == pytest.approx(0.5)
+    assert metrics[f"{prefix}/soft"] == pytest.approx(0.4)
+    assert metrics[f"{prefix}/soft_matched"] == pytest.approx(0.8)
+    assert metrics[f"{prefix}/soft_content"] == pytest.approx(0.8)  # b is punctuation
+    assert metrics[f"{prefix}/soft/idf_0_2"] == pytest.approx(0.8)
+    assert metrics[f"{prefix}/soft/idf_2_4"] == 0
+    assert f"{prefix}/soft/idf_4_6" not in metrics
+    assert f"{prefix}/soft_matched/idf_2_4" not in metrics
+    # one pair leaves no doubt; of two types the rarer matches less
+    assert metrics[f"{prefix}/soft_low"] == metrics[f"{prefix}/soft_high"] == pytest.approx(0.4)
+    assert metrics[f"{prefix}/soft_idf_correlation"] == pytest.approx(-1)
+    # columns sum to 1.6, 0.4, 1.0; the first a prefers </s>, the second a prefers a
+    prefix = "analysis/exact_match/query_to_document"
+    assert metrics[f"{prefix}/hard"] == pytest.approx(1 / 3)
+    assert metrics[f"{prefix}/hard_content"] == pytest.approx(1 / 2)  # c is a stopword
+    assert metrics[f"{prefix}/soft"] == pytest.approx((0.5 / 1.6 + 0.3 / 0.4) / 3)
+    assert metrics[f"{prefix}/soft/idf_0_2"] == pytest.approx((0.5 / 1.6 + 0.3 / 0.4) / 2)
+    assert metrics[f"{prefix}/soft/idf_8_15"] == 0
+    rows = [r for r in found.tables["exact_match"] if r["tokens"] == "content"]
+    counts = {row["direction"]: (row["occurrences"], row["token_types"]) for row in rows}
+    assert counts == {"document_to_query": (1, 1), "query_to_document": (2, 1)}
+
+
+@torch.inference_mode()
+def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_data):
+    """All four BM25 candidates and the relevant document of each query, one by one."""
+    system = make_multi_vector().eval()
+    store = store_of(make_explanation(1, paradigm="multi_vector"), "multi_vector")
+    no = torch.zeros(60, dtype=torch.bool)
+    texts = Texts(torch.linspace(0, 10, 60), TokenKinds(no, no, no), list)
+    subject = Subject(system, tiny_data, store=store, texts=texts)
+    found = CandidateMatch(subject, queries=3).finish()
+    queries = tiny_data.evaluation.rerank_queries("test").select([0, 4, 9])  # evenly spread
+    names, parts = tiny_data.documents["id"][:], []
+    for number, query in enumerate(queries):
+        source = tiny_data.template.read_query(query["tokens"], 8)
+        for name in tiny_data.evaluation.list_candidates("test", queries)[query["id"]]:
+            row = names.index(name)
+            text = tiny_data.template.read_document(tiny_data.documents[row]["tokens"], 10)
+            batch = PairBatch(*pad([source]), *pad([text]), torch.tensor([row]))
+            unit = torch.tensor([number])  # a query's candidates are resampled together
+            parts += find_matches(system.align(batch), store.description, no, unit)
+    assert len(parts) >= 2 * 3 * 4
+    expected = summarise_matches(pd.concat(parts), store.description, texts, "candidates")
+    assert found.metrics == pytest.approx(expected.metrics, abs=1e-5)
+    assert "analysis/exact_match/candidates/query_to_document/soft_of_a" in found.metrics
+    assert found.tables.keys() == {"exact_match_candidates"}
+    assert [entry.name[:22] for _, entry in found.figures] == ["exact_match_candidates"] * 2
+    nothing = replace(subject, texts=Texts(texts.idf, TokenKinds(~no, no, no), list))
+    assert CandidateMatch(nothing, queries=3).finish() == Findings()  # special tokens alone
+
+
+def test_every_head_of_every_layer_has_its_own_rates(make_explanation, store_of, measure):
+    explanation = make_explanation(12, layers=2, heads=3)
+    explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
+    special = [2, 3, 4]
+    found = measure(ExactMatch, store_of(explanation, "generative"), size=5, special=special)
+    rows = found.tables["exact_match_heads"]
+    assert len(rows) == 2 * 3 * 2
+    for (layer, head), direction in product(((1, 1), (2, 1), (2, 3)), DIRECTIONS):
+        pairs = explanation.layers[layer - 1]
+        weights = directed_heads(pairs, direction)[:, head - 1]
+        sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
+        hard, soft = exact_match(weights, *sides, direction)
+        ids, mask = aligning_side(pairs, direction)
+        counted = mask & ~torch.isin(ids, torch.tensor(special))
+        place = {"layer": layer, "head": head, "direction": direction}
+        (row,) = (row for row in rows if place.items() <= row.items())
+        assert row["hard"] == pytest.approx(float(hard[counted].float().mean()), rel=1e-5)
+        assert row["soft"] == pytest.approx(float(soft[counted].mean()), rel=1e-5)
+        assert row["occurrences"] == int(counted.sum())
+        assert row["soft_low"] < row["soft"] < row["soft_high"]
+    *boxes, (heads, _) = found.figures
+    assert [entry.name for _, entry in boxes] == [f"exact_match_{d}" for d in DIRECTIONS]
+    assert all("only the soft rate" in entry.caption for _, entry in boxes)
+    assert [len(axes.collections[0].get_array().ravel()) for axes in heads.axes[:2]] == [6, 6]

@@ -1,0 +1,80 @@
+import pytest
+import torch
+
+from analysis.questions import tokens as module
+from analysis.questions.tokens import (
+    TokenKinds,
+    document_frequencies,
+    idf_bin,
+    inverse_document_frequency,
+)
+
+PIECES = [
+    "<pad>",
+    "</s>",
+    "▁the",
+    "the",
+    "▁The",
+    "▁them",
+    "▁apple",
+    "▁",
+    ".",
+    "▁(",
+    "3",
+    "ça",
+    None,
+]
+
+
+class Tokenizer:
+    """As much of a Hugging Face tokeniser as is read."""
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def __len__(self):
+        return len(self.pieces)
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.pieces[number] for number in ids]
+
+
+def names(flags, pieces=PIECES):
+    return [pieces[number] for number in flags.nonzero().flatten().tolist()]
+
+
+def test_every_piece_has_its_kind():
+    kinds = TokenKinds.of(Tokenizer(PIECES), len(PIECES) + 3, (0, 1))
+    assert kinds.content[-3:].all()  # docid tokens
+    kinds = TokenKinds.of(Tokenizer(PIECES), len(PIECES), (0, 1))
+    assert names(kinds.special) == ["<pad>", "</s>"]
+    assert names(kinds.punctuation) == ["▁", ".", "▁(", None]
+    # "the" within a word is no stopword; the list is in lower case
+    assert names(kinds.stopword) == ["▁the", "▁The", "▁them"]
+    assert names(kinds.content) == ["the", "▁apple", "3", "ça"]
+
+
+def test_the_marks_of_byte_level_tokenisers_are_no_letters():
+    pieces = ["<pad>", "</s>", "Ġ", "Ġ,", "Ġthe", "the", "Ġapple"]
+    kinds = TokenKinds.of(Tokenizer(pieces), 7, (0, 1))
+    assert names(kinds.punctuation, pieces) == ["Ġ", "Ġ,"]
+    assert names(kinds.stopword, pieces) == ["Ġthe"]
+
+
+def test_counts_documents_not_occurrences(monkeypatch):
+    corpus = [[1, 1, 2], [2, 3], [], [2, 2, 2]]
+    expected = [0, 1, 3, 1, 0]
+    assert document_frequencies(corpus, 5).tolist() == expected
+    monkeypatch.setattr(module, "CHUNK", 1)  # the size of a slice changes nothing
+    assert document_frequencies(corpus, 5).tolist() == expected
+
+
+def test_idf_equals_the_reference():
+    # document frequencies and values of golden/alignment_measures.json
+    idf = inverse_document_frequency(torch.tensor([21, 19, 15, 28]), n_documents=40)
+    assert idf.tolist() == pytest.approx([0.645519132, 0.743157601, 0.972732043, 0.363667979])
+
+
+def test_bins_hold_their_lower_edge_and_the_last_has_no_end():
+    idf = torch.tensor([0.0, 1.99, 2.0, 3.9, 4.0, 6.0, 7.99, 8.0, 14.0, 16.7])
+    assert idf_bin(idf).tolist() == [0, 0, 1, 1, 2, 3, 3, 4, 4, 4]
