@@ -64,8 +64,11 @@ def test_every_alignment_is_scored_by_itself_in_each_search(made, system, tiny_d
     found = {(row["neighbours"], row["strategy"]): row for row in rows}
     assert list(found) == [(n, name) for n in searches["neighbours"] for name in names]
     assert [row["neighbours"] for row in folds] == [30] * 5 + [100] * 5
-    queries = tiny_data.test_queries("test")
-    encoded, qrels = system.encoded_queries(queries), tiny_data.judgements("test", queries)
+    queries = tiny_data.evaluation.test_queries("test")
+    encoded, qrels = (
+        system.encoded_queries(queries),
+        tiny_data.evaluation.judgements("test", queries),
+    )
     for number in searches["neighbours"]:
         for name, alignment in alignments.items():
             options = dict(mode="gather", neighbours=number, refine=None)

@@ -48,14 +48,16 @@ def test_every_combination_is_a_row_with_its_quality_and_costs(made, tiny_data, 
     assert encode.call_count == 1, "queries are encoded once"
     found = [(row["mode"], row.get("neighbours")) for row in rows]
     assert found == [("gather", 3), ("gather", 100), ("exact", None)]  # 9999 does not fit
-    queries = tiny_data.test_queries("test")
+    queries = tiny_data.evaluation.test_queries("test")
     by_query = read_rows(tmp_path / "study_queries.csv")
     assert [row["query"] for row in by_query] == list(queries["id"])
     for number, (row, (mode, neighbours)) in enumerate(zip(rows, found, strict=True)):
         setting = {"mode": mode} | ({"neighbours": neighbours} if neighbours else {})
         encoded = system.encoded_queries(queries)
         ranking = system.retrieve_encoded(encoded, 100, **setting)
-        for metric, value in evaluate(ranking, tiny_data.judgements("test", queries)).items():
+        for metric, value in evaluate(
+            ranking, tiny_data.evaluation.judgements("test", queries)
+        ).items():
             assert row[metric] == pytest.approx(value), metric
         mean = fmean(query[f"{number}/mrr@10"] for query in by_query)
         assert mean == pytest.approx(row["mrr@10"])
