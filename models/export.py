@@ -11,6 +11,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from gr_mvdr.backbones import find_start_token
 from gr_mvdr.decoding import constraint
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.files import open_tensors, read_json, reading, write_json, write_tensors
@@ -115,7 +116,7 @@ def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     decodes = backbone.get_output_embeddings() is not None
     if decodes:
         # What every system here reads first; some configurations leave it open.
-        start = Head(backbone).start_token
+        start = find_start_token(backbone)
         for config in (backbone.config, backbone.generation_config):
             config.decoder_start_token_id = start
     backbone.save_pretrained(folder)

@@ -43,7 +43,7 @@ from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, readable, t
 from models.base import Share, System, Table, pad_pairs
 from models.export import SETTINGS, load_exported, read_texts
 from models.finished_run import FinishedRun
-from models.generative import GenerativeSystem, list_continuations, trace_search
+from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, count_of, find_snippet
 from models.sentence_transformers import build_published, find_folder, is_model, read_published
@@ -378,7 +378,7 @@ class Retriever:
         tokens = self.reader.queries([query])["tokens"][0]
         return [
             replace(one, text=self.text_of((one.token,)))
-            for one in list_continuations(self.system, tokens, list(prefix), k)
+            for one in self.system.list_continuations(tokens, list(prefix), k)
         ]
 
     # Why --------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ class Retriever:
         aligns, path = self.system.alignable and self.system.covers(row), None
         if aligns and self.system.generates == "document":
             tokens = self.reader.queries([query])["tokens"][0]
-            path = trace_search(self.system, tokens, row, query)
+            path = self.system.trace_search(tokens, row, query)
         return Explained(
             query=query,
             id=document,
