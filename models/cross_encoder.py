@@ -1,5 +1,6 @@
 """A cross-encoder: one encoder over query and document together (mva Figure 1a, Table 6)."""
 
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from gr_mvdr.losses import rotate_documents
 from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
-from gr_mvdr.token_index.bm25_candidates import find_candidates, open_words
+from gr_mvdr.token_index.bm25_candidates import FOLDER, find_candidates, open_words
 from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Among, Share, System, Table, hash_documents, token_shares
 from models.training import OptimizerOptions
@@ -170,12 +171,13 @@ class CrossEncoder(System):
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Lists the documents' words for BM25, which proposes the candidates of `retrieve`."""
         place = Path(directory or temporary_folder("bm25"))
-        self.documents = documents
-        self.words = open_words(documents, place, hash_documents(documents))
+        shutil.rmtree(place / FOLDER, ignore_errors=True)
+        self.open_index(documents, place)
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
-        """Opens the lists of words, or makes them."""
-        self.index(documents, directory)
+        """Opens the lists of words; see `System.open_index`."""
+        self.documents = documents
+        self.words = open_words(documents, Path(directory), hash_documents(documents))
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them.

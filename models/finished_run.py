@@ -10,8 +10,8 @@ from typing import Any
 from gr_mvdr.files import (
     CHECKPOINT,
     PROVENANCE,
-    VERSION,
     SEARCH,
+    VERSION,
     check_file,
     check_finished,
     read_checkpoint,
@@ -30,8 +30,8 @@ from gr_mvdr.options import (
     find_part,
     make_printable,
 )
-from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.token_index.engine import EDGE
+from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 

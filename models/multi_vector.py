@@ -6,7 +6,7 @@ of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py. A `Search
 documents, wherever their vectors are (gr_mvdr/token_index/search.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -89,6 +89,7 @@ class MultiVector(System):
         self.search = SearchOptions(**search)
         self.searcher = self.search.searcher()
         self.indexes_in_shards = self.searcher.in_shards
+        self.tunes_search = self.search.recall is not None
         self.scoring = Scoring(build("alignment", alignment), normaliser, heads)
         trained = build("alignment", training_alignment or alignment)
         self.training_scoring = Scoring(trained, normaliser, heads)
@@ -119,8 +120,12 @@ class MultiVector(System):
         loss.
         """
         batch = gather_batch(batch)
-        documents = self._share(self.encode_documents, batch.document_ids, batch.document_mask)
-        queries = self._share(self.encode_queries, batch.query_ids, batch.query_mask)
+        size = self.hparams.gradient_cache
+        texts = (
+            (self.encode_documents, batch.document_ids, batch.document_mask),
+            (self.encode_queries, batch.query_ids, batch.query_mask),
+        )
+        documents, queries = (concatenate(encode_share(*one, size)).gather() for one in texts)
         scores = all_pairs_relevance(documents, queries, self.training_scoring)
         sides = {"query": queries, "document": documents}
         penalties = [  # the L1 gate of aligner §4.3
@@ -128,12 +133,6 @@ class MultiVector(System):
             for side, part in self.encoder.salience.items()
         ]
         return sum(penalties, self.loss_function(scores, batch))
-
-    def _share(
-        self, encode: Callable[[Tensor, Tensor], TokenVectors], ids: Tensor, mask: Tensor
-    ) -> TokenVectors:
-        """Returns the vectors of all texts, of which this rank encodes its share."""
-        return concatenate(encode_share(encode, ids, mask, self.hparams.gradient_cache)).gather()
 
     def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         """Encodes document tokens (B, M) int64 with their mask (B, M) bool."""
@@ -163,7 +162,7 @@ class MultiVector(System):
 
     def score(self, batch: PairBatch) -> Tensor:
         """Computes the pairs' relevance (B,) under the system's alignment (Eq. 1)."""
-        return self.scoring(*self._sides(batch))
+        return self.scoring(*(merge_tokens(*side) for side in self._tokens(batch)))
 
     def _tokens(self, batch: PairBatch) -> tuple[Grouped, Grouped]:
         """Encodes each query's own document (no hard negatives) and the queries.
@@ -177,9 +176,6 @@ class MultiVector(System):
         if pooled is not None:
             groups = pooled if groups is None else pooled @ groups
         return (tokens, groups), self.encoder.grouped(*queries)
-
-    def _sides(self, batch: PairBatch) -> list[TokenVectors]:
-        return [merge_tokens(*side) for side in self._tokens(batch)]
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """Returns S and A of each pair, salience included; relevance equals score (Eq. 1)."""
@@ -211,7 +207,7 @@ class MultiVector(System):
 
     def factors(self, batch: PairBatch) -> Factors:
         """Returns the token vectors behind S, and the keys behind A if they differ (mva §2.1)."""
-        return self.scoring.factors(*self._sides(batch))
+        return self.scoring.factors(*(merge_tokens(*side) for side in self._tokens(batch)))
 
     # Index ------------------------------------------------------------------------------------
 
@@ -265,13 +261,13 @@ class MultiVector(System):
 
     @torch.inference_mode()
     def encoded_queries(self, queries: Table) -> list[Query]:
-        """Encodes queries for all searches; their vectors are on the CPU."""
+        """Encodes queries for all searches, on the device that scores them."""
         self.eval()
         encoded = []
         for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
             rows = queries[start : start + _QUERY_BATCH]
             ids, mask = (x.to(self.device) for x in pad([*map(self.cut_query, rows["tokens"])]))
-            vectors = self.encode_queries(ids, mask).to("cpu").float()
+            vectors = self.encode_queries(ids, mask).float()
             texts = zip(rows["id"], rows["text"], strict=True)
             encoded += [Query(name, vectors.unpad(n), text) for n, (name, text) in enumerate(texts)]
         return encoded
@@ -290,11 +286,11 @@ class MultiVector(System):
         """
         encoded = self.encoded_queries(queries)
         if among is None:
-            ranking = self.retrieve_encoded(encoded, k, search=search)
+            ranking = self.searcher.search(encoded, self.scoring, k, search)
         else:
             search = self.searcher.exact_search()
             candidates = dict.fromkeys(queries["id"][:], among)
-            ranking = self._rerank(encoded, candidates, self.scoring).top(k)
+            ranking = self.rerank(queries, None, candidates).top(k)
         if with_shares:
             ranking.shares = {
                 query.id: self._shares(query, ranking.documents(query.id), search or self.search)
@@ -303,24 +299,6 @@ class MultiVector(System):
         return ranking
 
     @torch.inference_mode()
-    def retrieve_encoded(
-        self,
-        encoded: list[Query],
-        k: int = 100,
-        scoring: Scoring | None = None,
-        search: SearchOptions | None = None,
-    ) -> Ranking:
-        """Retrieves documents as `retrieve` does, for encoded queries.
-
-        Args:
-            scoring: scores the candidates instead of the system's own scoring (aligner §3.1).
-        """
-        asked = self._on_device(encoded)
-        return self.searcher.search(asked, scoring or self.scoring, k, search)
-
-    def _on_device(self, encoded: list[Query]) -> list[Query]:
-        return [query._replace(vectors=query.vectors.to(self.device)) for query in encoded]
-
     def rerank(
         self,
         queries: Table,
@@ -333,12 +311,8 @@ class MultiVector(System):
         A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
         """
         scoring = replace(self.scoring, alignment=alignment or self.scoring.alignment)
-        return self._rerank(self.encoded_queries(queries), candidates, scoring)
-
-    @torch.inference_mode()
-    def _rerank(self, encoded: list[Query], candidates: Candidates, scoring: Scoring) -> Ranking:
         results = {}
-        for query in track(self._on_device(encoded), "reranking"):
+        for query in track(self.encoded_queries(queries), "reranking"):
             names = candidates[query.id]
             scores = self.searcher.score(query.vectors, names, scoring).tolist()
             results[query.id] = dict(zip(names, scores, strict=True))
@@ -354,7 +328,7 @@ class MultiVector(System):
         source = self.searcher.stored_as(search)
         if isinstance(search.scorer, FullRelevance):
             repeated = query.vectors[None][torch.zeros(len(documents), dtype=torch.int64)]
-            pairs = self.scoring.align(source.vectors(documents), repeated)
+            pairs = self.scoring.align(source.vectors(documents).to(self.device), repeated)
             return dict(zip(documents, query_shares(pairs), strict=True))
         opened = source.opened(search.proposer)
         proposed, terms, z, ids = search.proposer.terms(opened, query.vectors, search.scorer)
@@ -363,16 +337,10 @@ class MultiVector(System):
         shares = ([Share((t,), v) for t, v in zip(tokens, row, strict=True)] for row in rows)
         return dict(zip(documents, shares, strict=True))
 
-    @property
-    def tunes_search(self) -> bool:
-        """Whether `tune_search` chooses options of the search."""
-        return self.search.recall is not None
-
     @torch.inference_mode()
     def tune_search(self, queries: Table, depth: int) -> dict[str, Any]:
         """Chooses the search's effort, and returns all options; see `TokenIndex.tune`."""
-        asked = self._on_device(self.encoded_queries(queries))
-        self.search = self.searcher.tune(asked, self.scoring, depth)
+        self.search = self.searcher.tune(self.encoded_queries(queries), self.scoring, depth)
         self.hparams["search"] = self.search.settings
         return self.search.settings
 

@@ -9,6 +9,7 @@ import torch
 from hydra.utils import instantiate
 
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files import read_json
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, TINY, beir, compose_config, small
 from train import train
@@ -48,7 +49,7 @@ def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queri
 
 
 def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_path, capsys):
-    run = finished_run("t5_colbert", *TINY, "model.search.engine=edge")
+    run = finished_run("t5_colbert", *TINY, "source=engine")
     one, two = Retriever.load(run), Retriever.load(run, trust=True)
     query = "Which town lies on the river Ouse?"
     before = one.search(query, 5)
@@ -61,7 +62,7 @@ def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_
     # Nobody's folder may send this user's queries, and a key, to an address.
     shutil.copytree(run, foreign := tmp_path / "foreign")
     state = torch.load(file := foreign / "checkpoints/last.ckpt", weights_only=True)
-    state["hyper_parameters"]["search"]["engine"] = "http://127.0.0.1:9/texts"
+    state["hyper_parameters"]["search"]["source"]["address"] = "http://127.0.0.1:9/texts"
     torch.save(state, file)
     with pytest.raises(
         ValueError, match="vectors are at http://127.0.0.1:9/texts: an address is asked only"
@@ -75,9 +76,9 @@ def test_a_search_with_the_weights_of_a_run_is_opened_while_they_are_what_they_w
     shutil.copytree(finished_run("t5_colbert", *TINY), trained := tmp_path / "trained")
     keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY, f"weights={trained}"]
     keys += [
-        "model.search.mode=gather",
-        "model.search.neighbours=300",
-        "model.search.dtype=float16",
+        "search=gather",
+        "model.search.proposer.neighbours=300",
+        "model.search.source.dtype=float16",
     ]
     run = train(small(tmp_path, *keys, name="searched")).path
     assert not (run / "checkpoints").exists()
@@ -85,7 +86,8 @@ def test_a_search_with_the_weights_of_a_run_is_opened_while_they_are_what_they_w
         shutil.copytree(run, there := tmp_path / folder / "searched")
         trained = trained.rename(there.with_name("trained")) if folder == "here" else trained
         r = Retriever.load(there)
-        assert r.system.search.mode == "gather"
+        assert r.system.search.recall is None  # tuned when the run was made
+        assert r.system.search.settings == read_json(run / "search.json")
         query = next(iter(r.data.evaluation.test_queries("test")))
         expected = Ranking.read(run / "retrieve.trec").scores(query["id"])
         found = {hit.id: hit.score for hit in r.search(query["text"], 5)}

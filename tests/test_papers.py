@@ -108,7 +108,7 @@ def test_what_a_paper_a_collection_and_a_model_say_reaches_the_systems():
     neighbours = {"xtr": 40_000, "t5_colbert": 4000}
     for model, wanted in neighbours.items():
         values = composed("xtr_table2_msmarco", f"model={model}")
-        assert values["model"]["search"]["neighbours"] == wanted
+        assert values["model"]["search"]["proposer"]["neighbours"] == wanted
         assert values["trainer"]["max_steps"] == 50_000
 
 

@@ -184,8 +184,8 @@ def test_a_signature_read_from_source_accepts_what_the_imported_one_accepts():
     [
         ("document_length=8 model=t5_seal", "model.key_length=10: must be ≤ document_length=8"),
         (
-            "model.search.dtype=pq model.search.pq_bytes=16 model.dimension=100",
-            "model.search.pq_bytes=16: must divide",
+            "model.search.source.dtype=pq model.search.source.pq_bytes=16 model.dimension=100",
+            "model.search.source.pq_bytes=16: must divide",
         ),
         ("query_length=0", "query_length=0: must be a whole number ≥ 2"),
         ("initial=. weights=.", "initial=.: must be null with weights"),
@@ -203,9 +203,9 @@ trainer.devices='0,1'
 trainer.max_steps=5 trainer.max_epochs=-1
 trainer.max_epochs=null +trainer.max_time=00:01:00:00
 +trainer.limit_train_batches=0.5
-model.search.imputation=0.2
+search=impute model.search.scorer.imputation=0.2
 analysis.questions.kernel=null
-study=pruning study.settings=[{mode:[gather],neighbours:[10]}]
+study=pruning study.settings=[{search:[gather],neighbours:[10]}]
 +data.examples.negatives=null
 model=aligner +model.salience.document.iterations=5
 +analysis.questions.deletion.draws=5

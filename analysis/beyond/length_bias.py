@@ -248,7 +248,7 @@ class LengthBias(Analysis):
         scores, sums = defaultdict(dict), []
         encoded = [query for query in model.encoded_queries(queries) if candidates[query.id]]
         for query, vectors, _ in track(encoded, "aligning candidates"):
-            documents = model.searcher.vectors(candidates[query])
+            documents = model.searcher.vectors(candidates[query]).to(model.device)
             for form, scoring in forms.items():
                 found, gradient = relevance_gradient(scoring, documents, vectors)
                 scores[form][query] = dict(zip(candidates[query], found.tolist(), strict=True))

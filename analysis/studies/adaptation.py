@@ -107,7 +107,7 @@ class Adaptation(SearchGrid):
             alignment = self.strategies.get(options.pop(STRATEGY), model.scoring.alignment)
             scoring = replace(model.scoring, alignment=alignment)
             search = self.options(own, options)
-            return model.retrieve_encoded(encoded, depth, scoring, search), {}
+            return model.searcher.search(encoded, scoring, depth, search), {}
 
         return search
 

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -64,7 +65,7 @@ class SearchGrid:
 
     def check(self, model: System) -> None:
         """Raises ValueError for a model without a token index, or for impossible settings."""
-        if not hasattr(model, "retrieve_encoded"):
+        if not isinstance(model, MultiVector):
             raise ValueError(
                 f"study: {type(model).__name__} has no index of token vectors that could be "
                 "searched in other ways; choose a multi-vector model, or ~study"
@@ -119,15 +120,16 @@ class SearchGrid:
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
         """Encodes the queries and returns the function that searches them."""
         encoded = model.encoded_queries(queries)
-        exact = model.retrieve_encoded(encoded, FIRST, search=model.searcher.exact_search())
+        retrieve = partial(model.searcher.search, encoded, model.scoring)
+        exact = retrieve(FIRST, model.searcher.exact_search())
 
         def search(setting: Row) -> tuple[Ranking, Row]:
             options = self.options(model.search, setting)
             # A first search makes what the setting needs before the clock starts.
-            model.retrieve_encoded(encoded[:1], depth, search=options)
+            model.searcher.search(encoded[:1], model.scoring, depth, options)
             before = dict(vars(model.searcher.costs))
             start, cpu = time.perf_counter(), time.process_time()
-            ranking = model.retrieve_encoded(encoded, depth, search=options)
+            ranking = retrieve(depth, options)
             spent = {"ms": time.perf_counter() - start, "cpu_ms": time.process_time() - cpu}
             counted = {key: now - before[key] for key, now in vars(model.searcher.costs).items()}
             costs = {f"cost/query_{u}": 1000 * value / len(encoded) for u, value in spent.items()}

@@ -58,20 +58,19 @@ class BM25Candidates(Proposer):
         numbers = (opened.searcher.numbers(names).sort().values for names in proposed)
         return [Proposal(documents, None, len(documents)) for documents in numbers]
 
-    def doubled(self) -> "BM25Candidates":
-        """See `Proposer.doubled`."""
-        return BM25Candidates(2 * self.depth)
-
 
 def open_words(table: Any, directory: Path, collection: str) -> InvertedLists:
-    """Opens the lists of the words of texts for BM25, or makes them.
+    """Opens the lists of the words of texts for BM25; makes them if there are none.
 
     Args:
         table: a column table with `id` and `text`.
         directory: the folder of the index; the lists are in its folder "bm25".
         collection: what identifies the texts.
+
+    Raises:
+        ValueError: the lists are of other texts, or are damaged.
     """
-    with suppress(OSError, ValueError):  # there are none, or they are of other texts
+    with suppress(FileNotFoundError):
         return InvertedLists.open(directory / FOLDER, words_of=collection)
     lists = index_bm25(table["id"][:], map(split_words, table["text"]))
     lists.save(directory / FOLDER, words_of=collection)

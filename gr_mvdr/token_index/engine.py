@@ -218,6 +218,8 @@ class EngineIndex(Searcher):
 
     def exact_search(self) -> SearchOptions:
         """Returns the search that scores every document."""
+        if self.options.source.get("proposed") is None:
+            return self.options
         return replace(self.options, source={**self.options.source, "proposed": None})
 
     def vectors(self, names: Sequence[str]) -> TokenVectors:
@@ -243,6 +245,7 @@ class EngineIndex(Searcher):
         scores = self._ask(query, scoring, limit=len(names), query_filter=only)
         return torch.tensor([scores[name] for name in names])
 
+    @torch.inference_mode()
     def search(
         self,
         queries: Sequence[Query],

@@ -21,6 +21,7 @@ from gr_mvdr.token_index.costs import relevance_cost
 from gr_mvdr.token_index.search import (
     Documents,
     FullRelevance,
+    Imputed,
     Proposal,
     Query,
     Searcher,
@@ -140,8 +141,8 @@ class TokenIndex(Searcher):
             return source.storage_costs(options)
         if options.proposer is not None:
             opened = self.opened(options.proposer)
-            if not isinstance(options.scorer, FullRelevance):
-                read = opened.bytes_for_estimates
+            if isinstance(options.scorer, Imputed):
+                read = read * len(opened.rows) // self.store.n_tokens
             read += opened.size_in_bytes
         return {"cost/searched_bytes": read, "cost/bytes_per_token": self.bytes_per_token}
 
@@ -179,7 +180,7 @@ class TokenIndex(Searcher):
             The options with which `search` now searches.
         """
         options, costs, self.costs = self.options, self.costs, SearchCosts()  # trials do not count
-        exact = replace(options, proposer=None, scorer=None)
+        exact = self.exact_search()
         wanted = self.search(queries, scoring, depth, exact)
         trial, chosen, highest = options, options, -1.0
         while highest < options.recall and trial.effort(self.store) <= 1:
@@ -190,9 +191,7 @@ class TokenIndex(Searcher):
             recall = fmean(shares) - _MARGIN * pstdev(shares) / len(shares) ** 0.5
             if recall > highest:
                 chosen, highest = trial, recall
-            if (doubled := trial.doubled()) == trial:
-                break
-            trial = doubled
+            trial = trial.doubled()
         in_full = isinstance(options.scorer, FullRelevance) and not options.proposer.prunes
         if highest < options.recall and in_full:
             chosen, highest = exact, 1.0

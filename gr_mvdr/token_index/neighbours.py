@@ -1,7 +1,7 @@
 """Proposes documents by the tokens nearest to query tokens, of all or of an inverted file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -9,7 +9,6 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import length_mask
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import open_tensors, write_tensors
@@ -28,9 +27,6 @@ FOLDER, LISTS = "neighbours", "lists.safetensors"
 _BITS = 4  # bits of a sub-vector's code in the inverted file
 _SAMPLE = 65_536  # tokens from which its codes are learned
 _BLOCK = 65_536  # tokens compared, or added to the inverted file, at once
-
-
-_TOKEN = 64  # how many times faster the exact search reads a token than a search retrieves it
 
 
 @part("proposer")
@@ -56,7 +52,7 @@ class NearestTokens(Proposer):
     keep_query: Proportion = 1.0
     keep_document: Proportion = 1.0
 
-    estimate = Imputed
+    imputes = True
 
     @property
     def opens(self) -> Any:
@@ -100,9 +96,14 @@ class NearestTokens(Proposer):
         return Proposal(documents, expected_relevance(retrieved, query, scoring), count, flops)
 
     def terms(
-        self, opened: "TokenRetrieval", query: TokenVectors, scorer: Any
+        self, opened: "TokenRetrieval", query: TokenVectors, scorer: Imputed
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """See `Proposer.terms`; only the query tokens that pruning keeps have terms."""
+        """Returns the terms of which one query's (N, …) imputed scores are the sum.
+
+        Returns:
+            (C,) int64 ascending document numbers, (C, N') fp32 terms, (C,) fp32 Z, and (N',) int64
+            the ids of the query tokens that pruning keeps. A score is the sum of a row over Z.
+        """
         query, retrieved = self._retrieve(opened, query, True)
         how = scorer.imputation, opened.store.counts, query.salience
         return retrieved.documents, *imputed_terms(retrieved, *how), query.ids
@@ -120,25 +121,13 @@ class NearestTokens(Proposer):
             salience = salience.view_as(similarities)
         return query.to("cpu"), Retrieved(similarities, opened.store.owners(tokens), salience)
 
-    def check(self, scorer: type, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
         """See `Proposer.check`."""
-        if scorer is Imputed and scoring.alignment != MaxSim():
-            rule = f"must be FullRelevance under {scoring.alignment}, xtr Eq. 4 estimates MaxSim"
-            raise ValueError(f"model.search.scorer=Imputed: {rule}")
         for side in SIDES:
             share = getattr(self, f"keep_{side}")
             if share < 1 and salience is not None and not salience.get(side):
                 rule = "must be 1 without salience"
                 raise ValueError(f"model.search.proposer.keep_{side}={share}: {rule}")
-
-    def effort(self, tokens: int) -> float:
-        """See `Proposer.effort`."""
-        return _TOKEN * self.neighbours / tokens
-
-    def doubled(self) -> "NearestTokens":
-        """See `Proposer.doubled`."""
-        probes = self.probes and 2 * self.probes
-        return replace(self, neighbours=2 * self.neighbours, probes=probes)
 
 
 class TokenRetrieval:
@@ -170,11 +159,6 @@ class TokenRetrieval:
         if self._codec is not None:  # the store's own codes, and 8 bytes a row
             return len(self.rows) * (self._codec.code_size + 8)
         return (self.store.directory / FOLDER / LISTS).stat().st_size
-
-    @property
-    def bytes_for_estimates(self) -> int:
-        """Bytes of the stored tokens that can be retrieved."""
-        return self.store.size_in_bytes * len(self.rows) // self.store.n_tokens
 
     def build_lists(self, lists: int | None) -> None:
         """Builds, saves and opens the inverted file, or opens a saved one.

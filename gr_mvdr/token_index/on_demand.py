@@ -1,5 +1,6 @@
 """Documents that are encoded when they are scored (mva §5)."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from gr_mvdr.files import temporary_folder
 from gr_mvdr.options import part
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.bm25_candidates import FOLDER
 from gr_mvdr.token_index.costs import relevance_cost
 from gr_mvdr.token_index.search import Documents, Searcher, SearchOptions
 from gr_mvdr.token_index.store import join_batches
@@ -28,12 +30,16 @@ class OnDemandDocuments(Searcher):
 
     def build(self, documents: Documents, directory: str | Path | None = None) -> None:
         """Holds the documents; a proposer's files are in the folder."""
-        self.documents, self.directory = documents, Path(directory or temporary_folder("index"))
+        directory = Path(directory or temporary_folder("index"))
+        shutil.rmtree(directory / FOLDER, ignore_errors=True)
+        self.open(documents, directory)
+
+    def open(self, documents: Documents, directory: str | Path) -> None:
+        """Holds the documents, with the proposer's files that `build` wrote."""
+        self.documents, self.directory = documents, Path(directory)
         self.hold(documents.table["id"][:])
         if self.options.proposer is not None:
             self.opened(self.options.proposer)
-
-    open = build
 
     def update(self, documents: Documents) -> None:
         """Holds these documents instead."""
@@ -45,14 +51,12 @@ class OnDemandDocuments(Searcher):
     def relevance(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
         """Encodes and scores documents (C,); see `Searcher.relevance`."""
         order = torch.tensor([self.documents.lengths[n] for n in documents.tolist()]).argsort()
-        scores, counts = torch.empty(len(documents)), [documents.new_zeros(0)]
         with self.costs.timed():
-            parts = [documents.new_empty(0).float()]
-            for tokens in self._encode(documents[order]):
-                parts.append(scoring(tokens.pad(), query[None]).cpu())
-                counts.append(tokens.counts.cpu())
-            scores[order] = torch.cat(parts)
-        self.costs.add(0, *relevance_cost(query, torch.cat(counts), scoring.heads), queries=0)
+            batches = self._encode(documents[order])
+            parts = [scoring(tokens.pad(), query[None]).cpu() for tokens in batches]
+            scores = torch.cat([torch.zeros(0, dtype=torch.float32), *parts])[order.argsort()]
+        counts = torch.tensor([n for tokens in batches for n in tokens.counts.tolist()])
+        self.costs.add(0, *relevance_cost(query, counts, scoring.heads), queries=0)
         return scores
 
     def vectors(self, names: Sequence[str]) -> TokenVectors:

@@ -8,9 +8,9 @@
 | `OneVector` (models/beyond/muvera.py) | documents whose one vector is near the query's | MaxSim |
 
 A scorer computes the relevance of proposed documents from all their tokens (`FullRelevance`), or
-takes the proposer's estimate (`Imputed`, `Estimated`). A source is a `Searcher`: `TokenIndex`
-stores the vectors, `OnDemandDocuments` encodes documents when it scores them, and `EngineIndex`
-asks a database, which has its own proposer.
+takes xtr's estimate (`Imputed`). A source is a `Searcher`: `TokenIndex` stores the vectors,
+`OnDemandDocuments` encodes documents when it scores them, and `EngineIndex` asks a database, which
+has its own proposer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gr_mvdr.alignment import InBatchTopK
+from gr_mvdr.alignment import InBatchTopK, MaxSim
 from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_places
 from gr_mvdr.options import (
     TARGET,
@@ -40,7 +40,10 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import Encode, TokenVectors
 
 _BATCH = 32  # queries searched at once
-_DOCUMENT = 4  # how many times faster the exact search reads a document than a search scores one
+# How many times faster the exact search reads a token than a search retrieves it, and reads a
+# document than a search scores it separately.
+_TOKEN, _DOCUMENT = 64, 4
+_EFFORT = ("neighbours", "probes", "refine", "depth")  # the options that `tune` doubles
 INDEX = "gr_mvdr.token_index.index.TokenIndex"
 
 
@@ -107,32 +110,11 @@ class FullRelevance:
 
     refine: Size | None = None
 
-    def effort(self, documents: int) -> float:
-        """Returns the cost relative to the exact search."""
-        return _DOCUMENT * (self.refine or 0) / documents
-
-    def doubled(self) -> "FullRelevance":
-        return replace(self, refine=self.refine and 2 * self.refine)
-
 
 @part("scorer")
 @dataclass(frozen=True)
-class Estimated:
-    """Takes the proposer's estimates as the scores, so that no document is scored in full."""
-
-    refine: ClassVar[None] = None
-
-    def effort(self, documents: int) -> float:
-        return 0.0
-
-    def doubled(self) -> "Estimated":
-        return self
-
-
-@part("scorer")
-@dataclass(frozen=True)
-class Imputed(Estimated):
-    """Scores by the retrieved tokens alone (xtr Eq. 4).
+class Imputed:
+    """Scores by the tokens that `NearestTokens` retrieved alone (xtr Eq. 4).
 
     Attributes:
         imputation: the similarity of a token that was not retrieved, see
@@ -140,6 +122,8 @@ class Imputed(Estimated):
     """
 
     imputation: Literal["last", "zero", "mean", "none"] | float = "last"
+
+    refine: ClassVar[None] = None
 
 
 # Proposers ----------------------------------------------------------------------------------------
@@ -149,12 +133,12 @@ class Proposer:
     """Proposes documents for queries; a part of the kind "proposer", a frozen dataclass.
 
     Attributes:
-        estimate: the scorer that takes the proposer's estimates; None = it estimates nothing.
+        imputes: whether `Imputed` can score what it proposes.
         reads_vectors: whether it needs stored vectors.
         prunes: whether it ignores some tokens.
     """
 
-    estimate: ClassVar[type[Estimated] | None] = None
+    imputes: ClassVar[bool] = False
     reads_vectors: ClassVar[bool] = True
     prunes = False
 
@@ -177,27 +161,8 @@ class Proposer:
         """
         raise NotImplementedError
 
-    def terms(
-        self, opened: Any, query: TokenVectors, scorer: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns the terms of which one query's (N, …) estimates are the sum.
-
-        Returns:
-            (C,) int64 ascending document numbers, (C, N') fp32 terms, (C,) fp32 Z, and (N',) int64
-            the ids of the query tokens. An estimate is the sum of a row divided by Z.
-        """
-        raise NotImplementedError
-
-    def check(self, scorer: type, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
         """Raises ValueError if it does not suit a system; see `SearchOptions.check`."""
-
-    def effort(self, tokens: int) -> float:
-        """Returns the cost relative to the exact search of an index of this many tokens."""
-        return 0.0
-
-    def doubled(self) -> "Proposer":
-        """Returns the same proposer with twice the effort."""
-        return self
 
 
 # Options ------------------------------------------------------------------------------------------
@@ -278,11 +243,13 @@ class SearchOptions:
 
     def effort(self, store: Any) -> float:
         """Returns the cost of the search relative to the exact search of a `TokenStore`."""
-        return max(self.proposer.effort(store.n_tokens), self.scorer.effort(len(store)))
+        tokens = _TOKEN * getattr(self.proposer, "neighbours", 0) / store.n_tokens
+        return max(tokens, _DOCUMENT * (self.scorer.refine or 0) / len(store))
 
     def doubled(self) -> "SearchOptions":
         """Returns the same search with twice the effort."""
-        return replace(self, proposer=self.proposer.doubled(), scorer=self.scorer.doubled())
+        numbers = {**vars(self.proposer), **vars(self.scorer)}.items()
+        return self.changed(**{key: 2 * n for key, n in numbers if key in _EFFORT and n})
 
     def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
         """Raises ValueError if the search does not suit a system's form of Eq. 1.
@@ -296,12 +263,15 @@ class SearchOptions:
         by_salience = self.pool > 1 and self.pool_by == "salience"
         if by_salience and salience is not None and not salience.get("document"):
             raise ValueError("model.search.pool_by=salience: must be another without salience")
-        name, scorer, proposer = type(self.scorer).__name__, type(self.scorer), self.proposer
-        if scorer not in (FullRelevance, getattr(proposer, "estimate", None)):
-            rule = f"needs another proposer than {type(proposer).__name__}"
-            raise ValueError(f"model.search.scorer={name}: {rule}")
+        proposer, imputes = self.proposer, isinstance(self.scorer, Imputed)
+        if imputes and not (proposer and proposer.imputes):
+            rule = "needs proposer=NearestTokens, whose retrieved tokens it scores"
+            raise ValueError(f"model.search.scorer=Imputed: {rule}")
+        if imputes and scoring.alignment != MaxSim():
+            rule = f"must be FullRelevance under {scoring.alignment}, xtr Eq. 4 estimates MaxSim"
+            raise ValueError(f"model.search.scorer=Imputed: {rule}")
         if proposer is not None:
-            proposer.check(scorer, scoring, salience)
+            proposer.check(scoring, salience)
 
 
 class Searcher:
@@ -364,6 +334,7 @@ class Searcher:
     def close(self) -> None:
         """Closes what is held open; until then, no other process may open it."""
 
+    @torch.inference_mode()
     def search(
         self,
         queries: Sequence[Query],
@@ -469,7 +440,7 @@ class Searcher:
 
     def exact_search(self) -> SearchOptions | None:
         """Returns the search to compare an approximate one with; None = it costs too much."""
-        return replace(self.options, proposer=None, scorer=None)
+        return replace(self.options, proposer=None, scorer=None, recall=None)
 
     def storage_costs(self, options: SearchOptions) -> dict[str, float]:
         """Returns metrics: the bytes of a stored token, and those that a search may read."""

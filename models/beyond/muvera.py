@@ -5,12 +5,11 @@ the space into 2ᵏ blocks. For each block, a query has the sum of its token vec
 to p dimensions, and a document the mean of its own. Two similar tokens mostly share a block, so the
 inner product over all blocks is close to Σ_j max_i S_ij.
 
-The tokens of some encoders all point in nearly one direction. No plane then separates them, so the
-mean μ is subtracted from both sides, and Σ_j ⟨μ, q_j⟩ is added to the estimates.
+Tokens that all point in nearly one direction, as some encoders' do, are separated by no plane.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,17 +18,16 @@ from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files import open_tensors, write_tensors
-from gr_mvdr.options import Fraction, Seed, Size, part
+from gr_mvdr.options import Seed, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.search import Estimated, Proposal, Proposer, Query
+from gr_mvdr.token_index.search import Proposal, Proposer, Query
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
 FILE = "fde.safetensors"
 _TOKENS = 4096  # encoded at once
 _NUMBERS = 1 << 22  # numbers of stored vectors that are compared at once
-_SAMPLE = 64  # blocks of documents from which the mean is computed
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,11 @@ class Encoding:
         projections: (R, d, p) matrices that keep inner products in expectation; None = p is d.
         sketch: a count-sketch of the n = R · 2ᵏ · p numbers: the place (n,) int64 of each in a
             shorter vector, its sign (n,), and the size of that vector; None = all numbers are kept.
-        centre: (d,) μ, subtracted from every token.
     """
 
     planes: Tensor
     projections: Tensor | None = None
     sketch: tuple[Tensor, Tensor, int] | None = None
-    centre: Tensor | float = 0.0
 
     @classmethod
     def draw(cls, dimension: int, options: "OneVector") -> "Encoding":
@@ -105,7 +101,6 @@ class Encoding:
         """Returns each token's cell (t, R) and projection (t, R, p) in each repetition, and the
         shape (texts, R, blocks) that numbers the cells."""
         vectors = _compared(tokens)
-        vectors = vectors - torch.as_tensor(self.centre).to(vectors)
         r, k = self.planes.shape[:2]
         signs = (vectors @ self.planes.to(vectors).flatten(0, 1).T).view(len(vectors), r, k) > 0
         blocks = (signs << torch.arange(k, device=vectors.device)).sum(-1)  # (t, R)
@@ -161,7 +156,6 @@ class OneVector(Proposer):
         projection: p, the size of a block's vector; None = d.
         size: the size of a shorter vector of a text, by a sketch; None = R · 2ᵏ · p.
         precision: the type of the stored numbers.
-        centre: the mean token is subtracted if the mean cosine of two tokens is at least this.
         seed: random seed of the planes, the projections and the sketch.
     """
 
@@ -170,10 +164,7 @@ class OneVector(Proposer):
     projection: Size | None = 16
     size: Size | None = None
     precision: Literal["float32", "float16"] = "float16"
-    centre: Fraction = 0.3
     seed: Seed = 0
-
-    estimate = Estimated
 
     def open(self, searcher: Any) -> "DocumentVectors":
         """Opens the documents' vectors, or computes them."""
@@ -185,19 +176,10 @@ class OneVector(Proposer):
         """Proposes all documents with the estimates Σ_j u_j max_i S_ij (no Z)."""
         numbers = torch.arange(len(opened.store))
         estimates = opened.estimates(stack([query.vectors for query in queries]))
-        count, flops = len(numbers), 2.0 * len(numbers) * opened.encoding.size
-        if not isinstance(scorer, Estimated):
-            count, flops = min(scorer.refine or count, count), 0.0
-        return [Proposal(numbers, own, count, flops) for own in estimates.T]
+        count = min(scorer.refine or len(numbers), len(numbers))
+        return [Proposal(numbers, own, count) for own in estimates.T]
 
-    def terms(
-        self, opened: "DocumentVectors", query: TokenVectors, scorer: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """See `Proposer.terms`; Z is 1."""
-        terms = opened.estimates(query[:, None])
-        return torch.arange(len(terms)), terms, torch.ones(len(terms)), query.ids
-
-    def check(self, scorer: type, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
         """See `Proposer.check`."""
         if scoring.alignment != MaxSim():
             rule = f"must be another under {scoring.alignment}, it estimates MaxSim"
@@ -214,37 +196,23 @@ class DocumentVectors:
         rows: (D, E) in `precision`, by document number.
     """
 
-    bytes_for_estimates = 0  # of the token vectors
-
     def __init__(self, store: TokenStore, options: OneVector):
         """
         Raises:
             ValueError: the stored file is damaged, or float16 cannot hold an encoding.
         """
         self.store, file = store, store.directory / FILE
-        drawn = Encoding.draw(store.sizes[store.searched], options)
+        self.encoding = Encoding.draw(store.sizes[store.searched], options)
         made_from = [vars(options), store.revision]
         tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
         if saved != made_from:
-            self.encoding = replace(drawn, centre=self._find_centre(options.centre))
-            tensors = {"rows": self._encode(options.precision), "centre": self.encoding.centre}
+            tensors = {"rows": self._encode(options.precision)}
             write_tensors(file, tensors, made_from)
-        self.rows, self.encoding = tensors["rows"], replace(drawn, centre=tensors["centre"])
+        self.rows = tensors["rows"]
 
     @property
     def size_in_bytes(self) -> int:
         return self.rows.nbytes
-
-    def _find_centre(self, least: float) -> Tensor:
-        """(d,) the mean of a sample of tokens if their mean cosine is at least `least`, else 0."""
-        blocks = list(self.store.blocks(_TOKENS))
-        sample = [self.store.read(b) for b in blocks[:: -(-len(blocks) // _SAMPLE)]]
-        tokens = torch.cat([_compared(part) for part in sample])
-        mean = tokens.mean(0)
-        cosine = float(mean.square().sum() / tokens.square().sum(1).mean())
-        centred = cosine >= least
-        print(f"mean cosine of two tokens {cosine:.2f}{': vectors are centred' * centred}")
-        return mean * centred
 
     def _encode(self, dtype: str) -> Tensor:
         """Computes the vectors (D, E) of all documents."""
@@ -259,11 +227,6 @@ class DocumentVectors:
 
     def estimates(self, queries: TokenVectors) -> Tensor:
         """Estimates MaxSim (D, Q) fp32 of queries (Q, N, …), on the CPU."""
-        encoded, centre = self.encoding.queries(queries.pack()), self.encoding.centre
+        encoded = self.encoding.queries(queries.pack())
         blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
-        scores = [(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks]
-        vectors = _compared(queries)
-        shifts = vectors @ centre.to(vectors)  # (Q, N)
-        if queries.salience is not None:
-            shifts = shifts * queries.salience
-        return torch.cat(scores) + shifts.sum(1).cpu()
+        return torch.cat([(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks])
