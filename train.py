@@ -45,6 +45,7 @@ from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
+from data_modules.tables import sample_tokens
 from gr_mvdr.files import check_finite, read_config, sha256, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build, name_some
@@ -139,7 +140,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
             # exists only to be opened again.
             if is_first:
                 save_tokenizer(data.tokenizer, folder)  # doc2query's index reads it
-                if not (taken.is_run and data.test_splits):
+                if not (taken.is_run and data.evaluation.test_splits):
                     save_weights(model, folder)
             model.eval().to(trainer.strategy.root_device)
         start = time.perf_counter()
@@ -198,7 +199,8 @@ def prepare_model(
         if taken is not None and taken.is_run:
             taken.give_identifiers(model, config, data.documents, identifiers)
         elif is_trained(config) and getattr(backbone := find_backbone(model)[1], "latent", 0.0):
-            take_latent_meanings(backbone, data.sample_tokens(LATENT_TOKENS))
+            sample = sample_tokens(data.documents, data.known_documents, LATENT_TOKENS)
+            take_latent_meanings(backbone, sample)
         if device is not None and hasattr(model, "scheme"):
             model.scheme.device = device
         model.prepare(data.documents, data.known_documents, identifiers)

@@ -86,7 +86,7 @@ def test_a_search_with_the_weights_of_a_run_is_opened_while_they_are_what_they_w
         trained = trained.rename(there.with_name("trained")) if folder == "here" else trained
         r = Retriever.load(there)
         assert r.system.search.mode == "gather"
-        query = next(iter(r.data.test_queries("test")))
+        query = next(iter(r.data.evaluation.test_queries("test")))
         expected = Ranking.read(run / "retrieve.trec").scores(query["id"])
         found = {hit.id: hit.score for hit in r.search(query["text"], 5)}
         assert found == {name: pytest.approx(expected[name], abs=1e-4) for name in found}

@@ -82,11 +82,11 @@ class SearchGrid:
         Raises:
             ValueError: no setting fits the index.
         """
-        split = data.test_splits[0]
-        queries = data.test_queries(split)
+        split = data.evaluation.test_splits[0]
+        queries = data.evaluation.test_queries(split)
         queries = queries.select(range(min(self.max_queries or len(queries), len(queries))))
         depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
-        search = self.open(model, queries, depth, data.judgements(split, queries))
+        search = self.open(model, queries, depth, data.evaluation.judgements(split, queries))
         rows, judged = [], []
         for setting in track(self.settings, "searching under every setting"):
             try:

@@ -258,7 +258,7 @@ def test_interpolations_stay_text(foreign, monkeypatch):
     run = foreign("t5_colbert")
     change_yaml(run / "config.yaml", "data", "test_split", value="${oc.env:MY_SECRET}")
     with pytest.raises(ValueError, match=r"data.test_split=\$\{oc.env:MY_SECRET\}: must be one of"):
-        restore_run(run)[1].test_splits  # noqa: B018
+        restore_run(run)[1].evaluation.test_splits  # noqa: B018
     assert "s3cret" not in json.dumps(read_run(run).config)
 
 
