@@ -68,7 +68,6 @@ def test_every_listed_analysis_is_asked_of_every_paradigm(
     assert len(tables) == len(set(tables)) and "exact_match" in tables
     assert all((tmp_path / f"{name}.csv").stat().st_size > 0 for name in tables)
     gallery = read_gallery(tmp_path / "figures")
-    assert sum(entry.case for entry in gallery) == 4
     for entry in gallery if drawn else []:
         for kind in ("png", "pdf"):
             assert (tmp_path / "figures" / f"{entry.name}.{kind}").stat().st_size > 1000
