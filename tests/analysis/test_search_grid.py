@@ -12,7 +12,7 @@ from gr_mvdr.evaluation.ranking import Ranking, evaluate, recall_of_exact
 from tests.models.conftest import make_docid, make_multi_vector
 from tests.searches import make_search
 
-CURVES = {"x": "neighbours", "title": "Neighbours"}
+CURVES = {"x": "neighbours"}
 
 
 def study(kind="SearchGrid", **arguments):
