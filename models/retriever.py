@@ -37,7 +37,7 @@ from gr_mvdr.texts import (
     text_without_title,
 )
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.neighbours import TokenRetrieval
+from gr_mvdr.token_index.neighbours import TokenSearch
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, readable, token_strings
 from models.base import Share, System, Table, pad_pairs
@@ -355,7 +355,7 @@ class Retriever:
         if not 0 <= token < len(encoded):
             raise ValueError(f"token={token}: must be ≥ 0 and < {len(encoded)}, the query's tokens")
         vector = (encoded.vectors if encoded.keys is None else encoded.keys)[token]
-        tokens = TokenRetrieval(index.store)
+        tokens = TokenSearch(index.store)
         similarities, rows = tokens.search(vector[None], min(k, len(tokens.rows)), None)
         nearest = []
         for row, similarity in zip(rows[0].tolist(), similarities[0].tolist(), strict=True):

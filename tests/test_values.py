@@ -61,7 +61,6 @@ alignments.top_k={_target_:gr_mvdr.alignment.TopK,k:0} → alignments.top_k.k=0:
 salience=learned_bm25 model.salience.document.prior.k1=-1 → model.salience.document.prior.k1=-1:
 model=dsi_pq model.identifiers.embeddings.otherwise.dimension=0 → model.identifiers.embeddings.othe
 model=rerank_pipeline model.stages=[{run:a,depth:0},{run:b}] → model.stages.0.depth=0: must be a
-study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: must be a list with
 study=growing data.new_documents=[] → data.new_documents=[]: must be a split whose documents
 """
 # The same by the other commands: the configuration, then the overrides.

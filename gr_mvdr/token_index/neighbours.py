@@ -64,25 +64,25 @@ class NearestTokens(Proposer):
         """Whether it ignores some tokens."""
         return self.keep_query < 1 or self.keep_document < 1
 
-    def open(self, searcher: Any) -> "TokenRetrieval":
+    def open(self, searcher: Any) -> "TokenSearch":
         """Opens a saved inverted file with the same settings, or builds one.
 
         Raises:
             ValueError: `keep_document` < 1 without stored saliences.
         """
-        retrieval = TokenRetrieval(searcher.store, self.keep_document)
+        retrieval = TokenSearch(searcher.store, self.keep_document)
         if self.probes is not None:
             retrieval.build_lists(self.lists)
         return retrieval
 
     def propose(
-        self, opened: "TokenRetrieval", queries: Sequence[Query], scoring: Scoring, scorer: Any
+        self, opened: "TokenSearch", queries: Sequence[Query], scoring: Scoring, scorer: Any
     ) -> list[Proposal]:
         """See `Proposer.propose`."""
         return [self._proposal(opened, query.vectors, scoring, scorer) for query in queries]
 
     def _proposal(
-        self, opened: "TokenRetrieval", query: TokenVectors, scoring: Scoring, scorer: Any
+        self, opened: "TokenSearch", query: TokenVectors, scoring: Scoring, scorer: Any
     ) -> Proposal:
         query, retrieved = self._retrieve(opened, query, isinstance(scorer, Imputed))
         documents, count = retrieved.documents, len(retrieved.documents)
@@ -96,7 +96,7 @@ class NearestTokens(Proposer):
         return Proposal(documents, expected_relevance(retrieved, query, scoring), count, flops)
 
     def terms(
-        self, opened: "TokenRetrieval", query: TokenVectors, scorer: Imputed
+        self, opened: "TokenSearch", query: TokenVectors, scorer: Imputed
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the terms of which one query's (N, …) imputed scores are the sum.
 
@@ -109,7 +109,7 @@ class NearestTokens(Proposer):
         return retrieved.documents, *imputed_terms(retrieved, *how), query.ids
 
     def _retrieve(
-        self, opened: "TokenRetrieval", query: TokenVectors, rescore: bool
+        self, opened: "TokenSearch", query: TokenVectors, rescore: bool
     ) -> tuple[TokenVectors, Retrieved]:
         """Returns the query's most salient tokens, on the CPU, and the tokens they retrieve."""
         query = keep_salient(query, self.keep_query)
@@ -130,7 +130,7 @@ class NearestTokens(Proposer):
                 raise ValueError(f"model.search.proposer.keep_{side}={share}: {rule}")
 
 
-class TokenRetrieval:
+class TokenSearch:
     """Token retrieval over a store, among the tokens that pruning keeps.
 
     Attributes:

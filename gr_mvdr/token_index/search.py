@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,6 @@ from gr_mvdr.alignment import InBatchTopK, MaxSim
 from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_places
 from gr_mvdr.options import (
     TARGET,
-    AtLeast,
     Proportion,
     Size,
     build,
@@ -186,7 +185,7 @@ class SearchOptions:
     scorer: dict[str, Any] | None = None
     source: dict[str, Any] | None = None
     recall: Proportion | None = None
-    pool: Annotated[int, AtLeast(1)] = 1
+    pool: Size = 1
     pool_by: Literal["ward", "k_means", "salience"] = "ward"
 
     def __post_init__(self):
@@ -244,7 +243,8 @@ class SearchOptions:
     def effort(self, store: Any) -> float:
         """Returns the cost of the search relative to the exact search of a `TokenStore`."""
         tokens = _TOKEN * getattr(self.proposer, "neighbours", 0) / store.n_tokens
-        return max(tokens, _DOCUMENT * (self.scorer.refine or 0) / len(store))
+        documents = max(self.scorer.refine or 0, getattr(self.proposer, "depth", 0))
+        return max(tokens, _DOCUMENT * documents / len(store))
 
     def doubled(self) -> "SearchOptions":
         """Returns the same search with twice the effort."""
