@@ -112,7 +112,7 @@ class System(pl.LightningModule):
         """Returns the loss () and logs its mean over ranks."""
         loss = self.loss(batch)
         mean = sum_over_ranks(loss) / world_size()
-        self.log("train/loss", mean, batch_size=len(batch))
+        self.log("train/loss", mean, prog_bar=True, batch_size=len(batch))
         return loss
 
     def validation_step(self, batch: PairBatch) -> None:

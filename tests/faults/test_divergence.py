@@ -1,6 +1,5 @@
 """A training that diverges stops at once, by name; nan is never ranked, indexed or written."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from analysis.questions.learning_curves import read_curve
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from models.training import TrainingWatch
+from models.training import StopRules
 from tests.faults.forked import configuration
 from tests.runs import beir
 from tests.stand_in import DEVICE, stand_in
@@ -86,9 +85,9 @@ def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal():
             precision_plugin=SimpleNamespace(scaler=SimpleNamespace(get_scale=lambda: scale)),
         )
         model = SimpleNamespace(hparams=SimpleNamespace(optimizer={"learning_rate": 0.1}))
-        watch = TrainingWatch(Path())
-        watch.norm = torch.tensor(norm)
-        watch.stop_if_diverged(trainer, model, 7)
+        rules = StopRules()
+        rules.norm = torch.tensor(norm)
+        rules.check_step(trainer, model, 7)
 
     look(torch.inf)
     with pytest.raises(ValueError, match=r"norm is not finite at step 7: .*\(it is 16-mixed\)"):
@@ -98,7 +97,7 @@ def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal():
 
 
 def test_steps_that_are_not_logged_wait_for_no_accelerator():
-    watch, model = TrainingWatch(Path()), SimpleNamespace(log=lambda *_: None)
+    rules, model = StopRules(), SimpleNamespace(log=lambda *_: None)
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
     with stand_in():
         gradient = torch.tensor([torch.nan, 1.0]).to(DEVICE)
@@ -110,8 +109,8 @@ def test_steps_that_are_not_logged_wait_for_no_accelerator():
             ),
         )
         with synchronisations() as waits:
-            watch.on_before_optimizer_step(trainer, model, optimizer)
-        assert not waits and watch.norm.device == DEVICE
+            rules.on_before_optimizer_step(trainer, model, optimizer)
+        assert not waits and rules.norm.device == DEVICE
 
 
 def test_a_collection_whose_queries_have_no_negative_trains_nothing_and_says_so(tmp_path):
