@@ -198,7 +198,6 @@ FORBIDDEN = [
 ]
 UNREADABLE = [
     (hide_code, r"cannot read it: UnpicklingError: Weights only load failed"),
-    (edit(DENSE, module_input_name="sentence_embedding"), r"has a projection of other than token"),
     (edit(OWN, prompts={"query": "w"}, query_prefix=None), r"prompts=.*: must be texts that"),
     (
         edit("tokenizer_config.json", truncation_side="left"),
