@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.options import Size, part
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.texts import split_words
 from gr_mvdr.token_index.search import Proposal, Proposer, Query, Searcher
 
 FOLDER = "bm25"
