@@ -41,7 +41,7 @@ WORDS = {
 COLBERT = ("t5_colbert", *TINY)
 OWN = {"A": "bm25", "B": "t5_colbert"}  # on the collection of FOLDER
 RUNS = {
-    **{"RUN": COLBERT, "COLBERT": COLBERT, "demo": COLBERT, "DSI": ("dsi_semantic", *TINY)},
+    **{"RUN": COLBERT, "demo": COLBERT, "DSI": ("dsi_semantic", *TINY)},
     **{"OTHER": ("bm25",), "BM25": ("bm25",)},
 }
 # What makes a command small; a key that a block types wins.
