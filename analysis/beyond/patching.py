@@ -39,6 +39,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
 from models.base import System, Table
 from models.generative import GenerativeSystem
+from models.inspection import examine
 from models.multi_vector import MultiVector
 from models.retriever import Retriever
 
@@ -290,7 +291,8 @@ def patch_texts(
         document: as `Retriever.align` takes it.
     """
     filler = retriever.reader.tokenise([FILLER])[0][-1]
-    return retriever.examine(lambda *pair: look(PatchedPair(*pair, filler)), texts, [document] * 2)
+    pairs = texts, [document] * 2
+    return examine(retriever, lambda *pair: look(PatchedPair(*pair, filler)), *pairs)
 
 
 @part("analysis")

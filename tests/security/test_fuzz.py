@@ -25,10 +25,8 @@ from analysis.compare import compare
 from analysis.run import analyse_again
 from analysis.runs.run_folder import read_run
 from analysis.tables.report import write_report
-from models.export import load_exported
-from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
-from models.weights import find_weights
+from models.saved_model import find_weights, open_model, restore_run
 from tests.faults.forked import Child
 from tests.security.conftest import MODELS, NOTHING
 
@@ -173,7 +171,7 @@ def doors(folder: Path, out: Path, run: tuple) -> tuple[list[Callable], list[Cal
     """The ways to open a folder: those that leave it as it is, and those that write into it."""
     system, data = run
     if folder.name.endswith("-export"):
-        return [lambda: load_exported(folder)], []
+        return [lambda: open_model(folder)], []
 
     def stage() -> None:
         model = RerankPipeline([{"run": str(folder)}])
