@@ -45,6 +45,7 @@ from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
+from data_modules.tables import sample_tokens
 from gr_mvdr.files import CHECKPOINT, check_finite, new_folder, read_checkpoint, sha256, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build, name_some
@@ -201,7 +202,8 @@ def prepare_model(
         if isinstance(taken, SavedWeights):
             taken.give_identifiers(model, config, data.documents, identifiers)
         elif is_trained(config) and getattr(backbone := find_backbone(model)[1], "latent", 0.0):
-            take_latent_meanings(backbone, data.sample_tokens(LATENT_TOKENS))
+            sample = sample_tokens(data.documents, data.known_documents, LATENT_TOKENS)
+            take_latent_meanings(backbone, sample)
         if device is not None and hasattr(model, "scheme"):
             model.scheme.device = device
         model.prepare(data.documents, data.known_documents, identifiers)

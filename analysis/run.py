@@ -78,7 +78,7 @@ def analyse_run(
     Raises:
         ValueError: there is no such analysis.
     """
-    if not data.test_splits:
+    if not data.evaluation.test_splits:
         return {}
     subject = Subject(model, data, Path(run))
     if settings["pairs"] and model.alignable:
@@ -138,7 +138,8 @@ def extract_run(
         precision: dtype of the stored matrices.
         model, data, run, system: see `analyse_run`.
     """
-    names, batches = data.test_pairs(data.test_splits[0], pairs, covers=model.covers)
+    test = data.evaluation
+    names, batches = test.test_pairs(test.test_splits[0], pairs, covers=model.covers)
     if not names:
         return None
     texts = data.collection.sources, data.query_length, data.document_length, data.text_options
@@ -166,7 +167,7 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     # Docid tokens have ids beyond the tokeniser's and occur in no document's text.
     size = max(len(data.tokenizer), model.vocabulary_size)
     frequencies = document_frequencies(data.documents["tokens"], size)
-    gold = find_gold_tokens(data, data.test_splits[0], store.pairs)
+    gold = find_gold_tokens(data, data.evaluation.test_splits[0], store.pairs)
     if isinstance(model, T5SEAL):  # targets are a text and an end token, without BART's leading <s>
         first, after = len(data.template.document), len(data.template.suffix) - 1
         gold = {pair: sides[:, first : sides.shape[1] - after] for pair, sides in gold.items()}

@@ -1,6 +1,6 @@
 """The LightningDataModule: a collection's texts → tokens → training examples → batches."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,11 @@ from data_modules.collection import (
     find_store,
     open_collection,
 )
-from data_modules.examples import DocumentExamples, Epoch, Example, Examples, Task, collate
+from data_modules.evaluation import Different, EvaluationData, EvaluationOptions, split_names
+from data_modules.examples import DocumentExamples, Epoch, Examples, Task, collate
 from data_modules.formats.layout import Layout
 from data_modules.formats.named_pairs import ScoredLists
 from data_modules.indexing import Indexing
-from data_modules.negatives import index_texts, read_candidates
-from data_modules.tables import TokenColumn, sample_rows
 from data_modules.tokenisation import (
     add_tokens,
     add_views,
@@ -36,19 +35,13 @@ from data_modules.tokenisation import (
     join_fields,
     replace_titles,
 )
-from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
-from gr_mvdr.evaluation.metrics import METRICS, name_metric
+from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import sha256
-from gr_mvdr.options import AtLeast, Count, ExistingPath, Pattern, Rule, Seed, Size, Text, part
-from gr_mvdr.progress import track
+from gr_mvdr.options import AtLeast, Count, ExistingPath, Rule, Seed, Size, Text, part
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate, read_template
 
 Length = Annotated[int, AtLeast(2)]  # at least one token and the end token
-Different = Annotated[
-    Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
-]
 Fields = Annotated[
     Sequence[Literal["title", "text"]],
     Rule("a list of title, text or both", lambda names: len(names) == len({*names}) > 0),
@@ -57,12 +50,10 @@ Fields = Annotated[
 
 @part("data", examples="examples", indexing="indexing")
 @dataclass(kw_only=True, eq=False, repr=False)
-class RetrievalDataModule(pl.LightningDataModule):
+class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     """All data that a run reads from one collection; each source is a subclass with its own `read`.
 
     Args:
-        test_split: the split that is searched and reranked, or a list of splits, the main one
-            first; None = test, or dev if there is no test split.
         new_documents: splits whose documents arrive after training.
         train_split, validation_split: None = no training, no validation.
         store: folder of built collections; None = next to the cache of ``datasets``.
@@ -83,23 +74,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         seed: random seed of the examples' order and draws.
         mask_relevant: exclude every known relevant document from a query's in-batch negatives;
             False = exclude only copies of its positive (the papers).
-        candidates: number of BM25 documents that are reranked for each query.
-        candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
-            None = the collection's own candidates, or BM25's for a query without any.
-        add_relevant: add the relevant documents to the candidates (gr_as_mvdr §6.3);
-            False = rerank the candidates alone (mva §5).
-        drop_identical: leave out the document whose id is the query's own (ArguAna, Quora).
-        metrics: metrics of the rankings, such as recall@1000 or nDCG@10; see
-            `gr_mvdr.evaluation.metrics`.
-        groups: a regular expression whose match in the id of a test query is the query's group:
-            `macro_…` metrics are means over groups; None = no groups.
-        max_test_queries, max_rerank_queries: size of a random sample; None = all.
 
     Raises:
         ValueError: options contradict each other, or a metric is unknown.
     """
 
-    test_split: Text | Different | None
     tokenizer_options: Annotated[dict[str, Any], choose_tokenizer]
     new_documents: Text | Different = ()
     train_split: Text | None = "train"
@@ -119,19 +98,12 @@ class RetrievalDataModule(pl.LightningDataModule):
     num_workers: Count = 0
     seed: Seed = 0
     mask_relevant: bool = True
-    candidates: Count = 100
-    candidates_run: ExistingPath | None = None
-    add_relevant: bool = True
-    drop_identical: bool = False
-    metrics: Sequence[Text] = METRICS
-    groups: Pattern | None = None
-    max_test_queries: Size | None = None
-    max_rerank_queries: Size | None = None
 
     def __post_init__(self):
-        super().__init__()
-        self.test_split = _split_names(self.test_split)
-        self.new_documents = _split_names(self.new_documents)
+        pl.LightningDataModule.__init__(self)
+        self.evaluation = EvaluationData(self)
+        self.test_split = split_names(self.test_split)
+        self.new_documents = split_names(self.new_documents)
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
         self.examples = self.examples or DocumentExamples()
@@ -176,7 +148,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         if missing and (self.train_split == "train" or not collection.qrels):
             self.train_split = None
         for key in ("test_split", "new_documents", "train_split", "validation_split"):
-            for split in _split_names(getattr(self, key)):
+            for split in split_names(getattr(self, key)):
                 if split not in collection.qrels:
                     present = ", ".join(sorted(collection.qrels))
                     rule = f"one of {present}" if present else "null, there are no judgements"
@@ -193,7 +165,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         collection = self.collection  # read first: it sets train_split to None without judgements
         split = self.train_split
         training = self._split_queries(split) if split else collection.queries.select([])
-        texts = self._texts
+        texts = self.texts
         if self.tokenizer_options["unit"] != "word" and self.new_documents:
             texts = texts.select(self._known_rows(texts))
         return choose_tokenizer(texts, training, **self.tokenizer_options)
@@ -222,7 +194,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return encode_special_tokens(texts, self.tokenizer)
 
     @cached_property
-    def _texts(self) -> Dataset:
+    def texts(self) -> Dataset:
         return join_fields(clean_table(self.collection.documents, self.cleaning), self.text_fields)
 
     @cached_property
@@ -232,7 +204,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         `identifiers` replaces title_tokens. Each of `views` adds a column NAME_tokens, which holds
         a list of token lists for each document.
         """
-        table = add_tokens(self._texts, self.tokenizer)
+        table = add_tokens(self.texts, self.tokenizer)
         table = replace_titles(table, self.identifiers, self.tokenizer)
         return add_views(table, self.views, self.tokenizer)
 
@@ -242,7 +214,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
         All except those that are relevant in a split of `new_documents` and not in the train split.
         """
-        return self._known_rows(self._texts)
+        return self._known_rows(self.texts)
 
     def _known_rows(self, table: Dataset) -> np.ndarray:
         new = {d for name in self.new_documents for d in self.collection.relevant_documents(name)}
@@ -259,35 +231,12 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The queries with judgements in a split: id, text, tokens."""
         return add_tokens(self._split_queries(split), self.tokenizer)
 
-    @cached_property
-    def bm25(self) -> InvertedLists:
-        """BM25 over the joined fields of all documents, the source of candidates."""
-        return index_texts(self._texts)
-
-    def sample_tokens(self, most: int) -> TokenColumn:
-        """Token lists of an evenly spaced sample of the known documents, about `most` tokens."""
-        known = self.documents.select(self.known_documents)
-        step = max(1, -(-int(TokenColumn(known).lengths.sum()) // most))
-        return TokenColumn(known.select(range(0, len(known), step)))
-
     @property
     def text_options(self) -> dict[str, Any]:
         """The options that determine the tokens of a collection's texts."""
         splits = ("train_split", "validation_split", "new_documents")
         names = (*splits, "tokenizer_options", "text_fields", "cleaning")
         return {name: getattr(self, name) for name in names}
-
-    def count_cut_texts(self) -> dict[str, int]:
-        """Counts the queries and the documents that are cut to their maximum length."""
-        splits = dict.fromkeys(filter(None, (self.train_split, *self.test_splits)))
-        lengths = [TokenColumn(self.queries(split)).lengths for split in splits]
-        queries = np.concatenate([*lengths, np.array([], np.int64)])
-        queries += len(self.template.read_query((), 0))
-        documents = TokenColumn(self.documents).lengths + len(self.template.read_document((), 0))
-        return {
-            "queries": int((queries > self.query_length).sum()),
-            "documents": int((documents > self.document_length).sum()),
-        }
 
     # Training
 
@@ -343,7 +292,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             rule = f"must be a split to train on, {self.collection.name} has {has}"
             ways = "weights=RUN takes over a trained model, model=bm25 needs no training"
             raise ValueError(f"data.train_split=null: {rule}: {ways}")
-        if study and not self.test_splits:
+        if study and not self.evaluation.test_splits:
             name = self.collection.name
             raise ValueError(f"study: must be null, {name} has no queries with judgements")
 
@@ -360,9 +309,10 @@ class RetrievalDataModule(pl.LightningDataModule):
             rule = f"must be piece with data.new_documents={self.new_documents}"
             reason = "a vocabulary of words would contain the words of the new documents"
             raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
-        if model.plans_search and (split := self._planning_split) in self.test_splits:
+        tested = self.evaluation.test_splits
+        if model.plans_search and (split := self.evaluation.planning_split) in tested:
             raise ValueError(
-                f"data.test_split=[{', '.join(self.test_splits)}]: must not name {split}, on which "
+                f"data.test_split=[{', '.join(tested)}]: must not name {split}, on which "
                 "the search's auto options are chosen: name another data.validation_split, or give "
                 "model.search.… numbers"
             )
@@ -404,123 +354,3 @@ class RetrievalDataModule(pl.LightningDataModule):
         lists = ((file, ScoredLists.find(file)) for file in named)
         files = [file for place, found in lists for file in (found.files if found else [place])]
         return {str(file): sha256(file) for file in files}
-
-    # Evaluation (gr_as_mvdr §6.3)
-
-    @cached_property
-    def test_splits(self) -> list[str]:
-        """The splits that are searched and reranked, the main one first; [] without judgements."""
-        if not self.collection.qrels:
-            return []
-        return self.test_split or [self.collection.default_test_split(self.train_split)]
-
-    def planning_queries(self) -> Dataset:
-        """The validation queries, else training queries, else documents: to tune a search on."""
-        return self.queries(self._planning_split) if self._planning_split else self.documents
-
-    @property
-    def _planning_split(self) -> str | None:
-        is_tested = self.validation_split in self.test_splits
-        return self.train_split if is_tested else self.validation_split or self.train_split
-
-    def test_queries(self, split: str) -> Dataset:
-        """The queries of a test split, or a fixed random sample of `max_test_queries` of them."""
-        return sample_rows(self.queries(split), self.max_test_queries)
-
-    def rerank_queries(self, split: str) -> Dataset:
-        """The queries that are reranked: a fixed sample of `max_rerank_queries` test queries."""
-        return sample_rows(self.test_queries(split), self.max_rerank_queries)
-
-    def judgements(self, split: str, queries: Dataset) -> dict[str, dict[str, int]]:
-        """The qrels of a split, restricted to these queries."""
-        grades = self.collection.judgements(split)
-        return {query: grades[query] for query in queries["id"][:]}
-
-    def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
-        """Query id → the ids of the documents to rerank, best first.
-
-        With `add_relevant`, the query's relevant documents follow, except those that the
-        collection lacks.
-        """
-        grades, (_, named) = self.judgements(split, queries), self._given.get(split, ("", {}))
-        known = set(self._texts["id"][:]) if self.add_relevant else set()
-        lists = {}
-        for row in track(queries, "candidates", total=len(queries)):
-            query = row["id"]
-            if (candidates := named.get(query)) is None:
-                words = split_words(row["text"])
-                found = self.bm25.best(words, self.candidates + self.drop_identical)
-                candidates = self.keep_hits(query, found)[: self.candidates]
-            relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
-            lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *relevant]))
-        return lists
-
-    @cached_property
-    def _given(self) -> dict[str, tuple[str | Path, dict[str, list[str]]]]:
-        """Test split → the file that names its candidates, and query id → the candidates.
-
-        Raises:
-            ValueError: `candidates_run` has no candidate for a query.
-        """
-        given = {}
-        for split in self.test_splits:
-            if (file := self.candidates_run or self.collection.candidates.get(split)) is None:
-                continue
-            ids = self.rerank_queries(split)["id"][:]
-            found = read_candidates(file, ids, self._texts["id"][:])
-            given[split] = file, found
-            if self.candidates_run and (missing := [query for query in ids if query not in found]):
-                raise ValueError(
-                    f"data.candidates_run={file}: {len(missing):,} of {len(ids):,} queries have no "
-                    f"candidate in the collection, the first is {missing[0]!r}"
-                )
-        return given
-
-    @property
-    def candidates_from(self) -> dict[str, str]:
-        """Test split → the source of its candidates, as a text for reports; reads the files."""
-        sources = dict.fromkeys(self.test_splits, "BM25")
-        for split, (file, found) in self._given.items():
-            missing = len(self.rerank_queries(split)) - len(found)
-            sources[split] = f"{file}; {missing:,} queries from BM25" if missing else str(file)
-        return sources
-
-    def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
-        """Returns the documents; `drop_identical` removes the one with the query's own id."""
-        return [found for found in documents if not (self.drop_identical and found == query)]
-
-    def test_pairs(
-        self,
-        split: str,
-        limit: int,
-        batch_size: int = 16,
-        covers: Callable[[int], bool] = lambda row: True,
-    ) -> tuple[list[tuple[str, str]], list[PairBatch]]:
-        """Returns at most `limit` pairs of a test query and a relevant document, for analysis.
-
-        Args:
-            covers: tells whether the system knows the document of a row; other pairs are left out.
-
-        Returns:
-            The (query id, document id) of each pair, and the pairs in batches of `batch_size`.
-        """
-        queries = sample_rows(self.test_queries(split), limit)
-        rows = find_relevant_pairs(self.collection.qrels[split], queries, self.documents)
-        names, items, chosen = [], [], rows.select(range(min(limit, len(rows))))
-        for row in chosen:
-            if not covers(row["document_row"]):
-                continue
-            query, document = queries[row["query_row"]], self.documents[row["document_row"]]
-            names.append((query["id"], document["id"]))
-            source = self.template.read_query(query["tokens"], self.query_length)
-            target = self.template.read_document(document["tokens"], self.document_length)
-            items.append(Example(source, [target], row["document_row"]))
-        if left_out := len(chosen) - len(items):
-            print(f"{left_out:,} of {len(chosen):,} pairs of {split} are left out: no identifier")
-        starts = range(0, len(items), batch_size)
-        return names, [collate(items[start : start + batch_size]) for start in starts]
-
-
-def _split_names(named: str | Sequence[str] | None) -> list[str]:
-    """Turns one name of a split, a list of names, or None into a list."""
-    return [named] if isinstance(named, str) else list(named or [])

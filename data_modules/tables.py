@@ -186,3 +186,10 @@ class TokenColumn(Sequence):
 
     def __reduce__(self) -> tuple:
         return TokenColumn, (self.table, self.name)  # each loader process maps the file itself
+
+
+def sample_tokens(documents: Dataset, rows: np.ndarray, most: int) -> TokenColumn:
+    """Token lists of an evenly spaced sample of these rows, about `most` tokens."""
+    documents = documents.select(rows)
+    step = max(1, -(-int(TokenColumn(documents).lengths.sum()) // most))
+    return TokenColumn(documents.select(range(0, len(documents), step)))

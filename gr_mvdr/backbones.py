@@ -398,6 +398,17 @@ def check_embedding_ties(model: PreTrainedModel) -> None:
             )
 
 
+def find_start_token(model: PreTrainedModel) -> int:
+    """Returns the id that a decoder reads first, as configured, or else as in pretraining."""
+    start = getattr(model.config, "decoder_start_token_id", None)
+    if start is not None:
+        return start
+    template = getattr(model, "template", TextTemplate())
+    # mBART starts with the language code that ends the encoder's input, T5 with padding.
+    last = template.suffix[-1]
+    return template.pad if last == template.stop else last
+
+
 def max_length(model: PreTrainedModel) -> int | None:
     """Returns the most tokens that a model with learned positions reads; None = unlimited."""
     positions = getattr(model.config, "max_position_embeddings", None)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.heads.plain import Head, real_places, table_log_probs
+from gr_mvdr.heads.plain import Head, real_places, states_at, table_log_probs
 from gr_mvdr.relevance import DecoderPaths, Factors, PairAlignment, at_least_float32
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
@@ -242,7 +242,7 @@ def sum_paths(trace: DecoderTrace) -> DecoderPaths:
     """The contribution of each path of the decoder to the targets' logits (§8)."""
     batch, real = trace.batch, trace.batch.document_mask
     places = real_places(real)
-    states = trace.head.states_at(places, trace.hidden, trace.context, trace.position)
+    states = states_at(places, trace.hidden, trace.context, trace.position)
     log_probs = torch.zeros_like(trace.logits)
     log_probs.view(-1)[places] = table_log_probs(trace.head, states, trace.rows.flatten()[places])
     # With tokens as rows, ‖R_d‖₁ is the largest column sum of absolute values, ‖R_qᵀ‖₁ the largest

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gr_mvdr.options import describe_type, fits_type, make_printable, show
+from gr_mvdr.options import fits_type, make_printable, show
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LARGEST = 2**30  # bytes of a YAML or JSON file
 _HUB_SECONDS = 4  # for connecting to one address of the hub
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 
@@ -198,7 +197,7 @@ def find_hub_failure() -> str | None:
     return None
 
 
-def check_file(file: str | Path, folder: Path | None = None, most: int | None = None) -> Path:
+def check_file(file: str | Path, folder: Path | None = None) -> Path:
     """Checks that a path names a readable regular file, and returns it.
 
     A device such as /dev/zero has no end, and a pipe makes its reader wait for a writer.
@@ -206,12 +205,11 @@ def check_file(file: str | Path, folder: Path | None = None, most: int | None = 
     Args:
         folder: must contain the file, so that a link in a foreign folder cannot lead out of it.
             None = the user named the file, which may be a link.
-        most: the largest size in bytes.
 
     Raises:
         FileNotFoundError: no such file.
         PermissionError: the file is not readable.
-        ValueError: the path is a folder, a pipe or a device, lies in another folder, or is larger.
+        ValueError: the path is a folder, a pipe or a device, or lies in another folder.
     """
     file = Path(file)
     if not file.exists():
@@ -220,8 +218,6 @@ def check_file(file: str | Path, folder: Path | None = None, most: int | None = 
         raise ValueError(f"{file}: must be a regular file, not a folder, a pipe or a device")
     if folder is not None and not file.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{file}: must lie in {folder}, it is a link to {file.resolve()}")
-    if most is not None and file.stat().st_size > most:
-        raise ValueError(f"{file}: must be ≤ {most:,} bytes")
     file.open("rb").close()  # libraries call an unreadable file damaged or missing
     return file
 
@@ -246,13 +242,13 @@ def read_lines(file: str | Path, folder: Path | None = None) -> Iterator[str]:
 
 
 def read_text(file: Path) -> str:
-    """Reads a text file of at most 1 GiB.
+    """Reads a text file.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the path is not a regular file, or the file is larger or not UTF-8.
+        ValueError: the path is not a regular file, or the file is not UTF-8.
     """
-    return _decode(file, check_file(file, most=_LARGEST).read_bytes())
+    return _decode(file, check_file(file).read_bytes())
 
 
 def _decode(where: str | Path, content: bytes) -> str:
@@ -450,8 +446,7 @@ def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> No
     import torch
     from safetensors.torch import save_file
 
-    crc = _tensors_crc(tensors, settings)
-    content = json.dumps({"settings": settings, "crc32": crc}, ensure_ascii=False)
+    content = json.dumps({"settings": settings}, ensure_ascii=False)
     metadata = {"content": content}  # one key: the order is random
     if len(content) > _HEADER:  # such as the ids of millions of documents
         large = torch.frombuffer(bytearray(content.encode()), dtype=torch.uint8)
@@ -464,9 +459,12 @@ def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> No
 def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
     """Opens a file of `write_tensors` by memory map, and returns its tensors and settings.
 
+    Only the header is read, which holds every tensor's type, shape and place. A changed number in a
+    tensor is not noticed.
+
     Raises:
         OSError: the file is missing or not readable.
-        ValueError: the file, which it names, is cut short or changed.
+        ValueError: the header is damaged, or the file does not have the size that it states.
     """
     from safetensors import safe_open
 
@@ -475,19 +473,15 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         large = tensors.pop("settings", None)
         text = opened.metadata()["content"] if large is None else large.numpy().tobytes()
-        settings, crc = (json.loads(text)[key] for key in ("settings", "crc32"))
-    check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
+        settings = json.loads(text)["settings"]
     return tensors, settings
 
 
-def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:
-    """The CRC-32 of settings and tensors; of large tensors only name, type and shape count."""
-    crc = zlib.crc32(json.dumps(settings).encode())
-    for name, part in sorted(tensors.items()):
-        crc = zlib.crc32(f"{name} {part.dtype} {[*part.shape]}".encode(), crc)
-        if part.nbytes <= SMALL:
-            crc = zlib.crc32(part.contiguous().numpy(), crc)
-    return crc
+def check_fingerprint(what: str, held: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises ValueError if `what` was made from something else than expected."""
+    for key, value in expected.items():
+        if held.get(key) != value:
+            raise ValueError(f"{what}: was made with {key} {held.get(key)}, expected {value}")
 
 
 # The files of a finished run ----------------------------------------------------------------------
@@ -501,17 +495,6 @@ try:
     VERSION = version("gr-mvdr")
 except PackageNotFoundError:  # not installed
     VERSION = "unknown"
-
-_GROUP, _SEED = dict[str, Any], int | float | str | None
-# Types of the optional keys that other modules read.
-_TYPES: dict[str, dict[str, Any]] = {
-    CONFIG: dict.fromkeys(("model", "data", "tokenizer"), _GROUP)
-    | dict.fromkeys(("rerank", "analysis"), _GROUP | None)
-    | {"seed": _SEED},
-    PROVENANCE: dict.fromkeys(("system", "collection", "version", "paradigm"), str)
-    | dict.fromkeys(("text_fields", "overrides"), list[str])
-    | {"seed": _SEED, "documents": int, "sources": _GROUP, "hardware": _GROUP},
-}
 
 
 class UnfinishedRun(ValueError):
@@ -543,7 +526,7 @@ def read_config(run: Path) -> dict[str, Any]:
         FileNotFoundError: the file is missing.
         ValueError: the file is damaged; names file and line.
     """
-    return _check_types(CONFIG, run, read_yaml(check_file(run / CONFIG, run)))
+    return read_yaml(check_file(run / CONFIG, run))
 
 
 def read_provenance(run: Path) -> dict[str, Any]:
@@ -551,22 +534,15 @@ def read_provenance(run: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: the file is missing.
-        ValueError: the file is damaged, or a value has the wrong type.
+        ValueError: the file is damaged, or one of the two names is not printable text.
     """
     file = check_file(run / PROVENANCE, run)
-    record = _check_types(PROVENANCE, run, read_json(file))
+    record = read_json(file)
     for key in ("system", "collection"):
-        if not record.get(key, "\0").isprintable():
-            raise ValueError(f"{file}: {key}={record.get(key)!r}: must be printable text")
+        value = record.get(key, "")
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError(f"{file}: {key}={show(value)}: must be printable text")
     return record
-
-
-def _check_types(name: str, run: Path, content: dict[str, Any]) -> dict[str, Any]:
-    for key, hint in _TYPES[name].items():
-        if key in content and not fits_type(content[key], hint):
-            value = show(repr(content[key]))
-            raise ValueError(f"{run / name}: {key}={value}: must be {describe_type(hint)}")
-    return content
 
 
 def read_metrics(run: Path) -> dict[str, float]:

@@ -9,7 +9,6 @@ documents arrive later.
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +26,7 @@ from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme
 from gr_mvdr.options import NonNegative, Rate, Size, build, part
 from models.base import Candidates, Table
-from models.generative import GenerativeSystem, rerank_each
+from models.generative import DocumentGenerator
 from models.training import OptimizerOptions
 
 SAVED = "identifiers.safetensors"
@@ -46,7 +45,7 @@ class DocidSearch:
 
 
 @part("model")
-class Docid(GenerativeSystem):
+class Docid(DocumentGenerator):
     """Generates the document's identifier token by token (DSI, GENRE; gr_as_mvdr §5.1, §7.3)."""
 
     share_of = "docid token"
@@ -247,22 +246,21 @@ class Docid(GenerativeSystem):
 
     def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Ranks candidates by log p(identifier | query); omits those without an identifier."""
-        return rerank_each(self, queries, documents, candidates, partial(score_identifiers, self))
+        return self.rerank_each(queries, documents, candidates, self._score_rows)
 
+    def _score_rows(self, query: dict[str, Any], rows: Sequence[int]) -> Tensor:
+        """Computes (n,) fp64 on the CPU, the search's scores of documents; −inf = no identifier.
 
-def score_identifiers(system: Docid, query: dict[str, Any], rows: Sequence[int]) -> Tensor:
-    """Computes (n,) fp64 on the CPU, the search's scores of documents; −inf without identifier.
-
-    It is a search that prunes nothing: identifiers with a common prefix share its decoding, and
-    documents with the same identifier tie exactly. Many identifiers are searched in parts, so that
-    a step has at most `_LOGITS` logits.
-    """
-    sequences = [tuple(system.identifiers.sequences[row]) for row in rows]
-    distinct, scores = sorted({*sequences} - {()}), {}
-    size = max(1, _LOGITS // system.head.numbers_per_position)
-    for start in range(0, len(distinct), size):
-        some = distinct[start : start + size]
-        names = TrieNames(Trie.build(some), some, system.hparams.length_penalty)
-        result = system.search([query["tokens"]], names, beam_size=len(some), plan_weight=0)
-        scores |= {some[place]: score for place, score in names.scores(result, 0).items()}
-    return torch.tensor([scores.get(s, -torch.inf) for s in sequences], dtype=torch.float64)
+        It is a search that prunes nothing: identifiers with a common prefix share its decoding, and
+        documents with the same identifier tie exactly. Many identifiers are searched in parts, so
+        that a step has at most `_LOGITS` logits.
+        """
+        sequences = [tuple(self.identifiers.sequences[row]) for row in rows]
+        distinct, scores = sorted({*sequences} - {()}), {}
+        size = max(1, _LOGITS // self.head.numbers_per_position)
+        for start in range(0, len(distinct), size):
+            some = distinct[start : start + size]
+            names = TrieNames(Trie.build(some), some, self.hparams.length_penalty)
+            result = self.search([query["tokens"]], names, beam_size=len(some), plan_weight=0)
+            scores |= {some[place]: score for place, score in names.scores(result, 0).items()}
+        return torch.tensor([scores.get(s, -torch.inf) for s in sequences], dtype=torch.float64)

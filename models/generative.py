@@ -24,6 +24,7 @@ from gr_mvdr.heads.plain import (
     States,
     Vocabulary,
     real_places,
+    states_at,
     table_cross_entropy,
     table_log_probs,
 )
@@ -41,18 +42,12 @@ _QUERY_BATCH = 16  # queries decoded at once
 
 
 class GenerativeSystem(System):
-    """An encoder, a decoder and a head: their loss, the scores and alignments of pairs, the search.
+    """An encoder, a decoder and a head: their loss, and the scores and alignments of pairs.
 
-    A subclass defines what is generated: `targets` in training, `names` in a search.
+    A subclass defines what is generated: `targets` in training.
     """
 
     paradigm = "generative"
-    # The side whose tokens it generates; for each of these tokens A sums to one.
-    generates = "document"
-    # The names of the indexed documents, set by `index`; None if queries are generated.
-    names: Names | None = None
-    # Scores prefixes before a search (`models.beyond.planned_search`); None = no plan.
-    plan: Any = None
     # The maximum length of a generated sequence, in tokens.
     search_length: int
     # Whether a target is any n-gram of `target_source` or, if False, the whole of it.
@@ -85,7 +80,6 @@ class GenerativeSystem(System):
         ranking_loss = build("ranking", ranking) if ranking else None
         self.ranking_loss = ranking_loss if ranking_loss and ranking_loss.weight else None
         self.needs_negatives = self.ranking_loss is not None
-        self.document_ids: list[str] = []
 
     def targets(self, batch: PairBatch) -> PairBatch:
         """Returns the batch with the token sequences to generate on its document side."""
@@ -109,8 +103,23 @@ class GenerativeSystem(System):
         """
         batch = self.targets(batch if self.ranking_loss else batch.without_negatives())
         with self.head.batch_table(batch, self.current_epoch):
-            loss = token_cross_entropy(self, batch.without_negatives())
+            loss = self._cross_entropy(batch.without_negatives())
             return loss + self.ranking_loss(self, batch) if self.ranking_loss else loss
+
+    def _cross_entropy(self, batch: PairBatch) -> Tensor:
+        """Computes the mean cross-entropy () of all ranks' targets (Eq. 10)."""
+        per_query = len(batch.document_ids) // len(batch)
+        query_mask = batch.query_mask.repeat_interleave(per_query, 0)
+        index = batch.document_index.repeat_interleave(per_query, 0)
+        rows = self.head.labels(batch.document_ids, index)
+        places = real_places(batch.document_mask)
+        labels = rows.flatten()[places]
+        masked = self.head.masked_rows(batch, labels)
+        queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
+        states = self.target_states(queries, query_mask, rows, places)
+        smoothing = self.hparams.label_smoothing
+        total = table_cross_entropy(self.head, states, labels, masked, smoothing)
+        return mean_over_ranks(total, len(labels))
 
     def setup(self, stage: str) -> None:
         """Begins the ranking loss, before a checkpoint to resume from is loaded."""
@@ -122,6 +131,19 @@ class GenerativeSystem(System):
             self.ranking_loss.end()
 
     # Scores and alignments ------------------------------------------------------------------------
+
+    def target_states(
+        self, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor
+    ) -> States:
+        """Computes the inputs of `Head.logits` for n target positions.
+
+        Args:
+            queries: (B, N, d) from `encode`; query_mask: (B, N).
+            rows: (B, M) int64 rows of the head; places: (n,) int64, see `real_places`.
+        """
+        output, context = self.head.decode(queries, query_mask, rows)
+        position = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        return states_at(places, output.last_hidden_state, context, position)
 
     def token_log_probs(
         self,
@@ -140,7 +162,7 @@ class GenerativeSystem(System):
         """
         rows = self.head.labels(ids, index)
         places = real_places(mask)
-        states = target_states(self, queries, query_mask, rows, places)
+        states = self.target_states(queries, query_mask, rows, places)
         log_probs = table_log_probs(self.head, states, rows.flatten()[places])
         return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)
 
@@ -165,18 +187,24 @@ class GenerativeSystem(System):
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """Returns S and A of the last decoder layer with teacher-forced targets (Eq. 12–14)."""
-        return cross_attention.align_layer(trace_targets(self, batch), self.score(batch))
+        return cross_attention.align_layer(self._trace(batch), self.score(batch))
 
     def explain(self, batch: PairBatch) -> Explanation:
         """Returns S and A of every decoder layer, and the logits as sums over all paths (§8)."""
-        trace, score = trace_targets(self, batch), self.score(batch)
+        trace, score = self._trace(batch), self.score(batch)
         numbers = range(len(trace.states))
         layers = [cross_attention.align_layer(trace, score, number) for number in numbers]
         return Explanation(layers, decoder=cross_attention.sum_paths(trace))
 
     def factors(self, batch: PairBatch) -> Factors:
         """Returns the vectors behind S and A of the last decoder layer."""
-        return cross_attention.collect_factors(trace_targets(self, batch))
+        return cross_attention.collect_factors(self._trace(batch))
+
+    def _trace(self, batch: PairBatch) -> cross_attention.DecoderTrace:
+        """Records the decoder's computation with the batch's targets teacher-forced."""
+        batch = self.forced(batch)
+        queries = self.encode(batch.query_ids, batch.query_mask)
+        return cross_attention.trace_decoder(self.head, batch, queries, self.window)
 
     def forced(self, batch: PairBatch) -> PairBatch:
         """Returns the batch with the sequences that scores and alignments teacher-force."""
@@ -223,10 +251,28 @@ class GenerativeSystem(System):
             self.head.renew_table(checkpoint["table"])
 
     def statistics(self) -> dict[str, float]:
-        """Returns the memory of the head and of its logits for a batch of targets."""
-        return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS * self.search_length))}
+        """Returns the bytes in fp32 of the head and of its logits for a batch of targets.
 
-    # Search ---------------------------------------------------------------------------------------
+        Training adds gradients of the same size, and the moments of the optimiser.
+        """
+        own = list(self.head.parameters()) or self.head.table_parameters
+        logits = _TARGETS * self.search_length * self.head.numbers_per_position
+        return {"cost/head_bytes": 4.0 * (sum(tensor.numel() for tensor in own) + logits)}
+
+
+class DocumentGenerator(GenerativeSystem):
+    """Generates names of documents: a search is constrained to the names of indexed documents.
+
+    A subclass makes the `names` when documents are indexed.
+    """
+
+    # The side whose tokens it generates; for each of these tokens A sums to one.
+    generates = "document"
+    # The names of the indexed documents, and these documents' ids, set by `index`.
+    names: Names | None = None
+    document_ids: Sequence[str] = ()
+    # Scores prefixes before a search (`models.beyond.planned_search`); None = no plan.
+    plan: Any = None
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
         """Makes the step function of a search for queries (B, N)."""
@@ -238,7 +284,7 @@ class GenerativeSystem(System):
         """Runs a constrained beam search and maps generated names to documents."""
         results: dict[str, dict[str, float]] = {query: {} for query in queries["id"][:]}
         shares: dict[str, dict[str, list[Share]]] = {query: {} for query in results}
-        if (names := narrow(self, among)) is None:
+        if (names := self._names_of(among)) is None:
             return Ranking(results, shares)
         for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
             rows = queries[start : start + _QUERY_BATCH]
@@ -292,149 +338,91 @@ class GenerativeSystem(System):
             bonus=bonus,
         )
 
+    def _names_of(self, among: Among = None) -> Names | None:
+        """Returns the names of some indexed documents; None if none of them has a name.
 
-def trace_targets(system: GenerativeSystem, batch: PairBatch) -> cross_attention.DecoderTrace:
-    """Records the decoder's computation with the batch's targets teacher-forced."""
-    batch = system.forced(batch)
-    queries = system.encode(batch.query_ids, batch.query_mask)
-    return cross_attention.trace_decoder(system.head, batch, queries, system.window)
+        Args:
+            among: ids of these documents; None = all documents.
 
+        Raises:
+            ValueError: no documents are indexed, or an id is not indexed.
+        """
+        if self.names is None:
+            raise ValueError(f"system={type(self).__name__}: index the documents first")
+        if among is None:
+            return self.names
+        row = {name: number for number, name in enumerate(self.document_ids)}
+        if unknown := [name for name in among if name not in row]:
+            raise ValueError(f"among: {unknown[0]!r} must be the id of an indexed document")
+        numbers = frozenset(row[name] for name in among)
+        return self.names.within(numbers) if any(map(self.covers, numbers)) else None
 
-def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
-    """Computes the mean cross-entropy () of all ranks' targets (Eq. 10)."""
-    per_query = len(batch.document_ids) // len(batch)
-    query_mask = batch.query_mask.repeat_interleave(per_query, 0)
-    index = batch.document_index.repeat_interleave(per_query, 0)
-    rows = system.head.labels(batch.document_ids, index)
-    places = real_places(batch.document_mask)
-    labels = rows.flatten()[places]
-    masked = _mask_relevant(system.head, batch, labels)
+    @torch.inference_mode()
+    def trace_search(
+        self, query: Sequence[int], document: int, text: str | None = None
+    ) -> SearchPath:
+        """Traces the search for a query to find where the beam loses a document.
 
-    queries = system.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-    states = target_states(system, queries, query_mask, rows, places)
-    smoothing = system.hparams.label_smoothing
-    total = table_cross_entropy(system.head, states, labels, masked, smoothing)
-    return mean_over_ranks(total, len(labels))
+        T5-SEAL uses the n-grams of all steps, so it may retrieve a document that its beam lost.
 
+        Args:
+            query: token ids.
+            document: the document's number.
+            text: the query's text, for a plan.
 
-def _mask_relevant(head: Head, batch: PairBatch, labels: Tensor) -> Tensor | None:
-    """Returns (n, R) bool, rows excluded from the negatives of n target positions; None = no rows.
+        Raises:
+            ValueError: the document has no identifier.
+        """
+        names = self._names_of()
+        if not self.covers(document):
+            name = self.document_ids[document]
+            raise ValueError(f"document {name!r} has no identifier: no search can find it")
+        trace = SearchTrace(names.gold_prefixes(document), self.template.stop)
+        result = self.eval().search([query], texts=None if text is None else [text], trace=trace)
+        return trace.path(result, names.documents_of, self.document_ids)
 
-    These rows belong to other documents that are relevant to the query.
-    """
-    rows = head.relevant_rows(batch.relevant)
-    if rows is None:
-        return None
-    lengths = batch.document_mask.sum(1).view(len(batch), -1).sum(1)
-    rows = rows.repeat_interleave(lengths, 0, output_size=len(labels))
-    return rows.scatter(1, labels.unsqueeze(1), False)
+    @torch.inference_mode()
+    def list_continuations(
+        self, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
+    ) -> list[Continuation]:
+        """Lists the most probable tokens after a prefix, and which of them the constraint allows.
 
+        Args:
+            query, prefix: token ids.
+            k: see `continue_prefix`.
 
-def target_states(
-    system: GenerativeSystem, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor
-) -> States:
-    """Computes the inputs of `Head.logits` for n target positions.
+        Returns:
+            [] after the end of an identifier.
 
-    Args:
-        queries: (B, N, d) from `encode`; query_mask: (B, N).
-        rows: (B, M) int64 rows of the head; places: (n,) int64, see `real_places`.
-    """
-    output, context = system.head.decode(queries, query_mask, rows)
-    position = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-    return system.head.states_at(places, output.last_hidden_state, context, position)
+        Raises:
+            ValueError: no documents are indexed, or no search can generate the prefix.
+        """
+        names = self._names_of()
+        if len(prefix) >= names.length:
+            return []
+        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
+        step = self.eval().decoding_step(ids, mask)
+        return continue_prefix(step, names.constraint, prefix, k, self.document_ids, self.device)
 
+    @torch.inference_mode()
+    def rerank_each(
+        self,
+        queries: Table,
+        documents: Table,
+        candidates: Candidates,
+        score: Callable[[dict[str, Any], list[int]], Tensor],
+    ) -> Ranking:
+        """Orders the candidates of each query.
 
-# Names, and traces of a search --------------------------------------------------------------------
-
-
-def narrow(system: GenerativeSystem, among: Among = None) -> Names | None:
-    """Returns the names of some indexed documents; None if none of them has a name.
-
-    Args:
-        among: ids of these documents; None = all documents.
-
-    Raises:
-        ValueError: no documents are indexed, or an id is not indexed.
-    """
-    if system.names is None:
-        raise ValueError(f"system={type(system).__name__}: index the documents first")
-    if among is None:
-        return system.names
-    row = {name: number for number, name in enumerate(system.document_ids)}
-    if unknown := [name for name in among if name not in row]:
-        raise ValueError(f"among: {unknown[0]!r} must be the id of an indexed document")
-    numbers = frozenset(row[name] for name in among)
-    return system.names.within(numbers) if any(map(system.covers, numbers)) else None
-
-
-@torch.inference_mode()
-def trace_search(
-    system: GenerativeSystem, query: Sequence[int], document: int, text: str | None = None
-) -> SearchPath:
-    """Traces the search for a query to find where the beam loses a document.
-
-    T5-SEAL uses the n-grams of all steps, so it may retrieve a document that its beam lost.
-
-    Args:
-        query: token ids.
-        document: the document's number.
-        text: the query's text, for a plan.
-
-    Raises:
-        ValueError: the document has no identifier.
-    """
-    names = narrow(system)
-    if not system.covers(document):
-        name = system.document_ids[document]
-        raise ValueError(f"document {name!r} has no identifier: no search can find it")
-    trace = SearchTrace(names.gold_prefixes(document), system.template.stop)
-    result = system.eval().search([query], texts=None if text is None else [text], trace=trace)
-    return trace.path(result, names.documents_of, system.document_ids)
-
-
-@torch.inference_mode()
-def list_continuations(
-    system: GenerativeSystem, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
-) -> list[Continuation]:
-    """Lists the most probable tokens after a prefix, and which of them the constraint allows.
-
-    Args:
-        query, prefix: token ids.
-        k: see `continue_prefix`.
-
-    Returns:
-        [] after the end of an identifier.
-
-    Raises:
-        ValueError: no documents are indexed, or no search can generate the prefix.
-    """
-    names = narrow(system)
-    if len(prefix) >= names.length:
-        return []
-    ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
-    step, ids_of = system.eval().decoding_step(ids, mask), system.document_ids
-    return continue_prefix(step, names.constraint, prefix, k, ids_of, system.device)
-
-
-@torch.inference_mode()
-def rerank_each(
-    system: GenerativeSystem,
-    queries: Table,
-    documents: Table,
-    candidates: Candidates,
-    score: Callable[[dict[str, Any], list[int]], Tensor],
-) -> Ranking:
-    """Orders the candidates of each query.
-
-    Args:
-        queries, documents, candidates: see `System.rerank`.
-        score: maps a query and n rows of `documents` to scores (n,); −inf omits a document.
-    """
-    system.eval()
-    row, results = {name: number for number, name in enumerate(documents["id"][:])}, {}
-    for query in track(queries, "reranking", total=len(queries)):
-        chosen = candidates[query["id"]]
-        scores = score(query, [row[name] for name in chosen]).tolist() if chosen else []
-        pairs = zip(chosen, scores, strict=True)
-        results[query["id"]] = {name: value for name, value in pairs if value != -math.inf}
-    return Ranking(results)
+        Args:
+            queries, documents, candidates: see `System.rerank`.
+            score: maps a query and n rows of `documents` to scores (n,); −inf omits a document.
+        """
+        self.eval()
+        row, results = {name: number for number, name in enumerate(documents["id"][:])}, {}
+        for query in track(queries, "reranking", total=len(queries)):
+            chosen = candidates[query["id"]]
+            scores = score(query, [row[name] for name in chosen]).tolist() if chosen else []
+            pairs = zip(chosen, scores, strict=True)
+            results[query["id"]] = {name: value for name, value in pairs if value != -math.inf}
+        return Ranking(results)

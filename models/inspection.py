@@ -9,7 +9,6 @@ from gr_mvdr.options import Count, Rule, Size, checked, fits_type
 from gr_mvdr.texts import Document
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.tokenizers import token_strings
-from models.generative import list_continuations
 from models.retriever import Retriever, locked
 
 _CONTEXT = 8  # tokens shown on either side of a nearest token
@@ -70,5 +69,5 @@ def continuations(
     tokens = retriever.reader.queries([query])["tokens"][0]
     return [
         replace(one, text=retriever.text_of((one.token,)))
-        for one in list_continuations(retriever.system, tokens, list(prefix), k)
+        for one in retriever.system.list_continuations(tokens, list(prefix), k)
     ]

@@ -21,7 +21,7 @@ from torch import Tensor
 from gr_mvdr.alignment import Alignment
 from gr_mvdr.backbones import check_length, hash_weights
 from gr_mvdr.batch import PairBatch, batch_by_length, batch_by_size, pad
-from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
+from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_documents, recall_of_exact
 from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.options import AtLeast, Size, build, part
 from gr_mvdr.pooling import Grouped, group_tokens, merge_tokens, n_groups
@@ -30,7 +30,6 @@ from gr_mvdr.ranks import encode_share, gather_batch, rank
 from gr_mvdr.relevance import Explanation, Factors, Normaliser, PairAlignment, divide, similarity
 from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
-from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.engine import EngineIndex
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import EDGE, SearchOptions

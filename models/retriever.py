@@ -48,7 +48,7 @@ from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, readable, token_strings
 from models.base import Share, System, Table, pad_pairs
 from models.export import export_model, upload
-from models.generative import GenerativeSystem, trace_search
+from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, count_of, find_snippet
 from models.saved_model import (
@@ -460,7 +460,7 @@ class Retriever:
         aligns, path = self.system.alignable and self.system.covers(row), None
         if aligns and self.system.generates == "document":
             tokens = self.reader.queries([query])["tokens"][0]
-            path = trace_search(self.system, tokens, row, query)
+            path = self.system.trace_search(tokens, row, query)
         return Explained(
             query=query,
             id=document,

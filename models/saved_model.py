@@ -25,6 +25,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from gr_mvdr.backbones import find_start_token
 from gr_mvdr.files import (
     CONFIG,
     PROVENANCE,
@@ -38,7 +39,7 @@ from gr_mvdr.files import (
     write_json,
     write_tensors,
 )
-from gr_mvdr.heads.plain import Head, Vocabulary
+from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts, exists, find_part, make_printable
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import read_template
@@ -110,7 +111,7 @@ def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     decodes = backbone.get_output_embeddings() is not None
     if decodes:
         # What every system here reads first; some configurations leave it open.
-        start = Head(backbone).start_token
+        start = find_start_token(backbone)
         for config in (backbone.config, backbone.generation_config):
             config.decoder_start_token_id = start
     backbone.save_pretrained(folder)

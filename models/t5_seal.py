@@ -19,7 +19,7 @@ from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import Rate, Rule, Size, checked, part
 from gr_mvdr.texts import first_words
 from models.base import Candidates, Table
-from models.generative import GenerativeSystem, rerank_each
+from models.generative import DocumentGenerator
 from models.training import OptimizerOptions
 
 _SAVED = "ngrams.safetensors"
@@ -27,7 +27,7 @@ _DECODE_BATCH = 512  # segments decoded at once in reranking
 
 
 @part("model")
-class T5SEAL(GenerativeSystem):
+class T5SEAL(DocumentGenerator):
     """Any n-gram of a document names it; a search generates only n-grams of the corpus."""
 
     share_of = "n-gram"
@@ -188,31 +188,30 @@ class T5SEAL(GenerativeSystem):
             text = first_words(query["text"], self.hparams.query_length)
             groups = [(segments or windows)(text, documents[row]) for row in rows]
             index = [row for row, group in zip(rows, groups, strict=True) for _ in group]
-            scores = score_segments(self, query["tokens"], list(chain(*groups)), index)
+            scores = self._score_segments(query["tokens"], list(chain(*groups)), index)
             none = scores.new_tensor(-torch.inf)
             parts = scores.split(list(map(len, groups)))
             return torch.stack([getattr(part, pool)() if len(part) else none for part in parts])
 
-        return rerank_each(self, queries, documents, candidates, score)
+        return self.rerank_each(queries, documents, candidates, score)
 
+    def _score_segments(
+        self, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
+    ) -> Tensor:
+        """Computes (S,) on the CPU, the mean token log-probability of each segment for one query.
 
-def score_segments(
-    system: T5SEAL, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
-) -> Tensor:
-    """Computes (S,) on the CPU, the mean token log-probability of each segment for one query.
-
-    Args:
-        query: token ids.
-        segments: S token lists.
-        index: S document numbers.
-    """
-    ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
-    encoded, scores = system.encode(ids, mask), [torch.empty(0)]
-    for start in range(0, len(segments), _DECODE_BATCH):
-        block = slice(start, start + _DECODE_BATCH)
-        ids, real = (x.to(system.device) for x in pad(segments[block]))
-        repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
-        documents = torch.tensor(index[block], device=system.device)
-        log_probs = system.token_log_probs(*repeated, ids, real, documents)
-        scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
-    return torch.cat(scores)
+        Args:
+            query: token ids.
+            segments: S token lists.
+            index: S document numbers.
+        """
+        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
+        encoded, scores = self.encode(ids, mask), [torch.empty(0)]
+        for start in range(0, len(segments), _DECODE_BATCH):
+            block = slice(start, start + _DECODE_BATCH)
+            ids, real = (x.to(self.device) for x in pad(segments[block]))
+            repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
+            documents = torch.tensor(index[block], device=self.device)
+            log_probs = self.token_log_probs(*repeated, ids, real, documents)
+            scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
+        return torch.cat(scores)

@@ -56,7 +56,7 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
     if model.startswith("dsi"):
         system.assign_new(data.documents)
     loaded, pairs = open_model(folder), 0
-    for batch in data.test_pairs(data.test_splits[0], 20)[1]:
+    for batch in data.evaluation.test_pairs(data.evaluation.test_splits[0], 20)[1]:
         scores = system.score(batch)
         assert torch.allclose(loaded.score(batch), scores, atol=1e-6)
         pairs += len(scores)
@@ -102,7 +102,7 @@ def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, cap
     loaded, pairs = Retriever.load("owner/tiny").system, 0
     monkeypatch.undo()
     find_hub_failure.cache_clear()
-    for batch in data.test_pairs(data.test_splits[0], 20)[1]:
+    for batch in data.evaluation.test_pairs(data.evaluation.test_splits[0], 20)[1]:
         scores = system.score(batch)
         assert torch.allclose(loaded.score(batch), scores, atol=1e-6, rtol=0)
         pairs += len(scores)
@@ -114,10 +114,10 @@ def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, cap
     card = ModelCard(text).data
     metrics = json.loads((run / "metrics.json").read_text())
     results = {(r.task_type, r.dataset_split, r.metric_type): r for r in card.eval_results}
-    split = data.test_splits[0]
+    split = data.evaluation.test_splits[0]
     value = results["text-retrieval", split, "mrr@10"].metric_value
     assert value == metrics["retrieve/mrr@10"] and card.license == "cc0-1.0"
-    for split in data.test_splits[1:]:
+    for split in data.evaluation.test_splits[1:]:
         value = results["text-retrieval", split, "mrr@10"].metric_value
         assert value == metrics[f"retrieve/{split}/mrr@10"]
     assert f"    python train.py model={model} 'data.path=[a,b]' seed=1\n" in text

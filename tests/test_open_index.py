@@ -79,7 +79,7 @@ def test_a_search_with_the_weights_of_a_run_keeps_them(finished_run, tmp_path):
     run = train(small(tmp_path, *keys, name="searched")).path
     r = Retriever.load(run.rename(tmp_path / "moved"))
     assert r.system.search.mode == "gather"
-    query = next(iter(r.data.test_queries("test")))
+    query = next(iter(r.data.evaluation.test_queries("test")))
     expected = Ranking.read(tmp_path / "moved/retrieve.trec").scores(query["id"])
     hits = {hit.id: hit.score for hit in r.search(query["text"], 5)}
     assert hits == {name: pytest.approx(expected[name], abs=1e-4) for name in hits}

@@ -58,7 +58,7 @@ def test_a_run_is_searched_as_it_was_when_it_was_made(retriever, run, capsys):
     """The ranking of a test query in `retrieve.trec`, from the index that the run made."""
     lines = [line.split() for line in (run / "retrieve.trec").read_text().splitlines()]
     query = lines[0][0]
-    queries = retriever.data.test_queries(retriever.data.test_splits[0])
+    queries = retriever.data.evaluation.test_queries(retriever.data.evaluation.test_splits[0])
     text = queries["text"][queries["id"][:].index(query)]
     hits = retriever.search(text, 5)
     kept = [(line[2], float(line[4])) for line in lines if line[0] == query][:5]
@@ -350,7 +350,7 @@ def test_a_run_plans_the_search_of_another(finished_run, tmp_path):
     # Half of a beam of one ends somewhere else; untrained, it would find next to nothing.
     assert planned["retrieve/recall@1"] > 0.5 * lexical["retrieve/recall@1"] > 0.2
     retriever = Retriever.load(found.path)
-    text = retriever.data.test_queries("test")[0]["text"]
+    text = retriever.data.evaluation.test_queries("test")[0]["text"]
     (first, *_) = retriever.search(text, 3)
     assert retriever.explain(text, first.id).path.lost is None
     retriever.add([{"_id": "new", "title": "Zanzibar", "text": "Zanzibar grows cloves."}])

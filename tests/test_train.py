@@ -205,7 +205,7 @@ def test_a_trained_run_opens_again_whatever_the_callbacks_keep(key, tmp_path, ca
     run = train(small(tmp_path, *keys))
     ranking = Ranking.read(run.path / "retrieve.trec")
     opened = Retriever.load(run)
-    query = next(iter(opened.data.test_queries("test")))
+    query = next(iter(opened.data.evaluation.test_queries("test")))
     found = {hit.id: hit.score for hit in opened.search(query["text"])}
     assert found == {name: pytest.approx(ranking.scores(query["id"])[name]) for name in found}
     (run.path / "metrics.json").unlink()

@@ -60,7 +60,7 @@ def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
     alone.system.hparams.document_length = 10
     alone.index(rows(data))
     ranking = Ranking.read(found.path / "retrieve.trec")
-    for query in again.data.test_queries("test"):
+    for query in again.data.evaluation.test_queries("test"):
         hits = alone.search(query["text"], k=12)
         expected = {hit.id: pytest.approx(hit.score, abs=1e-4) for hit in hits}
         assert ranking.scores(query["id"]) == expected
@@ -99,7 +99,7 @@ def test_single_vectors_are_run_as_they_are_and_by_maxsim_over_the_states(run, d
     vectors = dict(zip(texts, model.encode([*texts.values()], convert_to_tensor=True), strict=True))
     alone = Retriever.load(single)
     alone.index(rows(data))
-    for query in Retriever.load(one).data.test_queries("test"):
+    for query in Retriever.load(one).data.evaluation.test_queries("test"):
         asked = model.encode(query["text"], convert_to_tensor=True)
         tokens = F.normalize(model.encode(query["text"], output_value="token_embeddings"), dim=-1)
         expected = {name: float(vector @ asked) for name, vector in vectors.items()}

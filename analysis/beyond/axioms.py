@@ -302,7 +302,7 @@ class Axioms(Analysis):
         """Draws pairs, with their perturbations and random non-relevant documents."""
         data, split = self.subject.data, self.subject.split
         chosen, documents = self.subject.queries(self.queries), data.documents["id"][:]
-        grades = data.judgements(split, chosen)
+        grades = data.evaluation.judgements(split, chosen)
         # One document is never changed, so that the index is not empty while others are exchanged.
         pairs = make_pairs(data.collection, split, chosen)[: len(documents) - 1]
         for pair in track(pairs, "perturbing"):

@@ -201,7 +201,7 @@ class LengthBias(Analysis):
         if isinstance(model.searcher, TokenIndex | EncodedDocuments):
             again, gradients = self._score_again()
             rankings = {SEARCH: rankings[SEARCH], **again}
-        grades = data.judgements(split, data.test_queries(split))
+        grades = data.evaluation.judgements(split, data.evaluation.test_queries(split))
         texts = zip(data.documents["id"][:], data.documents["tokens"][:], strict=True)
         lengths = {name: len(model.cut_document(tokens)) for name, tokens in texts}
         relevant = {
@@ -241,8 +241,8 @@ class LengthBias(Analysis):
     def _score_again(self) -> tuple[dict[str, Ranking], list[dict[str, Any]]]:
         """Scores candidates in every form; returns rankings, and each query's sums of `SUMS`."""
         data, split, model = self.subject.data, self.subject.split, self.subject.model
-        queries = spread(data.rerank_queries(split), self.queries)
-        candidates, own = data.list_candidates(split, queries), model.scoring
+        queries = spread(data.evaluation.rerank_queries(split), self.queries)
+        candidates, own = data.evaluation.list_candidates(split, queries), model.scoring
         forms = {OWN: own}
         if own.heads == 1:
             forms |= {n: replace(own, alignment=a, normaliser=z) for n, (a, z) in FORMS.items()}

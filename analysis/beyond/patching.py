@@ -350,10 +350,10 @@ class Patching(Analysis):
     def _texts(self) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Yields facts about a pair, and its query's text before and after the exchange."""
         data, split, left = self.subject.data, self.subject.split, self.queries
-        queries = data.test_queries(split)
+        queries = data.evaluation.test_queries(split)
         texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))
         limit = len(queries) if self.named else 2 * left
-        pairs, _ = data.test_pairs(split, limit, covers=self.retriever.system.covers)
+        pairs, _ = data.evaluation.test_pairs(split, limit, covers=self.retriever.system.covers)
         for query, document in track(pairs, "patching"):
             title = self.retriever.document(document)["title"]
             found = self.exchange(texts[query], title)

@@ -71,18 +71,20 @@ class Subject:
     @property
     def split(self) -> str:
         """The split whose queries and pairs are examined: the first test split."""
-        return self.data.test_splits[0]
+        return self.data.evaluation.test_splits[0]
 
     def queries(self, most: int) -> Dataset:
         """Returns at most `most` test queries, evenly spread over the split."""
-        return spread(self.data.test_queries(self.split), most)
+        return spread(self.data.evaluation.test_queries(self.split), most)
 
     def pairs(self, most: int, size: int, doing: str) -> Iterator[PairBatch]:
         """Yields batches of at most `most` pairs of a test query and a relevant document.
 
         The batches are on the model's device; `doing` describes the work in a progress bar.
         """
-        _, batches = self.data.test_pairs(self.split, most, size, covers=self.model.covers)
+        _, batches = self.data.evaluation.test_pairs(
+            self.split, most, size, covers=self.model.covers
+        )
         for batch in track(batches, doing):
             yield batch.to(self.model.device)
 

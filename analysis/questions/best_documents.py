@@ -50,10 +50,11 @@ class BestDocuments(Analysis):
         model, data, split = self.subject.model, self.subject.data, self.subject.split
         names = list(dict.fromkeys(query for query, _ in self.subject.store.pairs))
         chosen = {names[number] for number in spread_numbers(len(names), self.queries)}
-        table = data.test_queries(split)
+        table = data.evaluation.test_queries(split)
         table = table.select([n for n, q in enumerate(table["id"][:]) if q in chosen])
         searched = model.retrieve(table, DEPTH + data.drop_identical, with_shares=True)
-        ranking, grades = drop_own_hits(searched, data, DEPTH), data.judgements(split, table)
+        ranking = drop_own_hits(searched, data, DEPTH)
+        grades = data.evaluation.judgements(split, table)
         row = {name: number for number, name in enumerate(data.documents["id"][:])}
         kept = {}
         for query, text in zip(table["id"][:], table["text"][:], strict=True):

@@ -246,7 +246,7 @@ class CandidateMatch(Analysis):
     def finish(self) -> Findings:
         subject, parts = self.subject, []
         description, texts = subject.store.description, subject.texts
-        queries = spread(subject.data.rerank_queries(subject.split), self.queries)
+        queries = spread(subject.data.evaluation.rerank_queries(subject.split), self.queries)
         for group, batch in candidate_batches(subject, queries):
             found = subject.model.align(batch)
             found = PairAlignment(**{name: one.cpu() for name, one in vars(found).items()})

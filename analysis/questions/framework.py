@@ -267,7 +267,7 @@ def candidate_batches(
     """
     data, model = subject.data, subject.model
     row = {name: number for number, name in enumerate(data.documents["id"][:])}
-    candidates = data.list_candidates(subject.split, queries)
+    candidates = data.evaluation.list_candidates(subject.split, queries)
     named_rows = [(n, row[d]) for n, q in enumerate(queries["id"][:]) for d in candidates[q]]
     pairs = [(query, document) for query, document in named_rows if model.covers(document)]
     read, texts = data.template, data.documents["tokens"]
@@ -305,7 +305,7 @@ class FrameworkRanking(Analysis):
 
     def finish(self) -> Findings:
         model, data, split = self.subject.model, self.subject.data, self.subject.split
-        queries = spread(data.rerank_queries(split), self.queries)
+        queries = spread(data.evaluation.rerank_queries(split), self.queries)
         ids, documents, parts = queries["id"][:], data.documents["id"][:], []
         for pairs, batch in candidate_batches(self.subject, queries):
             explanation = model.explain(batch)

@@ -52,7 +52,7 @@ def find_gold_tokens(
 
     Args:
         split: the queries' split.
-        pairs: (query id, relevant document id), as from `data.test_pairs`.
+        pairs: (query id, relevant document id), as from `data.evaluation.test_pairs`.
 
     Returns:
         For each pair whose answer is not cut off: (2, m) bool, the tokens that answer the question,
@@ -395,7 +395,7 @@ class DecodedIdentifiers(Analysis):
         """
         data, split = self.subject.data, self.subject.split
         queries = self.subject.queries(self.queries)
-        grades = data.judgements(split, queries)
+        grades = data.evaluation.judgements(split, queries)
         pairs = [(q, d) for q in queries["id"][:] for d, grade in grades[q].items() if grade > 0]
         gold = find_gold_tokens(data, split, pairs)
         if not gold:

@@ -329,7 +329,8 @@ class Kernel(Analysis):
         searchable = len(data.documents) <= self.most_documents
         if self.retrieval_queries and searchable and model.paradigm == "multi_vector":
             queries = self.subject.queries(self.retrieval_queries)
-            sample, depth = spread(data.planning_queries(), _SAMPLE), DEPTH + data.drop_identical
+            sample = spread(data.evaluation.planning_queries(), _SAMPLE)
+            depth = DEPTH + data.drop_identical
             tables = data.documents, queries, sample, self.features
             for name, ranking in kernel_rankings(model, *tables, depth).items():
                 judged = judge(ranking, data, self.subject.split, queries, ["mrr@10"])

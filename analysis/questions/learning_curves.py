@@ -87,7 +87,9 @@ class AlignmentCurve(pl.Callback):
         if not (self.pairs and model.alignable):
             return
         data = trainer.datamodule
-        _, batches = data.test_pairs(data.test_splits[0], self.pairs, covers=model.covers)
+        _, batches = data.evaluation.test_pairs(
+            data.evaluation.test_splits[0], self.pairs, covers=model.covers
+        )
         for name, value in _measure(model, batches).items() if batches else ():
             model.log(f"alignment/{name}", value, batch_size=1, sync_dist=True)
 

@@ -132,13 +132,13 @@ class SearchDiagnostics(Analysis):
         model, data, split = self.subject.model, self.subject.data, self.subject.split
         names, ids = model.names, data.documents["id"][:]
         rows, table = {name: n for n, name in enumerate(ids)}, self.subject.queries(self.queries)
-        qrels, exact = data.judgements(split, table), None
+        qrels, exact = data.evaluation.judgements(split, table), None
         relevant = {q: [d for d, grade in qrels[q].items() if grade > 0] for q in qrels}
         sample = [query for query in table if relevant[query["id"]]]
         if len(ids) > self.most_documents:
             print(f"search: only recall is measured above most_documents={self.most_documents}")
         elif sample and not model.targets_are_ngrams:  # T5-SEAL has no exact search
-            every = {query["id"]: data.keep_hits(query["id"], ids) for query in sample}
+            every = {query["id"]: data.evaluation.keep_hits(query["id"], ids) for query in sample}
             exact = model.rerank(sample, data.documents, every)
         for query in track(sample, "diagnosing", total=len(sample)):
             name, gold = query["id"], relevant[query["id"]]
@@ -147,7 +147,7 @@ class SearchDiagnostics(Analysis):
             result = model.search([query["tokens"]], texts=[query["text"]], trace=trace)
             path, scores = trace.path(result), names.scores(result, 0)
             hits = {ids[number]: score for number, score in scores.items()}
-            hits = {document: hits[document] for document in data.keep_hits(name, hits)}
+            hits = {document: hits[document] for document in data.evaluation.keep_hits(name, hits)}
             beam, exhaustive, difference = places_of(gold, hits), None, None
             if exact is not None:
                 scores = exact.scores(name)

@@ -129,7 +129,7 @@ class TokenRetrieval(Analysis):
         """Returns the queries with at least one word and one relevant document in the index."""
         data, model, queries = self.subject.data, self.subject.model, []
         table, index = self.subject.queries(self.queries), model.searcher
-        grades = data.judgements(self.subject.split, table)
+        grades = data.evaluation.judgements(self.subject.split, table)
         special, known = torch.tensor(find_special(data)), set(index.store.document_ids)
         for name, encoded in model.encoded_queries(table) if len(table) else ():
             relevant = [d for d, grade in grades[name].items() if grade > 0 and d in known]

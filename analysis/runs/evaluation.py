@@ -48,14 +48,14 @@ def evaluate_retrieval(
     """
     metrics = {}
     if model.plans_search:
-        queries = sample_rows(data.planning_queries(), PLANNING_QUERIES)
+        queries = sample_rows(data.evaluation.planning_queries(), PLANNING_QUERIES)
         model.plan_search(queries, depth + data.drop_identical)
-    for split in data.test_splits:
-        queries = data.test_queries(split)
+    for split in data.evaluation.test_splits:
+        queries = data.evaluation.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)
         ranking = drop_own_hits(found, data, depth)
         metrics |= _record(ranking, model, data, run, split, queries, "retrieve")
-        if split == data.test_splits[0]:
+        if split == data.evaluation.test_splits[0]:
             metrics |= model.search_fidelity(queries, found.top(depth), depth)
     return metrics
 
@@ -73,9 +73,9 @@ def evaluate_reranking(
             of other forms contain the form's name.
     """
     metrics = {}
-    for split in data.test_splits:
-        queries = data.rerank_queries(split)
-        candidates = data.list_candidates(split, queries)
+    for split in data.evaluation.test_splits:
+        queries = data.evaluation.rerank_queries(split)
+        candidates = data.evaluation.list_candidates(split, queries)
         for number, (form, arguments) in enumerate(forms.items()):
             found = model.rerank(queries, data.documents, candidates, **arguments)
             ranking, name = drop_own_hits(found, data), form if number else ""
@@ -94,10 +94,10 @@ def _record(
     form: str = "",
 ) -> dict[str, float]:
     """Writes a ranking, its judgements and its metrics; returns means over queries and groups."""
-    further = "" if split == data.test_splits[0] else split
+    further = "" if split == data.evaluation.test_splits[0] else split
     place = [part for part in (stage, form, further) if part]
     ranking.write(run / ranking_file(*place), type(model).__name__)
-    qrels = data.judgements(split, queries)
+    qrels = data.evaluation.judgements(split, queries)
     write_qrels(qrels, run / ranking_file(stage, further, ending="qrels"))
     of_queries, metrics = judge(ranking, data, split, queries, METRICS), {}
     parts = divide_queries(of_queries, qrels, data) if stage == "retrieve" else {}
@@ -153,7 +153,7 @@ def judge(
     Raises:
         ValueError: there is no query.
     """
-    qrels = data.judgements(split, queries)
+    qrels = data.evaluation.judgements(split, queries)
     metrics = tuple(dict.fromkeys((*data.metrics, *further)))
     return evaluate_queries(drop_own_hits(ranking, data), qrels, metrics)
 
@@ -175,7 +175,9 @@ def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None
     kept = {}
     for query in ranking.query_ids:
         scores = ranking.scores(query)
-        kept[query] = {document: scores[document] for document in data.keep_hits(query, scores)}
+        kept[query] = {
+            document: scores[document] for document in data.evaluation.keep_hits(query, scores)
+        }
     return Ranking(kept) if depth is None else Ranking(kept).top(depth)
 
 
@@ -185,9 +187,9 @@ def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dic
     Returns:
         Flat metrics, "cost/…"; {} if there are no test queries.
     """
-    if not data.test_splits:
+    if not data.evaluation.test_splits:
         return {}
-    queries = data.test_queries(data.test_splits[0])
+    queries = data.evaluation.test_queries(data.evaluation.test_splits[0])
     depth += data.drop_identical  # the depth that the search is planned for
     times = []
     for row in range(min(LATENCY_QUERIES, len(queries))):

@@ -69,7 +69,7 @@ class GrowingCorpus:
         order = np.random.default_rng(self.seed).permutation(new)
         stages, ids = [known, *np.array_split(order, self.parts)], documents["id"][:]
         arrivals = {ids[row]: stage for stage, rows in enumerate(stages) for row in rows}
-        splits = dict.fromkeys([data.test_splits[0], *self.splits])
+        splits = dict.fromkeys([data.evaluation.test_splits[0], *self.splits])
         asked = concat([self._list_queries(data, split, arrivals) for split in splits])
         asked = asked.reset_index(drop=True)
         if not (asked["arrival"] > 0).any():
@@ -97,14 +97,14 @@ class GrowingCorpus:
         Returns:
             Columns split, row (in the split's test queries), query, arrival.
         """
-        judged = data.judgements(split, data.test_queries(split))
+        judged = data.evaluation.judgements(split, data.evaluation.test_queries(split))
         relevant = [
             [arrivals[name] for name, grade in grades.items() if grade > 0 and name in arrivals]
             for grades in judged.values()
         ]
         queries = DataFrame({"split": split, "row": range(len(judged)), "query": list(judged)})
         queries["arrival"] = [max(stages, default=-1) for stages in relevant]
-        is_old = (queries["arrival"] == 0) & (split == data.test_splits[0])
+        is_old = (queries["arrival"] == 0) & (split == data.evaluation.test_splits[0])
         return queries[is_old | (queries["arrival"] > 0) & (split in self.splits)]
 
 
@@ -115,7 +115,7 @@ def search(
     depth = max(map(rank_of, (*data.metrics, *KEPT))) + data.drop_identical
     values = {}
     for split, own in asked.groupby("split", sort=False):
-        queries = data.test_queries(split).select(own["row"].tolist())
+        queries = data.evaluation.test_queries(split).select(own["row"].tolist())
         ranking = model.retrieve(queries, depth)
         judged = judge(ranking, data, split, queries, [*KEPT])
         for index, (query, metrics) in zip(own.index, judged.items(), strict=True):

@@ -14,10 +14,9 @@ from analysis.studies.study import draw_all, read_curves
 from analysis.tables.rows import Row, describe_value
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, recall_of_exact
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, SearchCosts, recall_of_exact
 from gr_mvdr.options import Size, check_choice, part
 from gr_mvdr.progress import track
-from gr_mvdr.token_index.costs import SearchCosts
 from models.base import System, Table
 from models.docid import Docid
 from models.multi_vector import MultiVector
@@ -83,11 +82,11 @@ class SearchGrid:
         Raises:
             ValueError: no setting fits the index.
         """
-        split = data.test_splits[0]
-        queries = data.test_queries(split)
+        split = data.evaluation.test_splits[0]
+        queries = data.evaluation.test_queries(split)
         queries = queries.select(range(min(self.max_queries or len(queries), len(queries))))
         depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
-        search = self.open(model, queries, depth, data.judgements(split, queries))
+        search = self.open(model, queries, depth, data.evaluation.judgements(split, queries))
         rows, judged = [], []
         for setting in track(self.settings, "searching under every setting"):
             try:

@@ -26,7 +26,6 @@ from gr_mvdr.files import check_file, write_text
 from gr_mvdr.options import make_printable
 
 VIEWER = Path(__file__).parents[1] / "viewer"
-_PICTURE = 2**26  # the most bytes of a picture in a page
 
 
 def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
@@ -103,7 +102,7 @@ def find_readings() -> dict[str, str]:
 
 def embed_picture(path: Path) -> str:
     """Returns a PNG as a data URL, so that the page needs no other file."""
-    content = check_file(path, path.parent.parent, _PICTURE).read_bytes()
+    content = check_file(path, path.parent.parent).read_bytes()
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 

@@ -120,10 +120,10 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> list[K
         FileNotFoundError, ValueError: the collection cannot be read, or a ranking is damaged.
     """
     known: dict[str, KnownQuery] = {}
-    for split in data.test_splits:
-        queries = data.test_queries(split)
-        judged = data.judgements(split, queries)
-        name = ranking_file("retrieve", split if split != data.test_splits[0] else "")
+    for split in data.evaluation.test_splits:
+        queries = data.evaluation.test_queries(split)
+        judged = data.evaluation.judgements(split, queries)
+        name = ranking_file("retrieve", split if split != data.evaluation.test_splits[0] else "")
         rankings = [_read_ranking(run.path, name) for run in runs]
         for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
             new = KnownQuery(number, text, [], [{} for _ in runs])

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from gr_mvdr.files import open_tensors, reading, write_tensors
+from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_documents
+from gr_mvdr.files import check_fingerprint, open_tensors, reading, write_tensors
 from gr_mvdr.progress import track
-from gr_mvdr.token_index.costs import SearchCosts
-from gr_mvdr.token_index.store import check_fingerprint
 
 _ARRAYS = ("data", "indices", "indptr")
 _FILE = "lists.safetensors"

@@ -1,7 +1,10 @@
-"""Rankings and relevance judgements, in memory and as TREC files."""
+"""Rankings, what they cost, and relevance judgements, in memory and as TREC files."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -267,3 +270,39 @@ def _write_rows(path: str | Path, rows: Iterable[tuple[str, ...]]) -> None:
                         f"{column!r}: a TREC column must be one word without white space"
                     )
             file.write(" ".join(columns) + "\n")
+
+
+@dataclass
+class SearchCosts:
+    """Running totals over queries; `seconds` includes the token retrieval, `flops` does not."""
+
+    queries: int = 0
+    candidates: int = 0
+    scored_tokens: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, candidates: int, scored_tokens: int, flops: float, queries: int = 1) -> None:
+        self.queries += queries
+        self.candidates += candidates
+        self.scored_tokens += scored_tokens
+        self.flops += flops
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Adds the time of the block to `seconds`."""
+        start = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the means over the queries as flat metrics, without what was not counted."""
+        if not self.queries:
+            return {}
+        means = {
+            "candidates": self.candidates,
+            "scored_tokens": self.scored_tokens,
+            "scoring_flops": self.flops,
+            "search_ms": 1000 * self.seconds,
+        }
+        return {f"cost/{name}": total / self.queries for name, total in means.items() if total}

@@ -216,7 +216,7 @@ class NonParametricHead(TableHead):
 
         Each occurrence is a row: the negatives of a document's tokens are the tokens of the other
         documents of the batch. The documents must be distinct, or a copy would be a negative.
-        `relevant_rows` excludes rows from the negatives of a query.
+        `masked_rows` excludes rows from the negatives of a query.
 
         Args:
             sequences, vectors: as for `build`, of the batch's distinct documents.
@@ -233,11 +233,16 @@ class NonParametricHead(TableHead):
             self.row_documents = None
             self.set_table(**before)
 
-    def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
-        if relevant is None or self.row_documents is None:
+    def masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
+        if batch.relevant is None or self.row_documents is None:
             return None
-        known = (self.row_documents + 1 == relevant.unsqueeze(-1)).any(1)  # (B, R, n) → (B, n)
-        return F.pad(known, (0, self.n_rows - known.shape[1]))  # later rows have no document
+        known = (self.row_documents + 1 == batch.relevant.unsqueeze(-1)).any(
+            1
+        )  # (B, R, n) → (B, n)
+        rows = F.pad(known, (0, len(self.row_tokens) - known.shape[1]))  # others have no document
+        lengths = batch.document_mask.sum(1).view(len(batch), -1).sum(1)
+        rows = rows.repeat_interleave(lengths, 0, output_size=len(labels))
+        return rows.scatter(1, labels.unsqueeze(1), False)
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
         """Returns the rows of targets: the rows of the same tokens in the target's document.

@@ -21,10 +21,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from gr_mvdr.backbones import find_start_token
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.options import part
 from gr_mvdr.relevance import at_least_float32
-from gr_mvdr.template import TextTemplate
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,6 @@ class Head(nn.Module):
         bias = getattr(self.backbone, "final_logits_bias", None)
         return None if bias is None else bias[0]
 
-    @property
-    def n_rows(self) -> int:
-        """R, the number of rows."""
-        return len(self.output_table if self.row_tokens is None else self.row_tokens)
-
     # The life of a table that is made from documents (NP decoding) --------------------------------
 
     def make_table(self, sequences: Sequence[Sequence[int]], documents: Any, length: int) -> None:
@@ -113,13 +108,10 @@ class Head(nn.Module):
         """
         return nullcontext()
 
-    def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
-        """(B, rows) bool, True where a row's document is relevant to the query, so not a negative.
+    def masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
+        """(n, R) bool, True for rows that are no negatives at a target position (`labels` (n,)).
 
-        None if rows do not belong to documents.
-
-        Args:
-            relevant: (B, R) int64, 1 + the numbers of each query's relevant documents; 0 = none.
+        These rows belong to other documents that are relevant to the query. None = no such rows.
         """
         return None
 
@@ -134,15 +126,7 @@ class Head(nn.Module):
     @property
     def numbers_per_position(self) -> int:
         """Upper bound of the numbers that `logits` computes for one position."""
-        return self.n_rows
-
-    def memory_bytes(self, positions: int) -> int:
-        """Upper bound of the bytes of the head and its logits at this many positions, in fp32.
-
-        Training adds gradients of the same size, and the moments of the optimizer.
-        """
-        own = list(self.parameters()) or self.table_parameters
-        return 4 * (sum(x.numel() for x in own) + positions * self.numbers_per_position)
+        return len(self.output_table if self.row_tokens is None else self.row_tokens)
 
     def table_state(self) -> dict[str, Any] | None:
         """The table's state for a checkpoint, besides parameters; None if it has no state."""
@@ -167,21 +151,10 @@ class Head(nn.Module):
         return self.backbone.get_input_embeddings()(rows)
 
     @property
-    def start_token(self) -> int:
-        """The id that the decoder reads first, as configured, or else as in pretraining."""
-        start = getattr(self.backbone.config, "decoder_start_token_id", None)
-        if start is not None:
-            return start
-        template = getattr(self.backbone, "template", TextTemplate())
-        # mBART starts with the language code that ends the encoder's input, T5 with padding.
-        last = template.suffix[-1]
-        return template.pad if last == template.stop else last
-
-    @property
     def start_vector(self) -> Tensor:
         """(d,) the first decoder input."""
         table = self.backbone.get_input_embeddings()
-        return table(torch.full((), self.start_token, device=table.weight.device))
+        return table(torch.full((), find_start_token(self.backbone), device=table.weight.device))
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
@@ -241,20 +214,6 @@ class Head(nn.Module):
             use_cache=False,
         )
         return output, self.context(inputs)
-
-    @staticmethod
-    def states_at(
-        places: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Selects the arguments of `logits` for n positions.
-
-        Args:
-            places: (n,) int64, as from `real_places`.
-            hidden, context: (B, M, d) from `decode`.
-            position: (B, M) int64.
-        """
-        chosen = (None if x is None else x.flatten(0, 1)[places] for x in (hidden, context))
-        return *chosen, position.flatten()[places]
 
     # The search sees tokens; the rows of a token are alternatives --------------------------------
 
@@ -338,6 +297,20 @@ class TableHead(Head):
         return rows.clamp(min=0), scores
 
 
+# The arguments of `Head.logits`: hidden (n, d), context (n, d) or None, position (n,).
+States = tuple[Tensor, Tensor | None, Tensor]
+
+
+def states_at(places: Tensor, *states: Tensor | None) -> States:
+    """Selects the arguments of `Head.logits` for n positions.
+
+    Args:
+        places: (n,) int64, as from `real_places`.
+        states: hidden and context (B, M, d) from `Head.decode`, and the positions (B, M) int64.
+    """
+    return tuple(None if x is None else x.flatten(0, 1)[places] for x in states)
+
+
 def real_places(mask: Tensor) -> Tensor:
     """(n,) int64, the places of real tokens in a flattened mask (B, M); synchronises a GPU once.
 
@@ -358,9 +331,6 @@ def real_places(mask: Tensor) -> Tensor:
 # each time, page by page. But every block adds a gradient of the whole table: on a CPU, its logits
 # are at least twice as large as the table.
 _CPU_BLOCK, _BLOCK, _TABLES = 31 * 2**20, 2**28, 2
-
-# The arguments of `Head.logits`: hidden (n, d), context (n, d) or None, position (n,).
-States = tuple[Tensor, Tensor | None, Tensor]
 
 
 def table_cross_entropy(

@@ -1,54 +1,13 @@
-"""The costs of a search: floating-point operations as the papers count them, and running totals.
+"""The costs of scoring: floating-point operations as the papers count them.
 
 A FLOP is one addition, multiplication, comparison, exponential or division; a multiply-add is two
 FLOPs, as in XTR's Appendix B. MVA's Tables 5 and 6 count a multiply-add as one: halve the values
 here to compare.
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from gr_mvdr.token_index.store import TokenStore
-
-
-@dataclass
-class SearchCosts:
-    """Running totals over queries; `seconds` includes the token retrieval, `flops` does not."""
-
-    queries: int = 0
-    candidates: int = 0
-    scored_tokens: int = 0
-    flops: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, candidates: int, scored_tokens: int, flops: float, queries: int = 1) -> None:
-        self.queries += queries
-        self.candidates += candidates
-        self.scored_tokens += scored_tokens
-        self.flops += flops
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Adds the time of the block to `seconds`."""
-        start = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - start
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the means over the queries as flat metrics, without what was not counted."""
-        if not self.queries:
-            return {}
-        means = {
-            "candidates": self.candidates,
-            "scored_tokens": self.scored_tokens,
-            "scoring_flops": self.flops,
-            "search_ms": 1000 * self.seconds,
-        }
-        return {f"cost/{name}": total / self.queries for name, total in means.items() if total}
 
 
 def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> tuple[int, float]:

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.evaluation.ranking import best_documents
-from gr_mvdr.files import new_folder, read_json, reading, write_json
+from gr_mvdr.evaluation.ranking import SearchCosts, best_documents
+from gr_mvdr.files import check_fingerprint, new_folder, read_json, reading, write_json
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.search import AUTO, EDGE, SearchOptions
-from gr_mvdr.token_index.store import Encode, check_fingerprint, encoded
+from gr_mvdr.token_index.store import Encode, encoded
 from gr_mvdr.token_vectors import TokenVectors, stack
 
 TOKENS, MEAN, ID = "tokens", "mean", "id"  # the two vectors of a point, and a key of its payload

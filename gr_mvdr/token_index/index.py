@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.files import (
     open_tensors,
     read_json,
@@ -24,7 +25,7 @@ from gr_mvdr.files import (
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import scorers, store
-from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost
+from gr_mvdr.token_index.costs import all_tokens_cost
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.search import OPEN_KEYS, Proposer, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack

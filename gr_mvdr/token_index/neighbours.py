@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -89,10 +90,12 @@ class NearestTokens:
 
             file = self.store.directory / FOLDER / LISTS
             tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
-            if saved != made_from:
-                trained = faiss.serialize_index(self._train_lists(lists, seed))
-                write_tensors(file, tensors := {"lists": torch.from_numpy(trained)}, made_from)
-            self._lists = faiss.deserialize_index(tensors["lists"].numpy())
+            content = tensors["lists"].numpy() if tensors else b""
+            if saved != [*made_from, crc32(content)]:  # faiss trusts what it reads
+                content = faiss.serialize_index(self._train_lists(lists, seed))
+                tensors = {"lists": torch.from_numpy(content)}
+                write_tensors(file, tensors, [*made_from, crc32(content)])
+            self._lists = faiss.deserialize_index(content)
         self._made_from = made_from
 
     def propose(

@@ -10,7 +10,7 @@ import json
 import secrets
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -23,7 +23,14 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import ragged_range
-from gr_mvdr.files import open_tensors, read_json, reading, write_json, write_tensors
+from gr_mvdr.files import (
+    check_fingerprint,
+    open_tensors,
+    read_json,
+    reading,
+    write_json,
+    write_tensors,
+)
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import broadcast, rank, wait, world_size
 from gr_mvdr.token_index.codec import Codec, Storage
@@ -248,13 +255,6 @@ class TokenStore:
             if low < high:
                 # "clip" spares numpy a copy for rows out of range.
                 shard[name].take(rows[low:high] - start, 0, out[low:high], mode="clip")
-
-
-def check_fingerprint(what: str, held: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raises ValueError if `what` was made from something else than expected."""
-    for key, value in expected.items():
-        if held.get(key) != value:
-            raise ValueError(f"{what}: was made with {key} {held.get(key)}, expected {value}")
 
 
 def create(

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.files import temporary_folder
 from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.texts import TextTable
-from gr_mvdr.token_index.costs import SearchCosts
 from models.base import Table
 from models.rerank_pipeline import Stage
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gr_mvdr.backbones import check_length
+from gr_mvdr.backbones import check_length, find_start_token
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import temporary_folder, write_text
@@ -136,7 +136,7 @@ class QueryGenerator(GenerativeSystem):
                 top_k=self.hparams.top_k,
                 num_return_sequences=self.hparams.n_queries,
                 max_new_tokens=self.hparams.query_length,
-                decoder_start_token_id=self.head.start_token,
+                decoder_start_token_id=find_start_token(self.backbone),
                 eos_token_id=self.template.stop,
                 pad_token_id=self.template.pad,
                 **_PLAIN,

@@ -85,7 +85,9 @@ def test_a_stage_is_a_search_of_an_index_of_its_documents_alone(kind, data, tmp_
     ]
     for row, split in ((rows[0], "test"), (rows[-3], "test"), (rows[-2], "new")):
         queries, ranking = stages[row["stage"]][1][split == "new"]
-        judged = evaluate(ranking, data.judgements(split, queries), ["success@10", "mrr@10"])
+        judged = evaluate(
+            ranking, data.evaluation.judgements(split, queries), ["success@10", "mrr@10"]
+        )
         assert {metric: row[metric] for metric in judged} == pytest.approx(judged)
     lost = metrics["analysis/growing_corpus/mrr_forgetting@10"]
     assert lost == pytest.approx(rows[0]["mrr@10"] - rows[-3]["mrr@10"])

@@ -77,7 +77,7 @@ def test_an_experiment_measures_what_the_run_measured(runs):
     pytest.importorskip("ir_measures")
     run = runs[1]
     retriever, qrels = Retriever.load(run), read_qrels(run / "retrieve.qrels")
-    table = retriever.data.test_queries(retriever.data.test_splits[0])
+    table = retriever.data.evaluation.test_queries(retriever.data.evaluation.test_splits[0])
     queries = dict(zip(table["id"][:], table["text"][:], strict=True))
     judged = pd.DataFrame(
         [(q, d, grade) for q, grades in qrels.items() for d, grade in grades.items()],

@@ -17,7 +17,7 @@ from tests.models.conftest import BACKBONE, OPTIMIZER
 def test_its_alignments_are_measured_and_its_paths_are_not(tiny_data, store_of, measure):
     lengths = dict(document_length=12, query_length=8, n_queries=1, top_k=1)
     generator = QueryGenerator(BACKBONE, "nowhere", optimizer=OPTIMIZER, **lengths).eval()
-    _, (batch,) = tiny_data.test_pairs("test", 4, batch_size=4)
+    _, (batch,) = tiny_data.evaluation.test_pairs("test", 4, batch_size=4)
     store = store_of(generator.explain(batch), "generative")
     measured = {
         kind: measure(kind, store, idf=torch.ones(60)).metrics

@@ -113,9 +113,11 @@ class Vectors:
         names = data.documents["id"][:]
         held = (system.searcher.vectors(system.searcher.numbers([name])) for name in names)
         self.documents = {name: one.unpad(0) for name, one in zip(names, held, strict=True)}
-        queries = data.test_queries(data.test_splits[0])
+        queries = data.evaluation.test_queries(data.evaluation.test_splits[0])
         encoded = system.encoded_queries(queries.select(range(min(QUERIES, len(queries)))))
-        sample = system.encoded_queries(data.planning_queries().select(range(2 * QUERIES)))
+        sample = system.encoded_queries(
+            data.evaluation.planning_queries().select(range(2 * QUERIES))
+        )
         self.queries, self.sample = ([q for _, q in part] for part in (encoded, sample))
 
     @property

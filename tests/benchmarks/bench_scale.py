@@ -40,7 +40,7 @@ def start(documents: int) -> AlmanacDataModule:
         batch_size=BATCH,
     )
     next(iter(data.train_dataloader()))
-    data.count_cut_texts()
+    data.evaluation.count_cut_texts()
     return data
 
 

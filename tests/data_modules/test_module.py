@@ -82,7 +82,7 @@ def test_training_reads_what_it_would_without_the_new_documents():
         examples.append([(e.source, e.targets, ids[e.document], names) for e, names in drawn])
     assert examples[0] == examples[1]
     # A search reads all of them.
-    assert len(held.bm25.best(["zirkonium"], 40)) == 6
+    assert len(held.evaluation.bm25.best(["zirkonium"], 40)) == 6
 
 
 @pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split", "new_documents"])
@@ -100,8 +100,8 @@ def test_what_does_not_train_needs_no_train_split():
 
     data = judged()
     data.check_splits(trained=False, study=True)
-    assert data.train_split is None and data.test_splits == ["test"]
-    assert len(data.test_queries("test")) and len(data.tokenizer)
+    assert data.train_split is None and data.evaluation.test_splits == ["test"]
+    assert len(data.evaluation.test_queries("test")) and len(data.tokenizer)
     with pytest.raises(ValueError, match="data.train_split=null: must .*: weights=RUN takes over"):
         data.check_splits(trained=True, study=False)
     with pytest.raises(ValueError, match="data.train_split=typo: must be one of test$"):
@@ -129,25 +129,25 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
     lines = [f"q{n} Q0 d{m} 1 {m} x" for n in range(10, 20) for m in (1, 25)]
     run.write_text("\n".join([*lines, "q10 Q0 nowhere 3 1 x"]))
     data = tiny(candidates_run=str(run))
-    queries = data.rerank_queries("test")
-    given = data.list_candidates("test", queries)
+    queries = data.evaluation.rerank_queries("test")
+    given = data.evaluation.list_candidates("test", queries)
     assert given["q10"] == ["d25", "d1", "d10", "d29"] and given["q12"] == ["d25", "d1", "d12"]
     assert "1 candidates are not in the collection" in capsys.readouterr().out
     own = replace(collection(), candidates={"test": run})
-    assert tiny().list_candidates("test", queries) != given
+    assert tiny().evaluation.list_candidates("test", queries) != given
     data = tiny()
     data.collection = own
-    assert data.list_candidates("test", queries) == given
+    assert data.evaluation.list_candidates("test", queries) == given
     run.write_text("\n".join(lines[2:]))
     with pytest.raises(ValueError, match=r"1 of 10 queries have no candidate .* first is 'q10'"):
-        tiny(candidates_run=str(run)).candidates_from  # noqa: B018, before training
+        tiny(candidates_run=str(run)).evaluation.candidates_from  # noqa: B018, before training
     data = tiny()
     data.collection = own
     assert (
-        data.list_candidates("test", queries)["q10"]
-        == tiny().list_candidates("test", queries)["q10"]
+        data.evaluation.list_candidates("test", queries)["q10"]
+        == tiny().evaluation.list_candidates("test", queries)["q10"]
     )
-    assert data.candidates_from == {"test": f"{run}; 1 queries from BM25"}
+    assert data.evaluation.candidates_from == {"test": f"{run}; 1 queries from BM25"}
     with pytest.raises(ValueError, match="^candidates_run=/no: must be an existing file"):
         tiny(candidates_run="/no")
 
@@ -234,7 +234,7 @@ def test_a_search_is_planned_on_training_queries_or_documents(split, prefix, tmp
     data = tiny(train_split=split)
     evaluate_retrieval(Plans(), data, tmp_path, depth=2)
     assert planned and {name[0] for name in planned} == {prefix}
-    assert not {*planned} & {*data.test_queries("test")["id"][:]}
+    assert not {*planned} & {*data.evaluation.test_queries("test")["id"][:]}
 
 
 def test_texts_and_queries_are_cleaned():
@@ -247,8 +247,8 @@ def test_texts_and_queries_are_cleaned():
 
 def test_pairs_that_a_system_does_not_cover_are_left_out_with_a_line(capsys):
     data = tiny(test_split="test")
-    everything, _ = data.test_pairs("test", 100)
-    names, _ = data.test_pairs("test", 100, covers=lambda row: row != 12)
+    everything, _ = data.evaluation.test_pairs("test", 100)
+    names, _ = data.evaluation.test_pairs("test", 100, covers=lambda row: row != 12)
     assert {*everything} - {*names} == {("q12", "d12")}
     assert "1 of 11 pairs of test are left out" in capsys.readouterr().out
 
@@ -258,4 +258,4 @@ def test_cut_texts_are_counted_once_where_a_split_trains_and_tests():
     queries = [*data.queries("train")["tokens"], *data.queries("test")["tokens"]]
     cut = {"queries": sum(len(q) > 3 for q in queries)}  # the end token takes a place
     cut["documents"] = sum(len(tokens) > 8 for tokens in data.documents["tokens"])
-    assert data.count_cut_texts() == cut and 0 < cut["queries"] < len(queries)
+    assert data.evaluation.count_cut_texts() == cut and 0 < cut["queries"] < len(queries)

@@ -84,7 +84,7 @@ def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new
         assert f"d{NEW}" not in best
         expected = {int(name[1:]) for name in best} - RELEVANT[pair]
         assert len(expected) > 1 and set().union(*sets) == expected, pair
-    assert any(f"d{NEW}" in data.bm25.best(split_words(query), 5) for query in queries)
+    assert any(f"d{NEW}" in data.evaluation.bm25.best(split_words(query), 5) for query in queries)
 
 
 def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):

@@ -46,13 +46,11 @@ class Child:
         at_event: kill it before the file event of this number; 0 = at none.
         after: seconds after which it is killed; 0 = never.
         longest: bytes that a file may have; None = as many as it likes.
-        notes: where its own files go; None = beside the cache.
         gate: a pipe's end; the job begins when something can be read from it.
     """
 
-    def __init__(self, job, cache, at_event=0, after=0.0, longest=None, gate=None, notes=None):
-        notes = notes or cache.parent
-        self.files = {name: notes / f"{name}-{next(_numbers)}" for name in ("said", "seen")}
+    def __init__(self, job, cache, at_event=0, after=0.0, longest=None, gate=None):
+        self.files = {name: cache.parent / f"{name}-{next(_numbers)}" for name in ("said", "seen")}
         if not (process := os.fork()):
             gc.freeze()  # what the parent has left is the parent's to close, its folders included
             status = 1

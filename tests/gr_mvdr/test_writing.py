@@ -76,18 +76,13 @@ def test_temporary_folders_end_with_their_process(tmp_path):
 
 
 @pytest.mark.parametrize("header", [2**24, 0])
-def test_every_flipped_byte_of_a_file_of_tensors_is_found(header, tmp_path, monkeypatch):
-    """Wherever its settings are."""
+def test_a_file_of_tensors_gives_them_and_their_settings(header, tmp_path, monkeypatch):
+    """Wherever its settings are; a file that is cut short is damaged."""
     monkeypatch.setattr("gr_mvdr.files._HEADER", header)
     file, expected = tmp_path / "x/a.safetensors", torch.arange(20).to(torch.uint16)
     write_tensors(file, {"a": expected}, {"depth": 3})
     tensors, settings = open_tensors(file)
     assert torch.equal(tensors["a"], expected) and settings == {"depth": 3}
-    whole = file.read_bytes()
-    for place in range(len(whole)):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match="damaged"):
-            open_tensors(file)
-    file.write_bytes(whole[:-1])
+    file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ValueError, match="is damaged"):
         open_tensors(file)

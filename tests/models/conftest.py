@@ -15,7 +15,6 @@ from models.beyond.splade import SPLADE
 from models.beyond.views import MultiViewSEAL
 from models.cross_encoder import CrossEncoder
 from models.docid import Docid
-from models.generative import target_states
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
 
@@ -202,7 +201,7 @@ def make_seal(backbone=None, **options):
 
 def logits_of(system, queries, query_mask, rows, mask):
     """(n, R) logits of the n real target positions, row by row of `mask`."""
-    return system.head.logits(*target_states(system, queries, query_mask, rows, real_places(mask)))
+    return system.head.logits(*system.target_states(queries, query_mask, rows, real_places(mask)))
 
 
 def save_tokenizer(folder):

@@ -11,6 +11,7 @@ from transformers import (
     MBartForConditionalGeneration,
 )
 
+from gr_mvdr.backbones import find_start_token
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import relevance
 from gr_mvdr.template import TextTemplate
@@ -89,7 +90,7 @@ def test_loss_and_cached_decoding_are_those_of_transformers(family, backbones, t
         found = step(torch.tensor(tokens), torch.tensor(parents))
         rows = rows[parents]
         prefixes = [[*prefixes[p], t] for p, t in zip(parents, tokens, strict=True)]
-        inputs = torch.tensor([[seal.head.start_token, *prefix] for prefix in prefixes])
+        inputs = torch.tensor([[find_start_token(seal.backbone), *prefix] for prefix in prefixes])
         own = {name: value[rows] for name, value in sides.items()}
         logits = seal.backbone(**own, decoder_input_ids=inputs).logits[:, -1]
         assert torch.allclose(found[:], logits.log_softmax(-1), atol=1e-9)

@@ -2,8 +2,6 @@
 
 import pytest
 
-from models.generative import list_continuations, trace_search
-
 # Titles and pseudo-queries besides the body: full SEAL is the case without the latter.
 SPECIAL_TOKENS = {"body": [50], "title": [51, 52], "title_end": [53]}
 SPECIAL_TOKENS |= {"query": [51, 54], "query_end": [53]}
@@ -64,7 +62,7 @@ def test_no_index_and_a_damaged_one_are_refused(make, kind, documents, tmp_path)
     indexed(make(kind), documents, tmp_path)
     for path in [p for p in tmp_path.rglob("*.safetensors") if "scheme" not in p.name]:
         content = path.read_bytes()
-        path.write_bytes(content[:-3] + b"abc")
+        path.write_bytes(content[:-3])
         with pytest.raises(ValueError, match="is damaged"):
             make(kind).open_index(documents, tmp_path)
         path.write_bytes(content)
@@ -105,11 +103,11 @@ def test_among_none_and_among_the_unknown(make, kind, documents, queries):
 def test_what_has_no_path_says_so(make, kind, documents, queries, tools):
     system, query = indexed(make(kind), documents), queries["tokens"][0]
     with pytest.raises(ValueError, match=r"prefix=\[3\]: must be one that a search can generate"):
-        list_continuations(system, query, [3])
+        system.list_continuations(query, [3])
     if kind.startswith("seal"):
         documents["tokens"][2] = []
         system.index(documents)
     else:
         system.identifiers.sequences[2] = []
     with pytest.raises(ValueError, match="'d2' has no identifier: no search can find it"):
-        trace_search(system, query, 2)
+        system.trace_search(query, 2)

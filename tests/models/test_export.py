@@ -12,7 +12,6 @@ from gr_mvdr.template import read_template
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.beyond.query_generator import QueryGenerator
 from models.export import export_model
-from models.generative import target_states
 from models.saved_model import open_model, write_tokenizer
 
 DOCIDS = "naive semantic-pawa titles-nci titles-np".split()
@@ -46,7 +45,7 @@ def plain_logits(system, batch):
     """(n, V) of a system's own decoder, row by row of the targets' mask."""
     encoded = system.encode(batch.query_ids, batch.query_mask)
     places = real_places(batch.document_mask)
-    states = target_states(system, encoded, batch.query_mask, batch.document_ids, places)
+    states = system.target_states(encoded, batch.query_mask, batch.document_ids, places)
     return system.head.logits(*states)
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.token_index.costs import SearchCosts
+from gr_mvdr.evaluation.ranking import SearchCosts
 from models.beyond.planned_search import SearchPlan
-from models.generative import trace_search
 
 
 class Given(SearchPlan):
@@ -55,7 +54,7 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
             assert score == pytest.approx(exact.scores(query)[name], abs=1e-4)
             assert sum(s.value for s in shares[query][name]) == pytest.approx(score, abs=1e-5)
     row = int(wanted[:, 0].argmax())
-    assert trace_search(system, queries["tokens"][0], row, "").lost is None
+    assert system.trace_search(queries["tokens"][0], row, "").lost is None
     among = system.retrieve(queries, 100, documents["id"][:3])
     assert all(set(among.scores(query)) <= set(documents["id"][:3]) for query in queries["id"])
     # Without weight the search is today's, to the bit; a beam of all loses nothing to a plan.

@@ -47,8 +47,10 @@ from models.saved_model import open_model, restore_run
 from models.training import CheckpointFile
 from tests.analysis.conftest import make_explanation
 from tests.analysis.test_compare import judge_gold, write_run
-from tests.runs import beir, command, write_store
-from tests.security.conftest import NOTHING, TINY
+from tests.runs import NO_ANALYSIS, SMALL, TINY, beir, command, write_store
+
+NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}  # an analysis that asks nothing
+KEYS = (*SMALL, *NO_ANALYSIS, *TINY)
 
 
 def payload(marker: Path) -> dict:
@@ -71,20 +73,18 @@ def change_model(run: Path, **options: object) -> None:
     file.write_text(json.dumps(settings))
 
 
-def test_a_configuration_runs_no_code(foreign, made, tmp_path):
-    marker = tmp_path / "marker"
+def test_a_configuration_runs_no_code(foreign, tmp_path):
+    run, marker = foreign("t5_colbert"), tmp_path / "marker"
+    whole, data = (run / "config.yaml").read_text(), restore_run(run)[1]
     for keys in (("data",), ("data", "examples")):
-        run = foreign("t5_colbert")
         change_yaml(run / "config.yaml", *keys, value=payload(marker))
         with pytest.raises(ValueError, match=r"_target_=.* is no part of .*trust=true"):
             restore_run(run)
-        shutil.rmtree(run)
-    run = foreign("t5_colbert")
+        (run / "config.yaml").write_text(whole)
     change_yaml(run / "config.yaml", "rerank", value={"form": {"alignment": payload(marker)}})
-    data = restore_run(made / "t5_colbert")[1]
-    model = RerankPipeline([{"run": str(run)}])
     with pytest.raises(ValueError, match="is no part of this library.*trust=true"):
-        model.prepare(data.documents, data.known_documents, tmp_path / "identifiers")
+        stage = RerankPipeline([{"run": str(run)}])
+        stage.prepare(data.documents, data.known_documents, tmp_path / "identifiers")
     for part in ("salience", "pooling", "alignment", "loss"):
         sided = part in ("pooling", "salience")
         change_model(run, **{part: {"query": payload(marker)} if sided else payload(marker)})
@@ -113,13 +113,8 @@ def test_an_exported_folder_runs_no_code(foreign, tmp_path):
     [
         ("loss", {"_target_": "gr_mvdr.alignment.MaxSim"}, "must be of the kind loss"),
         ("loss", {"_target_": "gr_mvdr.evaluation.ranking.write_qrels", "path": "x"}, "is no part"),
-        ("loss", "os.system", "must be a group of keys"),
         ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": 1, "_partial_": True},
          "alignment._partial_=true: must be"),
-        ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": ".",
-                  "tokenizer_options": {}, "test_split": "dev",
-                  "indexing": {"_target_": "gr_mvdr.alignment.FirstToken"}},
-         "must be of the kind indexing"),
     ],
 )  # fmt: skip
 def test_only_parts_of_the_expected_kind_and_their_arguments(kind, settings, message):
@@ -161,7 +156,7 @@ def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path, monkey
 
     run = tmp_path / "run"
     own = "model.loss._target_=my_part.Mine"
-    made = imports(command, "train.py", *TINY, own, f"output={tmp_path}", "name=run")
+    made = imports(command, "train.py", *KEYS, own, f"output={tmp_path}", "name=run")
     assert made == (0, True)
     asked = ["-m", "analysis.run", f"run={run}", "analysis=none"]
     refused, imported = imports(command, *asked)
@@ -178,7 +173,7 @@ def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path, monkey
     del sys.modules["my_part"]
 
 
-def test_trust_is_not_inherited_from_a_folder(foreign, made, tmp_path):
+def test_trust_is_not_inherited_from_a_folder(foreign, tmp_path):
     """A pipeline's configuration says `trust: true` of its stage: the folder has no say in that."""
     stage, pipeline = foreign("t5_colbert"), foreign("dsi_semantic")
     change_model(stage, loss=payload(tmp_path / "marker"))
@@ -230,7 +225,6 @@ EVIL = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoTokenizer": ["
     ("file", "changes"),
     [
         ("config.json", {"auto_map": EVIL, "model_type": "evil"}),
-        ("config.json", {"auto_map": EVIL}),
         ("config.json", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
         ("tokenizer_config.json", {"auto_map": EVIL, "tokenizer_class": "Evil"}),
     ],
@@ -262,7 +256,7 @@ def test_interpolations_stay_text(foreign, monkeypatch):
     run = foreign("t5_colbert")
     change_yaml(run / "config.yaml", "data", "test_split", value="${oc.env:MY_SECRET}")
     with pytest.raises(ValueError, match=r"data.test_split=\$\{oc.env:MY_SECRET\}: must be one of"):
-        restore_run(run)[1].test_splits  # noqa: B018
+        restore_run(run)[1].evaluation.test_splits  # noqa: B018
     assert "s3cret" not in json.dumps(read_run(run).config)
 
 
@@ -279,15 +273,12 @@ def test_nothing_is_written_where_a_folder_says(foreign, tmp_path):
     assert not place.exists() and sorted(run.rglob("*")) == before
 
 
-@pytest.mark.parametrize("hard", [False, True])
-def test_results_replace_links_and_do_not_follow_them(hard, foreign, tmp_path):
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_results_replace_links_and_do_not_follow_them(link, foreign, tmp_path):
     run, target = foreign("t5_colbert"), tmp_path / "bashrc"
     target.write_text("mine")
     (run / "report.html").unlink(missing_ok=True)
-    if hard:
-        os.link(target, run / "report.html")
-    else:
-        (run / "report.html").symlink_to(target)
+    link(target, run / "report.html")
     write_report(run)
     assert target.read_text() == "mine" and "<html" in (run / "report.html").read_text()
 
@@ -304,24 +295,22 @@ def test_a_checkpoint_removes_no_folder_that_it_names(foreign, tmp_path):
     assert victim.name not in str(read["callbacks"]) and victim.name in str(state["callbacks"])
 
 
-def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, made, tmp_path):
-    run, out = foreign("t5_colbert"), tmp_path / "out"
+def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, tmp_path):
+    run, out, victim = foreign("t5_colbert"), tmp_path / "out", tmp_path / "precious"
+    data = restore_run(run)[1]
     record = json.loads((run / "provenance.json").read_text())
-    (run / "provenance.json").write_text(json.dumps(record | {"system": "../../../precious"}))
+    (run / "provenance.json").write_text(json.dumps(record | {"system": f"../../../{victim.name}"}))
     change_model(run, search={"mode": "gather", "neighbours": 10, "probes": 4})
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "file").write_text("mine")
+    victim.mkdir()
     (run / "index/neighbours").mkdir(exist_ok=True)
     (run / "index/neighbours/lists.faiss").write_bytes(b"evil")
-    data = restore_run(made / "t5_colbert")[1]
     model = RerankPipeline([{"run": str(run)}])
     model.prepare(data.documents, data.known_documents, out / "identifiers")
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     model.index(data.documents, out / "a" / "index")
-    assert (tmp_path / "precious/file").read_text() == "mine"
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
     links = [file.name for file in out.rglob("*") if file.is_symlink()]
-    assert links and "lists.faiss" not in links
+    assert links and "lists.faiss" not in links and not [*victim.iterdir()]
 
 
 def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):

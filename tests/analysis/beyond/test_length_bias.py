@@ -96,6 +96,7 @@ def measured(tmp_path):
         judgements=lambda split, chosen: {q: {"d2": 1, "d3": 0} for q in chosen["id"]},
         list_candidates=lambda split, chosen: {q: DOCUMENTS for q in chosen["id"]},
     )
+    data.evaluation = data
     (tmp_path / "config.yaml").write_text("rerank: {likelihood: {}, mean: {}}")
     for sign, name in ((1, "retrieve"), (-1, "rerank"), (1, "rerank-mean")):
         scores = {d: float(sign * n) for d, n in zip(DOCUMENTS, LENGTHS, strict=True)}

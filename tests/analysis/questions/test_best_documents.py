@@ -24,7 +24,9 @@ from models.bm25 import BM25
 
 
 def kept(model, data, run, queries=100):
-    pairs = [(query, query.replace("q", "d")) for query in data.test_queries("test")["id"][:]]
+    pairs = [
+        (query, query.replace("q", "d")) for query in data.evaluation.test_queries("test")["id"][:]
+    ]
     no = torch.zeros(1, dtype=torch.bool)
     texts = Texts(no, TokenKinds(no, no, no), partial(token_strings, data.tokenizer))
     store = SimpleNamespace(pairs=pairs)
@@ -36,7 +38,7 @@ def kept(model, data, run, queries=100):
 def test_the_best_documents_are_those_of_the_search_and_say_why(tmp_path, tiny_data):
     model = BM25()
     model.index(tiny_data.documents)
-    table = tiny_data.test_queries("test")
+    table = tiny_data.evaluation.test_queries("test")
     ranking = model.retrieve(table, 100)
     read = kept(model, tiny_data, tmp_path)
     assert list(read) == table["id"][:]

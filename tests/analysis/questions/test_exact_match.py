@@ -178,11 +178,11 @@ def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_d
     texts = Texts(torch.linspace(0, 10, 60), TokenKinds(no, no, no), list)
     subject = Subject(system, tiny_data, store=store, texts=texts)
     found = CandidateMatch(subject, queries=3).finish()
-    queries = tiny_data.rerank_queries("test").select([0, 4, 9])  # evenly spread
+    queries = tiny_data.evaluation.rerank_queries("test").select([0, 4, 9])  # evenly spread
     names, parts = tiny_data.documents["id"][:], []
     for number, query in enumerate(queries):
         source = tiny_data.template.read_query(query["tokens"], 8)
-        for name in tiny_data.list_candidates("test", queries)[query["id"]]:
+        for name in tiny_data.evaluation.list_candidates("test", queries)[query["id"]]:
             row = names.index(name)
             text = tiny_data.template.read_document(tiny_data.documents[row]["tokens"], 10)
             batch = PairBatch(*pad([source]), *pad([text]), torch.tensor([row]))

@@ -19,7 +19,6 @@ from analysis.statistics import spearman
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.heads.plain import real_places
-from models.generative import target_states
 from tests.analysis.asking import asked
 from tests.analysis.viewer.tiny import make_docid
 from tests.models.conftest import make_seal, sharpen
@@ -88,7 +87,7 @@ def test_query_paths_are_shares_of_the_difference_between_two_queries(tiny_data)
     system = sharpen(make_seal())
     found = asked(QueryPaths, system, tiny_data, 8)
     table = {row["path"]: row for row in found.tables["framework_query"]}
-    _, (batch,) = tiny_data.test_pairs("test", 8, batch_size=8)
+    _, (batch,) = tiny_data.evaluation.test_pairs("test", 8, batch_size=8)
     swapped = [4, 5, 6, 7, 0, 1, 2, 3]
     other = replace(batch, query_ids=batch.query_ids[swapped], query_mask=batch.query_mask[swapped])
     one, two = (system.explain(pairs).decoder for pairs in (batch, other))
@@ -112,7 +111,7 @@ def test_a_pair_without_another_query_has_no_query_paths(tiny_data):
 def test_relevances_are_those_of_the_model(tiny_data):
     system = sharpen(make_seal())
     system.window = 99
-    _, (batch,) = tiny_data.test_pairs("test", 1)
+    _, (batch,) = tiny_data.evaluation.test_pairs("test", 1)
     found = relevances(system.explain(batch))
     assert found["last_layer"].item() == pytest.approx(system.align(batch).relevance.item())
     both = sum(layer.relevance.item() for layer in system.explain(batch).layers)
@@ -121,7 +120,7 @@ def test_relevances_are_those_of_the_model(tiny_data):
     sides = batch.document_ids, batch.document_mask, batch.document_index
     log_probs = system.token_log_probs(queries, batch.query_mask, *sides)
     assert found["log_prob"].item() == pytest.approx(log_probs.sum().item())
-    states = target_states(system, queries, batch.query_mask, sides[0], real_places(sides[1]))
+    states = system.target_states(queries, batch.query_mask, sides[0], real_places(sides[1]))
     chosen = system.head.logits(*states).gather(1, batch.document_ids[0][:, None])
     assert found["logits"].item() == pytest.approx(chosen.sum().item())
 
@@ -130,7 +129,7 @@ def test_relevances_are_those_of_the_model(tiny_data):
 def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
     system = sharpen(make_seal())
     metrics = asked(FrameworkRanking, system, tiny_data, queries=4).metrics
-    queries = tiny_data.rerank_queries("test").select([0, 3, 6, 9])
+    queries = tiny_data.evaluation.rerank_queries("test").select([0, 3, 6, 9])
     names, documents = queries["id"][:], tiny_data.documents["id"][:]
     scores = {f"{name}/{form}": {} for name in NAMES for form in ("sum", "mean")} | {
         "score/own": {}
@@ -146,7 +145,7 @@ def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
                 values |= {f"{name}/sum": value, f"{name}/mean": value / one.document_mask.sum()}
             for key, value in values.items():
                 scores[key].setdefault(names[query], {})[documents[document]] = value.item()
-    grades = tiny_data.judgements("test", queries)
+    grades = tiny_data.evaluation.judgements("test", queries)
     for key, ranking in scores.items():
         mrr = metrics[f"analysis/framework/{key}/mrr@10"]
         assert mrr == pytest.approx(evaluate(Ranking(ranking), grades)["mrr@10"])
@@ -161,10 +160,10 @@ def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
 def test_documents_without_an_identifier_are_left_out(tiny_data, tmp_path):
     system = make_docid()
     system.prepare(tiny_data.documents, [row for row in range(30) if row % 3], tmp_path / "names")
-    queries = tiny_data.rerank_queries("test")
+    queries = tiny_data.evaluation.rerank_queries("test")
     batches = candidate_batches(Subject(system, tiny_data), queries)
     rows = [document for pairs, _ in batches for _, document in pairs]
-    candidates = tiny_data.list_candidates("test", queries)
+    candidates = tiny_data.evaluation.list_candidates("test", queries)
     expected = [int(name[1:]) for names in candidates.values() for name in names]
     assert sorted(rows) == sorted(row for row in expected if row % 3) != sorted(expected)
     assert not asked(FrameworkRanking, system, tiny_data, queries=0).metrics

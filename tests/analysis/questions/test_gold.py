@@ -99,7 +99,7 @@ def test_what_is_cut_off_is_no_gold():
 
 def test_gold_fits_the_batches_of_test_pairs_that_begin_with_a_marker():
     data = module(tokenizer=WORDS | {"markers": {"document": "[D]"}})
-    names, (batch,) = data.test_pairs("train", limit=2, batch_size=2)
+    names, (batch,) = data.evaluation.test_pairs("train", limit=2, batch_size=2)
     gold, words = find_gold_tokens(data, "train", names), {"q0": ["hochmark"], "q1": ["urkey"]}
     for pair, ids, mask in zip(names, batch.document_ids, batch.document_mask, strict=True):
         answer, evidence = gold[pair]
@@ -257,7 +257,7 @@ def test_decoded_identifiers_by_hand():
     data = module()
     answer = [*data.tokenizer.convert_tokens_to_ids(["hochmark"]), EOS_ID]
     phrase = data.tokenizer.convert_tokens_to_ids(["on", "the", "urkey"])
-    q1, q0 = (tuple(tokens) for tokens in data.test_queries("train")["tokens"])
+    q1, q0 = (tuple(tokens) for tokens in data.evaluation.test_queries("train")["tokens"])
     decoder = Decoder({q0: [answer], q1: [[400, 401, EOS_ID], phrase]})
     metrics = asked(DecodedIdentifiers, decoder, data, 100).metrics
     expected = dict(found=1, precision=(1 + 1 / 3) / 2, recall=1, random_precision=1 / 11)

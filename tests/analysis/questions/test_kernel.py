@@ -112,7 +112,7 @@ def test_squared_key_norm_worked_out_by_hand():
 def test_error_and_correlation_over_all_pairs(make, tiny_data):
     system = make()
     metrics = asked(Kernel, system, tiny_data, pairs=9, features=(4, 2048)).metrics
-    _, (batch,) = tiny_data.test_pairs("test", 9, batch_size=9)
+    _, (batch,) = tiny_data.evaluation.test_pairs("test", 9, batch_size=9)
     factors = system.factors(batch)
     truth, maps = softmax_relevance(factors), feature_maps(8, (4, 2048))
     for name, log_features in maps.items():
@@ -133,7 +133,7 @@ def test_error_and_correlation_over_all_pairs(make, tiny_data):
 
 def test_the_truth_is_the_generative_systems_own_relevance(tiny_data):
     """Lemma 5.2 starts from Eq. 16, which is what `align` answers."""
-    _, (batch,) = tiny_data.test_pairs("test", 9, batch_size=9)
+    _, (batch,) = tiny_data.evaluation.test_pairs("test", 9, batch_size=9)
     system = make_seal().eval()
     with torch.inference_mode():
         found = softmax_relevance(system.factors(batch))
@@ -170,14 +170,14 @@ def test_the_exact_search_is_that_of_the_softmax(options, tiny_data, monkeypatch
     with torch.no_grad():
         for weight in system.encoder.salience.parameters():
             weight.uniform_(0.5, 2)  # a fresh one is the same for all tokens
-    queries = tiny_data.test_queries("test").select([0, 2, 4, 7, 9])
+    queries = tiny_data.evaluation.test_queries("test").select([0, 2, 4, 7, 9])
     expected = exact(system, tiny_data, queries)
     found = kernel_rankings(system, tiny_data.documents, queries, queries, [4])["exact"]
     for query in queries["id"]:
         scores = expected.top(10).scores(query)
         assert found.scores(query) == pytest.approx(scores, rel=1e-4, abs=1e-5)
     metrics = asked(Kernel, system, tiny_data, 4, (4,), 5).metrics
-    quality = evaluate(expected, tiny_data.judgements("test", queries))
+    quality = evaluate(expected, tiny_data.evaluation.judgements("test", queries))
     assert metrics["analysis/kernel/exact/mrr@10"] == pytest.approx(quality["mrr@10"])
 
 

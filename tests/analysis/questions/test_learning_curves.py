@@ -25,7 +25,7 @@ def test_an_epoch_logs_means_over_heads_and_tokens(make, tiny_data):
         assert bool(logged) == bool(pairs) and system.training
     assert modes == [False]
     with torch.inference_mode():
-        found = explain(tiny_data.test_pairs("test", 7)[1][0])
+        found = explain(tiny_data.evaluation.test_pairs("test", 7)[1][0])
     last, direction = found.layers[-1], own_direction(system.paradigm)
     masks = last.document_mask, last.query_mask
     errors = low_rank(last.alignment, *(mask[:, None] for mask in masks))

@@ -13,7 +13,7 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.texts import TextTable
-from models.generative import GenerativeSystem
+from models.generative import DocumentGenerator
 from tests.analysis.asking import asked
 from tests.analysis.viewer.tiny import make_docid
 from tests.models.conftest import make_seal
@@ -28,7 +28,7 @@ def diagnosed(system, data, folder, queries):
     return write_findings([found], folder)
 
 
-class Chain(GenerativeSystem):
+class Chain(DocumentGenerator):
     """A generative system whose next-token probabilities are given by a function of the prefix."""
 
     device, hparams, template, targets_are_ngrams = "cpu", None, TextTemplate(), False
@@ -81,7 +81,8 @@ def dataset(n_documents, gold):
         collection=SimpleNamespace(name="almanac"),
         drop_identical=False,
     )
-    data.keep_hits = lambda query, hits: [
+    data.evaluation = data
+    data.evaluation.keep_hits = lambda query, hits: [
         d for d in hits if not (data.drop_identical and d == query)
     ]
     return data
@@ -147,8 +148,8 @@ def test_a_large_collection_is_searched_but_not_scored_as_a_whole(tmp_path, caps
 def test_the_query_itself_competes_with_no_document(tmp_path):
     """Asked what d2 is: d3's 0.04 comes after 0.36 and 0.30 and 0.24; its own 0.36 is no hit."""
     data = dataset(4, [["d3"]])
-    data.test_queries("test")["id"][0] = "d2"
-    data.judgements = lambda split, table: {"d2": {"d3": 1}}
+    data.evaluation.test_queries("test")["id"][0] = "d2"
+    data.evaluation.judgements = lambda split, table: {"d2": {"d3": 1}}
     for dropped, rank in ((False, 4), (True, 3)):
         data.drop_identical = dropped
         diagnosed(Chain(DOCIDS, GARDEN, 40), data, tmp_path, 5)
@@ -176,7 +177,7 @@ def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
     metrics = diagnosed(system, data, tmp_path, 30)
     values = {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
     beam = {}
-    for query in data.test_queries("test"):
+    for query in data.evaluation.test_queries("test"):
         scores = system.names.scores(system.search([query["tokens"]]), 0)
         beam[query["id"]] = {f"d{number}": score for number, score in scores.items()}
     recall = evaluate(Ranking(beam), {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)})

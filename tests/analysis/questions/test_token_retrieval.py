@@ -48,7 +48,7 @@ class Tokenizer:
 
 def data(queries=QUERIES, qrels=QRELS):
     table = Dataset.from_dict({"id": list(queries)})
-    return SimpleNamespace(
+    found = SimpleNamespace(
         test_splits=["test"],
         test_queries=lambda split: table,
         judgements=lambda split, chosen: {q: qrels[q] for q in chosen["id"]},
@@ -57,6 +57,8 @@ def data(queries=QUERIES, qrels=QRELS):
         collection=SimpleNamespace(name="circle"),
         drop_identical=False,
     )
+    found.evaluation = found
+    return found
 
 
 def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path):

@@ -48,7 +48,9 @@ def rows(run, settings, system, data):
 def by_definition(ranking, data, metrics):
     """Recall@1, MRR@5 and success@3 by their definitions, the query's own document taken out."""
     found = dict.fromkeys(metrics, 0.0)
-    for query, grades in data.judgements("test", data.test_queries("test")).items():
+    for query, grades in data.evaluation.judgements(
+        "test", data.evaluation.test_queries("test")
+    ).items():
         documents = [d for d in ranking.documents(query) if not data.drop_identical or d != query]
         places = [place for place, d in enumerate(documents, start=1) if grades.get(d, 0) > 0]
         found["recall@1"] += (1 in places) / len(grades) / 12
@@ -59,7 +61,7 @@ def by_definition(ranking, data, metrics):
 
 def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
     run = evaluate_retrieval(system, data, tmp_path, 5)
-    whole = system.retrieve(data.test_queries("test"), 20)
+    whole = system.retrieve(data.evaluation.test_queries("test"), 20)
     for metric, value in by_definition(whole, data, ["recall@1", "mrr@5", "success@3"]).items():
         assert run[f"retrieve/{metric}"] == pytest.approx(value), metric
     first = {query: Ranking.read(tmp_path / "retrieve.trec").documents(query) for query in ["d3"]}
@@ -75,13 +77,16 @@ def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
 
 
 def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
-    queries = data.test_queries("test")
+    queries = data.evaluation.test_queries("test")
     found = asked(Kernel, system, data, 4, (4,), 12).metrics
     ranking = kernel_rankings(system, data.documents, queries, queries, (4,), 20)["exact"]
     deep = average_metrics(judge(ranking, data, "test", queries, ["mrr@10"]))
     assert found["analysis/kernel/exact/mrr@10"] == pytest.approx(deep["mrr@10"])
     reranked = evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
-    written, lists = Ranking.read(tmp_path / "rerank.trec"), data.list_candidates("test", queries)
+    written, lists = (
+        Ranking.read(tmp_path / "rerank.trec"),
+        data.evaluation.list_candidates("test", queries),
+    )
     assert all(set(written.documents(query)) == set(lists[query]) for query in queries["id"])
     assert ("d3" in lists["d3"]) == (not data.drop_identical)
     for metric, value in by_definition(written, data, ["recall@1", "mrr@5", "success@3"]).items():
@@ -93,7 +98,7 @@ def test_a_macro_average_counts_every_group_the_same(system, data, tmp_path):
     data.groups = r"^d\d"
     found = evaluate_retrieval(system, data, tmp_path, 5)
     found |= evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
-    queries = data.test_queries("test")
+    queries = data.evaluation.test_queries("test")
     for stage in ("retrieve", "rerank"):
         values = judge(Ranking.read(tmp_path / f"{stage}.trec"), data, "test", queries)
         for metric in METRICS:
@@ -117,7 +122,7 @@ def test_queries_about_documents_with_a_training_question_are_judged_apart(
         lambda row: row["document_id"] == "d5" and row["query_id"] == "d2"
     )
     found = evaluate_retrieval(system, data, tmp_path, 5)
-    queries = data.test_queries("test")
+    queries = data.evaluation.test_queries("test")
     values = judge(Ranking.read(tmp_path / "retrieve.trec"), data, "test", queries)
     trained = {query: values.pop(query) for query in ("d2", "d3", "d4")}
     for part, own in (("training_question", trained), ("no_training_question", values)):

@@ -15,7 +15,7 @@ import pytest
 from analysis import explore
 from analysis.viewer.session import open_session
 from conf.command import report_errors
-from data_modules.module import RetrievalDataModule
+from data_modules.evaluation import EvaluationData
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.analysis.viewer.tiny import client
 from tests.runs import TINY, compose_config
@@ -113,7 +113,7 @@ def test_runs_without_their_queries_are_explored_nevertheless(runs, monkeypatch,
     def lost(*_):
         raise FileNotFoundError("queries.jsonl: no such file")
 
-    monkeypatch.setattr(RetrievalDataModule, "test_queries", lost)
+    monkeypatch.setattr(EvaluationData, "test_queries", lost)
     browser = client(open_session([runs / "bm25"]))
     assert "no known queries: queries.jsonl: no such file" in capsys.readouterr().out
     assert browser.post("/api/queries", json={}).json() == []

@@ -96,6 +96,7 @@ def test_queries_of_one_text_are_one_known_query(tmp_path):
         test_queries=lambda split: {"id": ["q1"], "text": [texts[split]]},
         judgements=lambda split, queries: {"q1": gold[split]},
     )
+    data.evaluation = data
     run = SimpleNamespace(path=tmp_path)
     Ranking({"q1": {"c": 2.0, "a": 1.0}}).write(tmp_path / "retrieve.trec", "x")
     Ranking({"q1": {"b": 2.0, "a": 1.0}}).write(tmp_path / "retrieve-test.trec", "x")

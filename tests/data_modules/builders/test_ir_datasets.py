@@ -99,7 +99,8 @@ def test_an_id_is_read_with_the_splits_that_are_named(tiny, store, collected):
                            "lowercase": True},
     )  # fmt: skip
     assert module.documents["text"][:] == ["Apple | u1", "u2", "T | u3"]
-    assert module.judgements("dev-small", module.test_queries("dev-small"))["q2"] == {"d2": 1}
+    test = module.evaluation
+    assert test.judgements("dev-small", test.test_queries("dev-small"))["q2"] == {"d2": 1}
 
 
 def test_an_id_with_judgements_of_its_own_is_a_test_split(registered, collected):

@@ -71,12 +71,11 @@ def cross_entropy(logits, labels, smoothing):
 @pytest.mark.parametrize("smoothing, masks", [(0.0, False), (0.0, True), (0.2, True)])
 def test_the_loss_and_all_its_gradients_are_the_cross_entropys(task, smoothing, masks):
     head, states, labels = task
-    masked = None
-    if masks:
-        masked = (draw(N, head.n_rows) > 1).scatter(1, labels[:, None], False)
     sources = [x for x in (*states[:2], *head.table_parameters) if x is not None]
-    logits = head.logits(*states)
-    logits = logits if masked is None else logits.masked_fill(masked, -torch.inf)
+    logits, masked = head.logits(*states), None
+    if masks:
+        masked = (draw(*logits.shape) > 1).scatter(1, labels[:, None], False)
+        logits = logits.masked_fill(masked, -torch.inf)
     expected = cross_entropy(logits, labels, smoothing)
     loss = table_cross_entropy(head, states, labels, masked, smoothing)
     assert torch.isclose(loss, expected, rtol=0, atol=1e-10)

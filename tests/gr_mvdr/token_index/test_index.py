@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from gr_mvdr.alignment import InBatchTopK, MaxSim, Softmax, TopK
+from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import scorers
 from gr_mvdr.token_index.codec import Storage
-from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from tests.gr_mvdr.test_scoring import STRATEGIES

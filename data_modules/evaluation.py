@@ -1,0 +1,206 @@
+"""What a collection is searched, reranked and measured with (gr_as_mvdr §6.3)."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from datasets import Dataset
+
+from data_modules.collection import find_relevant_pairs
+from data_modules.examples import Example, collate
+from data_modules.negatives import index_texts, read_candidates
+from data_modules.tables import TokenColumn, sample_rows
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
+from gr_mvdr.evaluation.metrics import METRICS
+from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
+from gr_mvdr.progress import track
+
+Different = Annotated[
+    Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
+]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EvaluationOptions:
+    """The options of what is searched, reranked and measured.
+
+    Args:
+        test_split: the split that is searched and reranked, or a list of splits, the main one
+            first; None = test, or dev if there is no test split.
+        candidates: number of BM25 documents that are reranked for each query.
+        candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
+            None = the collection's own candidates, or BM25's for a query without any.
+        add_relevant: add the relevant documents to the candidates (gr_as_mvdr §6.3);
+            False = rerank the candidates alone (mva §5).
+        drop_identical: leave out the document whose id is the query's own (ArguAna, Quora).
+        metrics: metrics of the rankings, such as recall@1000 or nDCG@10; see
+            `gr_mvdr.evaluation.metrics`.
+        groups: a regular expression whose match in the id of a test query is the query's group:
+            `macro_…` metrics are means over groups; None = no groups.
+        max_test_queries, max_rerank_queries: size of a random sample; None = all.
+    """
+
+    test_split: Text | Different | None
+    candidates: Count = 100
+    candidates_run: ExistingPath | None = None
+    add_relevant: bool = True
+    drop_identical: bool = False
+    metrics: Sequence[Text] = METRICS
+    groups: Pattern | None = None
+    max_test_queries: Size | None = None
+    max_rerank_queries: Size | None = None
+
+
+class EvaluationData:
+    """The test splits of a collection: queries, judgements, candidates, and pairs to analyse."""
+
+    def __init__(self, data: Any):
+        """
+        Args:
+            data: a `RetrievalDataModule`: the texts and their tokens, and `EvaluationOptions`.
+        """
+        self.data = data
+
+    @cached_property
+    def test_splits(self) -> list[str]:
+        """The splits that are searched and reranked, the main one first; [] without judgements."""
+        collection = self.data.collection
+        if not collection.qrels:
+            return []
+        return self.data.test_split or [collection.default_test_split(self.data.train_split)]
+
+    def planning_queries(self) -> Dataset:
+        """The validation queries, else training queries, else documents: to tune a search on."""
+        split = self.planning_split
+        return self.data.queries(split) if split else self.data.documents
+
+    @property
+    def planning_split(self) -> str | None:
+        """The split of the planning queries; None = the documents serve."""
+        trained, validated = self.data.train_split, self.data.validation_split
+        return trained if validated in self.test_splits else validated or trained
+
+    def test_queries(self, split: str) -> Dataset:
+        """The queries of a test split, or a fixed random sample of `max_test_queries` of them."""
+        return sample_rows(self.data.queries(split), self.data.max_test_queries)
+
+    def rerank_queries(self, split: str) -> Dataset:
+        """The queries that are reranked: a fixed sample of `max_rerank_queries` test queries."""
+        return sample_rows(self.test_queries(split), self.data.max_rerank_queries)
+
+    def judgements(self, split: str, queries: Dataset) -> dict[str, dict[str, int]]:
+        """The qrels of a split, restricted to these queries."""
+        grades = self.data.collection.judgements(split)
+        return {query: grades[query] for query in queries["id"][:]}
+
+    def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
+        """Query id → the ids of the documents to rerank, best first.
+
+        With `add_relevant`, the query's relevant documents follow, except those that the
+        collection lacks.
+        """
+        grades, (_, named) = self.judgements(split, queries), self._given.get(split, ("", {}))
+        known = set(self.data.texts["id"][:]) if self.data.add_relevant else set()
+        lists = {}
+        for row in track(queries, "candidates", total=len(queries)):
+            query = row["id"]
+            if (candidates := named.get(query)) is None:
+                words = split_words(row["text"])
+                found = self.bm25.best(words, self.data.candidates + self.data.drop_identical)
+                candidates = self.keep_hits(query, found)[: self.data.candidates]
+            relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
+            lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *relevant]))
+        return lists
+
+    @cached_property
+    def _given(self) -> dict[str, tuple[str | Path, dict[str, list[str]]]]:
+        """Test split → the file that names its candidates, and query id → the candidates.
+
+        Raises:
+            ValueError: `candidates_run` has no candidate for a query.
+        """
+        given, chosen = {}, self.data.candidates_run
+        for split in self.test_splits:
+            if (file := chosen or self.data.collection.candidates.get(split)) is None:
+                continue
+            ids = self.rerank_queries(split)["id"][:]
+            candidates = read_candidates(file, ids, self.data.texts["id"][:])
+            given[split] = file, candidates
+            if chosen and (missing := [query for query in ids if query not in candidates]):
+                raise ValueError(
+                    f"data.candidates_run={file}: {len(missing):,} of {len(ids):,} queries have no "
+                    f"candidate in the collection, the first is {missing[0]!r}"
+                )
+        return given
+
+    @property
+    def candidates_from(self) -> dict[str, str]:
+        """Test split → the source of its candidates, as a text for reports; reads the files."""
+        sources = dict.fromkeys(self.test_splits, "BM25")
+        for split, (file, found) in self._given.items():
+            missing = len(self.rerank_queries(split)) - len(found)
+            sources[split] = f"{file}; {missing:,} queries from BM25" if missing else str(file)
+        return sources
+
+    def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
+        """Returns the documents; `drop_identical` removes the one with the query's own id."""
+        return [found for found in documents if not (self.data.drop_identical and found == query)]
+
+    def test_pairs(
+        self,
+        split: str,
+        limit: int,
+        batch_size: int = 16,
+        covers: Callable[[int], bool] = lambda row: True,
+    ) -> tuple[list[tuple[str, str]], list[PairBatch]]:
+        """Returns at most `limit` pairs of a test query and a relevant document, for analysis.
+
+        Args:
+            covers: tells whether the system knows the document of a row; other pairs are left out.
+
+        Returns:
+            The (query id, document id) of each pair, and the pairs in batches of `batch_size`.
+        """
+        queries = sample_rows(self.test_queries(split), limit)
+        rows = find_relevant_pairs(self.data.collection.qrels[split], queries, self.data.documents)
+        names, items, chosen = [], [], rows.select(range(min(limit, len(rows))))
+        for row in chosen:
+            if not covers(row["document_row"]):
+                continue
+            query, document = queries[row["query_row"]], self.data.documents[row["document_row"]]
+            names.append((query["id"], document["id"]))
+            source = self.data.template.read_query(query["tokens"], self.data.query_length)
+            target = self.data.template.read_document(document["tokens"], self.data.document_length)
+            items.append(Example(source, [target], row["document_row"]))
+        if left_out := len(chosen) - len(items):
+            print(f"{left_out:,} of {len(chosen):,} pairs of {split} are left out: no identifier")
+        starts = range(0, len(items), batch_size)
+        return names, [collate(items[start : start + batch_size]) for start in starts]
+
+    @cached_property
+    def bm25(self) -> InvertedLists:
+        """BM25 over the joined fields of all documents, the source of candidates."""
+        return index_texts(self.data.texts)
+
+    def count_cut_texts(self) -> dict[str, int]:
+        """Counts the queries and the documents that are cut to their maximum length."""
+        splits = dict.fromkeys(filter(None, (self.data.train_split, *self.test_splits)))
+        lengths = [TokenColumn(self.data.queries(split)).lengths for split in splits]
+        queries = np.concatenate([*lengths, np.array([], np.int64)])
+        queries += len(self.data.template.read_query((), 0))
+        documents = TokenColumn(self.data.documents).lengths + len(
+            self.data.template.read_document((), 0)
+        )
+        return {
+            "queries": int((queries > self.data.query_length).sum()),
+            "documents": int((documents > self.data.document_length).sum()),
+        }
+
+
+def split_names(named: str | Sequence[str] | None) -> list[str]:
+    """Turns one name of a split, a list of names, or None into a list."""
+    return [named] if isinstance(named, str) else list(named or [])
