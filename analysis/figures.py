@@ -275,13 +275,11 @@ class GalleryEntry:
         name: file name without suffix.
         title: a heading.
         caption: how to read the figure.
-        case: True if it shows a single pair, False if it shows an analysis.
     """
 
     name: str
     title: str
     caption: str
-    case: bool = False
 
 
 class Gallery:

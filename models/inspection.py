@@ -1,26 +1,16 @@
-"""What the explorer asks of a `Retriever` besides its verbs: neighbours, next tokens, hooks."""
+"""What the explorer asks of a `Retriever` besides its verbs: near tokens and next tokens."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from gr_mvdr.decoding.search_trace import Continuation
 from gr_mvdr.options import Count, Rule, Size, checked, fits_type
-from gr_mvdr.texts import Document
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.tokenizers import token_strings
 from models.retriever import Retriever, locked
 
 _CONTEXT = 8  # tokens shown on either side of a nearest token
 TokenIds = Annotated[Any, Rule("a list of token ids", lambda ids: fits_type(ids, list[int]))]
-
-
-@locked
-def examine(
-    retriever: Retriever, look: Callable, queries: Sequence[str], documents: Sequence[Document]
-) -> Any:
-    """Calls `look(system, pairs)`; no verb runs meanwhile, so `look` may hook the modules."""
-    return look(retriever.system, retriever.pairs(queries, documents))
 
 
 @locked

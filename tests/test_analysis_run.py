@@ -16,7 +16,6 @@ from tests.runs import TINY, command, compose_config, undrawn
 
 SETTINGS = (
     "analysis.pairs=6",
-    "analysis.cases=1",
     "analysis.sample_pairs=4",
     "analysis.queries=2",
 )

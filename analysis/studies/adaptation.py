@@ -30,15 +30,11 @@ from models.multi_vector import MultiVector
 CHOSEN_BY = "ndcg@10"
 # Names of the rows for the system's own alignment and the collection's best one (Figure 4).
 DEFAULT, ORACLE = "default", "oracle"
-CURVES = {
-    "title": "Few-shot alignment adaptation",
-    "x": "strategy",
-    "y": CHOSEN_BY,
-    "caption": "nDCG@10 of all test queries when the same vectors are searched under another "
-    "pairwise alignment. Few-shot: the annotated queries of a fold choose the alignment, which is "
-    "evaluated on the queries outside the fold; the mean over folds. Default: the system's own "
-    "alignment.",
-}
+CAPTION = (
+    "nDCG@10 of all test queries when the same vectors are searched under another pairwise "
+    "alignment. Few-shot: the annotated queries of a fold choose the alignment, which is evaluated "
+    "on the queries outside the fold; the mean over folds. Default: the system's own alignment."
+)
 
 
 def describe_alignment(alignment: Alignment) -> str:
@@ -87,7 +83,8 @@ class Adaptation(SearchGrid):
         grids = [settings or {}] if isinstance(settings, dict | None) else settings
         names = {STRATEGY: [*self.strategies, DEFAULT]}
         hues = list(dict.fromkeys(key for grid in grids for key in grid))
-        super().__init__([grid | names for grid in grids], CURVES | {"hue": hues}, depth)
+        curves = {"x": STRATEGY, "y": CHOSEN_BY, "hue": hues}
+        super().__init__([grid | names for grid in grids], curves, depth)
         self.folds_of, self.seed = folds_of, seed
 
     def check(self, model: System) -> None:
@@ -132,7 +129,8 @@ class Adaptation(SearchGrid):
                 study.append(row)
                 metrics.setdefault(f"few_shot_{size}/{CHOSEN_BY}", row[CHOSEN_BY])
         tables = {"study": study} | ({"study_folds": folds} if folds else {})
-        return Findings(named("adaptation", metrics), tables, draw_all(self.curves, study, title))
+        figures = draw_all(self.curves, study, title, CAPTION)
+        return Findings(named("adaptation", metrics), tables, figures)
 
     def _draw_folds(self, setting: Row, grid: Mapping[str, QueryMetrics]) -> Iterator[Row]:
         """Yields each fold's choice of a strategy, and its metrics on the queries outside."""

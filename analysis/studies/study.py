@@ -5,7 +5,7 @@ measures (a metric such as "mrr@10", or a cost such as "cost/query_ms").
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from models.base import System
 # Columns that name a row's collection, or count what it holds.
 COLLECTION = ("setting", "collection", "documents", "n_queries")
 OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
-MOST_TICKS = 8  # the most x values that all get a tick
 MOST_NAMED = 3  # the most collections that a title names
 CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
 
@@ -151,54 +150,19 @@ def average_collections(rows: Sequence[Row]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Curves:
-    """Which columns of a study's table are drawn, and how.
+    """The columns of a study's table that a figure shows.
 
     Attributes:
         x: a setting, or a measure such as "cost/index_bytes".
         y: a measure.
         hue: the settings that distinguish the lines.
         column: the setting that distinguishes the panels.
-        where: setting → the value, or values, to draw; null also draws rows without the setting.
-        log: draw x on a logarithmic scale.
-        labels: a column's name or a setting's value → what to write instead.
-        title: the figure's heading.
-        caption: how to read the figure.
     """
 
     x: str
     y: str = "mrr@10"
     hue: str | Sequence[str] = ()
     column: str | None = None
-    where: Mapping[str, Any] = field(default_factory=dict)
-    log: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
-    title: str = "Study"
-    caption: str = CAPTION
-
-    @property
-    def hues(self) -> list[str]:
-        return [self.hue] if isinstance(self.hue, str) else list(self.hue)
-
-    def label(self, column: str) -> str:
-        """Returns a column's name on an axis."""
-        known = read_key(column).name if is_measure(column) else column
-        return self.labels.get(column, known)
-
-    def name(self, setting: Mapping[str, Any]) -> str:
-        """Returns a line's or panel's name: "mode, k' = 10"; a word needs no column's name."""
-        words = []
-        for column, value in setting.items():
-            if value == MISSING:
-                continue
-            shown = f"{value:g}" if is_number(value) else str(value)
-            named = is_number(value) or value in ("null", True, False)
-            shown = self.labels.get(shown, f"{self.label(column)} = {shown}" if named else shown)
-            words.append(shown)
-        return ", ".join(words)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def read_curves(curves: Any) -> list[Curves]:
@@ -215,14 +179,13 @@ def read_curves(curves: Any) -> list[Curves]:
 
 
 def draw_all(
-    drawings: Sequence[Curves], rows: Sequence[Row], title: str
+    drawings: Sequence[Curves], rows: Sequence[Row], title: str, caption: str = CAPTION
 ) -> list[tuple[Figure, GalleryEntry]]:
     """Draws the figures "study", "study_2", … of a table."""
     figures = []
     for number, curves in enumerate(drawings, start=1):
-        entry = GalleryEntry(
-            f"study_{number}" if number > 1 else "study", curves.title, f"{curves.caption} {title}."
-        )
+        name = f"study_{number}" if number > 1 else "study"
+        entry = GalleryEntry(name, f"{_label(curves.y)} by {_label(curves.x)}", caption)
         figures.append((draw_curves(curves, rows, title), entry))
     return figures
 
@@ -231,67 +194,57 @@ def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
     """Draws a study's table; points are means over seeds, whiskers their standard deviation.
 
     Raises:
-        ValueError: a column is missing, nothing is left to draw, or two settings share a point.
+        ValueError: a column is missing, or several settings share a point.
     """
-    points = _select_points(curves, make_frame(rows))
-    labels = _plain(curves.label(curves.x)), _plain(curves.label(curves.y))
-    figure = draw_lines(points, title, *labels)
+    frame = make_frame(rows)
+    hues = [curves.hue] if isinstance(curves.hue, str) else [*curves.hue]
+    panels = [curves.column] if curves.column else []
+    asked = {"x": [curves.x], "y": [curves.y], "hue": hues, "column": panels}
+    for key, name in ((key, name) for key, names in asked.items() for name in names):
+        if name not in frame:
+            raise ValueError(f"curves.{key}={name}: must be one of {', '.join(frame)}")
+    frame = frame[frame[curves.y].notna() & ~frame[curves.x].isin([MISSING, "null"])]
+    x = frame[curves.x]
+    numeric = bool(x.map(is_number).all())
+    points = frame.assign(
+        x=x.astype(float if numeric else str),
+        y=frame[curves.y],
+        line=[_name(row) for row in frame[hues].to_dict("records")],
+        panel=[_name(row) for row in frame[panels].to_dict("records")],
+    )
+    # Averaging different settings would draw what nobody measured.
+    own = [name for name in ("x", "line", "panel", "seed") if name in points]
+    if not is_measure(curves.x) and points.duplicated(own).any():
+        raise ValueError(
+            f"curves: several settings share a point of {curves.x}: name what distinguishes them "
+            "in hue or column"
+        )
+    figure = draw_lines(points, title, _label(curves.x), _label(curves.y))
     for axes in figure.axes:
-        _set_ticks(axes, curves, points["x"])
+        if numeric and 0 < 10 * points["x"].min() <= points["x"].max():
+            axes.set_xscale("log")
     return figure
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _name(setting: Row) -> str:
+    """Names a line or panel: "gather, neighbours = 10"; a setting that a row lacks has no part."""
+    shown = {name: value for name, value in setting.items() if value != MISSING}
+    words = [v if isinstance(v, str) and v != "null" else f"{n} = {v}" for n, v in shown.items()]
+    return _plain(", ".join(words))
+
+
+def _label(column: str) -> str:
+    """Returns a column's name on an axis."""
+    return _plain(read_key(column).name if is_measure(column) else column)
 
 
 def _plain(text: str) -> str:
     """Escapes "$" in a text, which would begin a formula."""
     return text.replace("$", r"\$")
-
-
-def _set_ticks(axes: Any, curves: Curves, x: pd.Series) -> None:
-    """Scales x and puts a tick at each value of a setting with few values, if x is numeric."""
-    if not pd.api.types.is_numeric_dtype(x):
-        return
-    if curves.log and x.min() > 0:
-        axes.set_xscale("log")
-    if x.nunique() <= MOST_TICKS and not is_measure(curves.x):
-        axes.minorticks_off()
-        axes.set_xticks(ticks := sorted(x.unique()), [f"{tick:g}" for tick in ticks])
-
-
-def _select_points(curves: Curves, frame: pd.DataFrame) -> pd.DataFrame:
-    """Returns the columns x, y, line and panel of the rows to draw."""
-    asked = {"x": [curves.x], "y": [curves.y], "hue": curves.hues, "where": [*curves.where]}
-    asked["column"] = [curves.column] if curves.column else []
-    for key, name in ((key, name) for key, names in asked.items() for name in names):
-        if name not in frame:
-            raise ValueError(f"curves.{key}={name}: must be one of {', '.join(frame)}")
-    settings = [column for column in frame if not is_measure(column) and column != "seed"]
-    frame = frame[frame[curves.y].notna() & ~frame[curves.x].isin([MISSING, "null"])]
-    for name, values in curves.where.items():
-        chosen = values if isinstance(values, list | tuple) else [values]
-        chosen = [v for value in chosen for v in (["null", MISSING] if value is None else [value])]
-        frame = frame[frame[name].isin(chosen)]
-    if frame.empty:
-        raise ValueError(
-            f"curves.where={dict(curves.where)}: no row has it and {curves.x} and {curves.y}"
-        )
-    x = frame[curves.x]
-    if is_measure(curves.x):  # whiskers show only y: x is the mean over seeds
-        x = frame.groupby(settings, sort=False)[curves.x].transform("mean")
-    points = frame[settings].assign(
-        x=x.astype(float if x.map(is_number).all() else str),
-        y=frame[curves.y],
-        line=[_plain(curves.name(row)) for row in frame[curves.hues].to_dict("records")],
-        panel=[_plain(curves.name(row)) for row in frame[asked["column"]].to_dict("records")],
-    )
-    if not is_measure(curves.x):  # averaging different settings would draw what nobody measured
-        apart = points.drop_duplicates(settings)
-        apart = apart[apart.duplicated(["x", "line", "panel"], keep=False)]
-        if differ := [name for name in settings if apart[name].nunique() > 1]:
-            raise ValueError(
-                f"curves: several settings share a point of {curves.x}; they differ in "
-                f"{', '.join(differ)}: name it in hue or column, or choose with where"
-            )
-    return points[["x", "y", "line", "panel"]]
 
 
 def write_sweep_study(

@@ -52,8 +52,7 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
     for title, tables in tabulate_chapters(table).items():
         chapters[title]["tables"] = tables
     for entry in read_gallery(read.path / "figures"):
-        if not entry.case:  # the cases themselves are on the page
-            chapters[find_figures_chapter(entry.name).title]["figures"].append(entry)
+        chapters[find_figures_chapter(entry.name).title]["figures"].append(entry)
     ranked = table["group"].isin(RANKED)
     return write_page(
         read.path / "report.html",

@@ -11,7 +11,7 @@ from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, recall_of_exact
 from tests.models.conftest import make_docid, make_multi_vector
 
-CURVES = {"x": "neighbours", "title": "Neighbours"}
+CURVES = {"x": "neighbours"}
 
 
 def study(kind="SearchGrid", **arguments):

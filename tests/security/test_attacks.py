@@ -22,7 +22,6 @@ import yaml
 
 from analysis.compare import compare
 from analysis.figures import read_gallery
-from analysis.fuse import read_parts
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription
 from analysis.questions.learning_curves import Curve
 from analysis.run import analyse_again
@@ -32,7 +31,7 @@ from analysis.tables.report import embed_picture, write_report
 from analysis.tables.rows import read_rows
 from analysis.viewer.cases import embed_json
 from conf.command import report_errors
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, read_qrels
 from gr_mvdr.files import (
     open_tensors,
     read_checkpoint,
@@ -366,8 +365,8 @@ READERS = {
     "provenance.json": read_run,
     "metrics.json": read_run,
     "queries.parquet": read_table,
-    "retrieve.trec": lambda run: read_parts([run, run]),
-    "retrieve.qrels": lambda run: read_parts([run, run]),
+    "retrieve.trec": lambda run: Ranking.read(run / "retrieve.trec", run),
+    "retrieve.qrels": lambda run: read_qrels(run / "retrieve.qrels", run),
     "best_documents.json": lambda run: read_kept(run, "best_documents"),
     "token_contexts.json": lambda run: read_kept(run, "token_contexts"),
     "training/metrics.csv": lambda run: Curve(SimpleNamespace(run=run)).finish(),
