@@ -161,7 +161,7 @@ class Negatives:
     """A source of hard negatives; a subclass names candidates for each query.
 
     A training example draws `n` candidates of its query. Relevant documents, documents that arrive
-    after training and, with a teacher, documents that it did not score are no candidates. A query
+    after training and, with a teacher, documents that it did not score are not candidates. A query
     with fewer than `n` candidates takes them all, and random documents fill up the rest.
 
     Args:
@@ -378,7 +378,7 @@ class TripleNegatives(Negatives):
     n: Size = 1
 
     def choose(self, named: np.ndarray, tables: TrainingTables) -> np.ndarray:
-        """See `Negatives`; documents that a triple calls positive for a query are no candidates."""
+        """See `Negatives`; documents that a triple calls positive for a query are left out."""
         positive = named[named["positive"]]
         positive = PairSet(positive["query"], positive["document"], len(tables.documents))
         return named[positive.places(named["query"], named["document"]) < 0]

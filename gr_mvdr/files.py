@@ -156,7 +156,7 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
     from huggingface_hub import constants, try_to_load_from_cache
 
     cached = None
-    with suppress(ValueError):  # the name is no valid hub name
+    with suppress(ValueError):  # the name is not a valid hub name
         cached = try_to_load_from_cache(str(name), "config.json")
     if not isinstance(cached, str):
         what = f"{key}={name}" if key else name

@@ -140,8 +140,8 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
     if isinstance(path, str) and path in _admitted.get():
         return import_named(f"{kind}.{TARGET}", path)
     raise ValueError(
-        f"{kind}.{TARGET}={show(path)}: is no part of this library, and opening a folder runs "
-        "no other code: trust=true runs it, for a folder of your own"
+        f"{kind}.{TARGET}={show(path)}: is not a part of this library. Opening a folder "
+        "never runs other code; pass trust=true if the folder is yours"
     )
 
 

@@ -149,7 +149,7 @@ def read_template(
 
 
 def _read_marker(tokenizer: Any, key: str, text: str) -> Ids:
-    """Returns the token of a marker, or the tokens of a text that is no token itself.
+    """Returns the token of a marker, or the tokens of a text that is not itself a token.
 
     Raises:
         ValueError: the text changes the tokens of what follows it.

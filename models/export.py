@@ -45,7 +45,7 @@ def export_model(
 
 def generate_searches(system: System) -> bool:
     """Returns whether transformers' `generate`, with a constraint, searches as the system does."""
-    # Other views of documents and plans are no constraints; other heads are not in transformers.
+    # Views of documents and plans are not constraints, and transformers lacks the other heads.
     simple = type(system) in (Docid, T5SEAL) and type(system.head) is Head
     return simple and system.names is not None and system.plan is None
 
