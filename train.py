@@ -50,7 +50,7 @@ from gr_mvdr.files import CHECKPOINT, check_finite, new_folder, read_checkpoint,
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build, name_some
 from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
-from models.base import System, find_backbone
+from models.base import System, check_form, find_backbone
 from models.results import count_of
 from models.saved_model import (
     IDENTIFIERS,
@@ -203,7 +203,7 @@ def prepare_model(
             raise ValueError(f"model.tune={split}: {rule}")
         check_study(config.study, model)
         for form, options in config.rerank.items():
-            model.check_form(f"rerank.{form}", options)
+            check_form(model, f"rerank.{form}", options)
         identifiers = run / IDENTIFIERS
         if isinstance(taken, SavedWeights):
             taken.give_identifiers(model, config, data.documents, identifiers)
