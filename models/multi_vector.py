@@ -334,11 +334,10 @@ class MultiVector(System):
         return dict(zip(documents, shares, strict=True))
 
     @torch.inference_mode()
-    def tune_search(self, queries: Table, depth: int) -> dict[str, Any]:
-        """Chooses the search's effort, and returns all options; see `TokenIndex.tune`."""
+    def tune_search(self, queries: Table, depth: int) -> None:
+        """Chooses the search's effort; see `TokenIndex.tune`."""
         self.search = self.searcher.tune(self.encoded_queries(queries), self.scoring, depth)
-        self.hparams["search"] = self.search.settings
-        return self.search.settings
+        self.hparams["search"], self.tunes_search = self.search.settings, False
 
     # Costs ------------------------------------------------------------------------------------
 

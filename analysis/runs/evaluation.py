@@ -19,7 +19,6 @@ from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
 from gr_mvdr.evaluation.metrics import MACRO
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
-from gr_mvdr.files import SEARCH, write_json
 from models.base import System, Table
 
 # Query id → metric → value.
@@ -50,7 +49,7 @@ def evaluate_retrieval(
     metrics = {}
     if model.tunes_search:
         queries = sample_rows(data.evaluation.tuning_queries(), TUNING_QUERIES)
-        write_json(run / SEARCH, model.tune_search(queries, depth + data.drop_identical))
+        model.tune_search(queries, depth + data.drop_identical)
     for split in data.evaluation.test_splits:
         queries = data.evaluation.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)

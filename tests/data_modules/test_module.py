@@ -215,7 +215,7 @@ def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(mask
 
 
 @pytest.mark.parametrize("split, prefix", [("train", "q"), (None, "d")])
-def test_a_search_is_planned_on_training_queries_or_documents(split, prefix, tmp_path):
+def test_a_search_is_tuned_on_training_queries_or_documents(split, prefix, tmp_path):
     """Never on a test query, which it is judged by."""
     planned = []
 
