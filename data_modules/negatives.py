@@ -15,12 +15,12 @@ from data_modules.collection import PairSet, TrainingTables, write_run
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.named_pairs import ScoredLists, read_pairs
 from data_modules.tables import cache_folder, write_once
-from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import CONFIG, check_finished
 from gr_mvdr.options import ExistingPath, Rule, Size, Text, exists, part, show
 from gr_mvdr.progress import track
-from gr_mvdr.texts import text_without_title
+from gr_mvdr.texts import split_words, text_without_title
 
 _KEY = "data.examples.negatives"
 _RANKING = "retrieve.trec"  # of a run's folder

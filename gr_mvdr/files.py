@@ -487,7 +487,7 @@ def check_fingerprint(what: str, held: Mapping[str, Any], expected: Mapping[str,
 # The files of a finished run ----------------------------------------------------------------------
 
 CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, or of weights that were taken over
-PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
+PARTS = CONFIG, PROVENANCE, METRICS_FILE = "config.yaml", "provenance.json", "metrics.json"
 # Keys of the configuration that change where or how a run is made, but not its results.
 CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
 
@@ -552,7 +552,7 @@ def read_metrics(run: Path) -> dict[str, float]:
         FileNotFoundError: the file is missing.
         ValueError: the file is damaged; or as `check_finite`.
     """
-    file = check_file(run / METRICS, run)
+    file = check_file(run / METRICS_FILE, run)
     return check_finite(read_json(file), file)
 
 

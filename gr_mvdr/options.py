@@ -176,9 +176,9 @@ def import_named(key: str, path: str) -> Callable[..., Any]:
     """
     module, _, name = path.rpartition(".")
     try:
-        if callable(found := getattr(import_module(module), name)):
-            return found
-        raise TypeError(f"is {show(found)}, not a class")
+        if callable(target := getattr(import_module(module), name)):
+            return target
+        raise TypeError(f"is {show(target)}, not a class")
     except Exception as error:  # a module of the user may raise anything
         cause = f"{type(error).__name__}: {error}"
         raise ValueError(f"{key}={path}: cannot be imported ({cause})") from error

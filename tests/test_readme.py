@@ -203,28 +203,3 @@ def test_a_notebook_runs(name, tmp_path):
         cell.source = cell.source.replace('"experiment=demo"', f'"experiment=smoke", {short}')
         cell.source = cell.source.replace(', "logger=none"]', "]")
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
-
-
-def without_links(page):
-    """Links to runs are relative to the page's folder."""
-    return re.sub(r'href="\./[^"]*"', "", page.read_text())
-
-
-@undrawn()
-def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path, capsys):
-    asked = ["model=bm25", "model.k1=0.9,1.5", "experiment=smoke", "logger=none"]
-    asked += ["data.n_documents=50"]
-    few = ["analysis=none", "analysis.pairs=4"]
-    assert command("train.py", "-m", *asked, *few, f"output={tmp_path}") == 0
-    said = capsys.readouterr().out
-    assert "BM25" in said and str(tmp_path / "comparison.html") in said
-    runs = sorted(path.parent for path in tmp_path.glob("*/metrics.json"))
-    assert len(runs) == 2
-    out = tmp_path / "again"
-    compared = f"runs=[{runs[0]},{runs[1]}]"
-    assert command("-m", "analysis.compare", compared, f"output={out}") == 0
-    for name in ("comparison.csv", "comparison.md", "comparison.html"):
-        assert without_links(out / name) == without_links(tmp_path / name)
-    small = ["analysis.pairs=4", "analysis.sample_pairs=2", "analysis.queries=2"]
-    assert command("-m", "analysis.run", f"run={runs[0]}", *small) == 0
-    assert "analysed" in capsys.readouterr().out
