@@ -50,7 +50,7 @@ from gr_mvdr.files import check_finite, read_config, sha256, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.options import admitting, build, name_some
 from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
-from models.base import System, find_backbone
+from models.base import System, check_form, find_backbone
 from models.finished_run import IDENTIFIERS, FinishedRun
 from models.results import count_of
 from models.training import CurveLogger, fit, save_tokenizer
@@ -195,7 +195,7 @@ def prepare_model(
             raise ValueError(f"model.tune={split}: {rule}")
         check_study(config.study, model)
         for form, options in config.rerank.items():
-            model.check_form(f"rerank.{form}", options)
+            check_form(model, f"rerank.{form}", options)
         identifiers = run / IDENTIFIERS
         if taken is not None and taken.is_run:
             taken.give_identifiers(model, config, data.documents, identifiers)

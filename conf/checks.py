@@ -47,10 +47,9 @@ def check_values(config: DictConfig, typed: Sequence[str] = ()) -> None:
     resolved = OmegaConf.to_container(config, resolve=True)
     nodes = dict(walk(resolved))
     added = {word[1:].partition("=")[0] for word in typed if word.startswith("+")}
-    for key in resolved:  # Hydra adds any key with "+", also one of another command
-        if key in added or not find_types(nodes, key):
-            meant = did_you_mean(key, own_keys(config))
-            raise ValueError(f"{key}={show(nodes[key])}: no such key{meant}")
+    for key in added & resolved.keys():  # Hydra adds any key with "+"
+        meant = did_you_mean(key, own_keys(config))
+        raise ValueError(f"{key}={show(nodes[key])}: no such key{meant}")
     # Keys before their groups, so that an error names the innermost one.
     for key in sorted(nodes, key=lambda key: isinstance(nodes[key], dict)):
         for kind in find_types(nodes, key):

@@ -14,10 +14,11 @@ from data_modules.examples import Example, collate
 from data_modules.negatives import index_texts, read_candidates
 from data_modules.tables import TokenColumn, sample_rows
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
 from gr_mvdr.progress import track
+from gr_mvdr.texts import split_words
 
 Different = Annotated[
     Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))

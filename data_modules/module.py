@@ -212,7 +212,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     def known_documents(self) -> np.ndarray:
         """(known,) int64: rows of the documents that training may see.
 
-        All except those that are relevant in a split of `new_documents` and not in the train split.
+        Every document, except those that only queries of `new_documents` ask for.
         """
         return self._known_rows(self.texts)
 

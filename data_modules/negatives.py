@@ -15,12 +15,12 @@ from data_modules.collection import PairSet, TrainingTables, write_run
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.named_pairs import ScoredLists, read_pairs
 from data_modules.tables import cache_folder, write_once
-from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import CONFIG, check_finished
 from gr_mvdr.options import ExistingPath, Rule, Size, Text, exists, part, show
 from gr_mvdr.progress import track
-from gr_mvdr.texts import text_without_title
+from gr_mvdr.texts import split_words, text_without_title
 
 _KEY = "data.examples.negatives"
 _RANKING = "retrieve.trec"  # of a run's folder
@@ -161,7 +161,7 @@ class Negatives:
     """A source of hard negatives; a subclass names candidates for each query.
 
     A training example draws `n` candidates of its query. Relevant documents, documents that arrive
-    after training and, with a teacher, documents that it did not score are no candidates. A query
+    after training and, with a teacher, documents that it did not score are not candidates. A query
     with fewer than `n` candidates takes them all, and random documents fill up the rest.
 
     Args:
@@ -378,7 +378,7 @@ class TripleNegatives(Negatives):
     n: Size = 1
 
     def choose(self, named: np.ndarray, tables: TrainingTables) -> np.ndarray:
-        """See `Negatives`; documents that a triple calls positive for a query are no candidates."""
+        """See `Negatives`; documents that a triple calls positive for a query are left out."""
         positive = named[named["positive"]]
         positive = PairSet(positive["query"], positive["document"], len(tables.documents))
         return named[positive.places(named["query"], named["document"]) < 0]

@@ -112,7 +112,7 @@ class System(pl.LightningModule):
         """Returns the loss () and logs its mean over ranks."""
         loss = self.loss(batch)
         mean = sum_over_ranks(loss) / world_size()
-        self.log("train/loss", mean, batch_size=len(batch))
+        self.log("train/loss", mean, prog_bar=True, batch_size=len(batch))
         return loss
 
     def validation_step(self, batch: PairBatch) -> None:
@@ -258,11 +258,6 @@ class System(pl.LightningModule):
                 results[query][name] = value
         return results
 
-    def check_form(self, key: str, form: Mapping[str, Any]) -> None:
-        """Raises ValueError, which names the key, unless `rerank` takes these options."""
-        given = ("queries", "documents", "candidates")
-        check_options(key, inspect_signature(self.rerank), form, given)
-
     def close(self) -> None:
         """Closes what an index holds open, such as a database; until then its folder is locked."""
         for part in self.modules():
@@ -295,6 +290,12 @@ class System(pl.LightningModule):
     def statistics(self) -> dict[str, float]:
         """Returns further flat metrics of an indexed system, "analysis/…" or "cost/…"."""
         return {}
+
+
+def check_form(system: System, key: str, form: Mapping[str, Any]) -> None:
+    """Raises ValueError, which names the key, unless `system.rerank` takes these options."""
+    given = ("queries", "documents", "candidates")
+    check_options(key, inspect_signature(system.rerank), form, given)
 
 
 def query_shares(pairs: PairAlignment) -> list[list[Share]]:

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Fraction, NonNegative, part
 from gr_mvdr.relevance import PairAlignment, relevance
+from gr_mvdr.texts import split_words
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import Among, Candidates, Share, System, Table, hash_documents
 

@@ -27,7 +27,7 @@ from models.sentence_transformers import find_obstacles, find_prompts, write_mod
 from models.t5_seal import T5SEAL
 
 SETTINGS, PARTS = "gr_mvdr.json", "gr_mvdr.safetensors"
-ROWS = "head_rows."  # before the names of a head's tensors that are no parameters
+ROWS = "head_rows."  # before the names of a head's tensors that are not parameters
 IDENTIFIERS = "identifiers"
 
 
@@ -75,7 +75,7 @@ def write_system(
 
 def generate_searches(system: System) -> bool:
     """Returns whether transformers' `generate`, with a constraint, searches as the system does."""
-    # Other views of documents and plans are no constraints; other heads are not in transformers.
+    # Views of documents and plans are not constraints, and transformers lacks the other heads.
     simple = type(system) in (Docid, T5SEAL) and type(system.head) is Head
     return simple and system.names is not None and system.plan is None
 

@@ -16,7 +16,7 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import reading, temporary_folder
 from gr_mvdr.options import TARGET, Size, Text, admitting, build, part, show
-from models.base import Among, Candidates, Share, System, Table
+from models.base import Among, Candidates, Share, System, Table, check_form
 from models.bm25 import BM25, WordBM25
 from models.finished_run import FinishedRun
 
@@ -55,7 +55,7 @@ class Stage:
             if words and isinstance(self.model, BM25):  # its tokens were the texts' words
                 self.model = WordBM25(**self.model.hparams)
             name, form = next(iter((run.config.get("rerank") or {}).items()), ("", {}))
-            self.model.check_form(f"rerank.{name}", form)
+            check_form(self.model, f"rerank.{name}", form)
             with admitting(form if run.trust else None):
                 self.form = {
                     key: build(key, value) if isinstance(value, dict) and TARGET in value else value

@@ -181,7 +181,7 @@ class Retriever:
 
         Args:
             query: a text, or several texts or a table with a column `query` or `text`, for which a
-                list is returned. Among several, a blank one finds nothing, with a warning.
+                list is returned. In a list, a blank one gets no hits and a warning.
             among: ids of the documents that can be found; None = all.
         """
         if isinstance(query, str):

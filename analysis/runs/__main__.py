@@ -18,7 +18,7 @@ from analysis.tables.metric_names import Statistic, format_value, join_intervals
 from analysis.tables.rows import Table, format_text, pivot
 from gr_mvdr.files import (
     CIRCUMSTANCES,
-    METRICS,
+    METRICS_FILE,
     PROVENANCE,
     UnfinishedRun,
     read_provenance,
@@ -55,7 +55,7 @@ def tabulate_runs(folders: Sequence[Path]) -> Table:
 
 def _written(run: Path) -> float:
     """Returns when a run was finished, or begun if it is unfinished, in seconds since 1970."""
-    finished = run / METRICS
+    finished = run / METRICS_FILE
     return (finished if finished.is_file() else run).stat().st_mtime
 
 

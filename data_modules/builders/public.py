@@ -176,7 +176,7 @@ def _questions(file: Path) -> Iterator[_Asked]:
 
 def _shared(texts: list[str]) -> int:
     """The length of the beginning that all texts share, up to the last whole word."""
-    return commonprefix(texts).rfind(" ") + 1  # noqa: RUF071, texts are no paths
+    return commonprefix(texts).rfind(" ") + 1  # noqa: RUF071, texts are not paths
 
 
 def matched_form(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gr_mvdr.evaluation.ranking import Ranking
-from models.base import System
+from models.base import System, check_form
 from models.rerank_pipeline import RerankPipeline
 from tests.models.conftest import make_cross_encoder, make_seal
 from tests.runs import small
@@ -223,7 +223,7 @@ def test_an_option_that_reranking_does_not_take_is_refused_before_anything_is_tr
         (make_seal, {"pool": "median"}, "rerank.a.pool=median: must be one of sum, mean, max"),
     ):
         with pytest.raises(ValueError, match=message):
-            make().check_form("rerank.a", form)
+            check_form(make(), "rerank.a", form)
     with pytest.raises(ValueError, match=r"rerank\.bm25\.pool=sum: must be absent"):
         train(small(tmp_path, "model=bm25", "+rerank.bm25.pool=sum"))
     assert not (tmp_path / "run").exists()

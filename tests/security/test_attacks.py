@@ -78,17 +78,17 @@ def test_a_configuration_runs_no_code(foreign, tmp_path):
     whole, data = (run / "config.yaml").read_text(), restore_run(run)[1]
     for keys in (("data",), ("data", "examples"), ("model",)):
         change_yaml(run / "config.yaml", *keys, value=payload(marker))
-        with pytest.raises(ValueError, match=r"_target_=.* is no part of .*trust=true"):
+        with pytest.raises(ValueError, match=r"_target_=.* is not a part of .*trust=true"):
             restore_run(run)
         (run / "config.yaml").write_text(whole)
     change_yaml(run / "config.yaml", "rerank", value={"form": {"alignment": payload(marker)}})
-    with pytest.raises(ValueError, match="is no part of this library.*trust=true"):
+    with pytest.raises(ValueError, match="is not a part of this library.*trust=true"):
         stage = RerankPipeline([{"run": str(run)}])
         stage.prepare(data.documents, data.known_documents, tmp_path / "identifiers")
     for part in ("salience", "pooling", "alignment", "loss"):
         sided = part in ("pooling", "salience")
         change_checkpoint(run, **{part: {"query": payload(marker)} if sided else payload(marker)})
-        with pytest.raises(ValueError, match=r"run=.*_target_=.* is no part of this library"):
+        with pytest.raises(ValueError, match=r"run=.*_target_=.* is not a part of this library"):
             restore_run(run, "")
     assert not marker.exists()
 
@@ -103,7 +103,7 @@ def test_an_exported_folder_runs_no_code(foreign, tmp_path):
         else:
             settings["hyper_parameters"][where] = attack
         (folder / "gr_mvdr.json").write_text(json.dumps(settings))
-        with pytest.raises(ValueError, match=r"_target_=.* is no part of this library"):
+        with pytest.raises(ValueError, match=r"_target_=.* is not a part of this library"):
             load_exported(folder)
     assert not marker.exists()
 
@@ -112,7 +112,7 @@ def test_an_exported_folder_runs_no_code(foreign, tmp_path):
     ("kind", "settings", "message"),
     [
         ("loss", {"_target_": "gr_mvdr.alignment.MaxSim"}, "must be of the kind loss"),
-        ("loss", {"_target_": "gr_mvdr.evaluation.ranking.write_qrels", "path": "x"}, "is no part"),
+        ("loss", {"_target_": "gr_mvdr.evaluation.ranking.write_qrels", "path": "x"}, "not a part"),
         ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": 1, "_partial_": True},
          "alignment._partial_=true: must be"),
     ],
@@ -127,7 +127,7 @@ def test_a_name_in_a_folder_imports_nothing(foreign, tmp_path, monkeypatch):
     (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("planted.Part", "models.planted.Part", "planted.planted.Part", "antigravity.x"):
-        with pytest.raises(ValueError, match="is no part of this library"):
+        with pytest.raises(ValueError, match="is not a part of this library"):
             find_part("loss", name)
     assert not (tmp_path / "marker").exists() and "antigravity" not in sys.modules
     import_module("planted")
@@ -182,7 +182,7 @@ def test_trust_is_not_inherited_from_a_folder(foreign, tmp_path):
                        "stages": [{"run": str(stage), "trust": True}]}  # fmt: skip
     (pipeline / "config.yaml").write_text(yaml.safe_dump(config))
     (pipeline / "checkpoints/last.ckpt").unlink()
-    with pytest.raises(ValueError, match="os.system.*is no part of this library"):
+    with pytest.raises(ValueError, match="os.system.*is not a part of this library"):
         restore_run(pipeline)
     assert not (tmp_path / "marker").exists()
 
@@ -190,7 +190,7 @@ def test_trust_is_not_inherited_from_a_folder(foreign, tmp_path):
 def test_what_was_typed_is_admitted_no_longer_than_needed():
     with admitting({"deep": [{"_target_": "os.getpid"}]}):
         assert build("loss", {"_target_": "os.getpid"}) == os.getpid()
-    with pytest.raises(ValueError, match="is no part"):
+    with pytest.raises(ValueError, match="is not a part"):
         build("loss", {"_target_": "os.getpid"})
 
 

@@ -93,7 +93,7 @@ def test_a_file_of_plans_cannot_name_a_part(index, clustered):
     plans = json.loads((clustered[0] / PLANS).read_text())
     evil = {"mode": "fde", "refine": 0, "proposer": {"_target_": "antigravity.Proposer"}}
     (clustered[0] / PLANS).write_text(json.dumps(dict.fromkeys(plans, evil)))
-    with pytest.raises(ValueError, match="plans.json: .*antigravity.Proposer: is no part of this"):
+    with pytest.raises(ValueError, match="plans.json: .*antigravity.Proposer: is not a part"):
         index.planned(asked, COLBERT, DEPTH)
     assert "antigravity" not in sys.modules
 
