@@ -136,16 +136,3 @@ def test_a_conversation_is_read_as_one_text():
     turns = [{"role": "user", "content": "fruit?"}, {"role": "system", "content": "yes"}]
     table = Dataset.from_list([{"id": "q", "text": turns, "instruction": "Find it:"}])
     assert read_queries(table) == {"q": "Find it: user: fruit?; system: yes"}
-
-
-def test_what_cannot_be_evaluated_is_a_clear_line(finished_run):
-    from analysis.mteb import MtebModel
-
-    model = MtebModel(Retriever.load(finished_run("bm25")))
-    for broken, said in (
-        ({"qrels": {"q1": {}}}, "no query has a relevant document"),
-        ({"documents": DOCUMENTS[-1:]}, "none of its 1 documents has a text"),
-        ({"top_ranked": {"q1": ["nowhere"]}}, "document=nowhere: no such id"),
-    ):
-        with pytest.raises(ValueError, match=f"^tasks=Fruit, split test: {said}"):
-            run_task(model, make_task(**broken))
