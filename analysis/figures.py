@@ -44,11 +44,10 @@ _NAME = re.compile(r"[\w-][\w.=+ -]*")
 DOTS = 200  # per inch of a PNG: sharp on high-resolution screens
 
 
-def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
+def page_figure(title: str, height: float) -> Figure:
     """Creates an empty figure as wide as a page, with a title above its panels."""
     figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
-    if title:  # a "$" in it would otherwise start a formula
-        figure.suptitle(title, fontsize=9, parse_math=False)
+    figure.suptitle(title, fontsize=9, parse_math=False)
     return figure
 
 
@@ -193,32 +192,6 @@ def draw_boxes(
         aspect=PAGE_WIDTH / across / PANEL_HEIGHT,
     )
     return _finish(grid, points, title, x, y)
-
-
-@styled
-def draw_maps(maps: Mapping[str, DataFrame], title: str, label: str, **look: Any) -> Figure:
-    """Draws heat maps, two in a row.
-
-    Args:
-        maps: title of a panel → its values.
-        label: what the colours mean.
-        look: of `seaborn.heatmap`, such as `cmap`.
-    """
-    import seaborn
-
-    maps = {name: values for name, values in maps.items() if has_points(values)}
-    if not maps:
-        return Figure()
-    lines = -(-len(maps) // 2)
-    height = max(PANEL_HEIGHT, 1.2 + 0.2 * max(map(len, maps.values())))
-    figure = page_figure(title, lines * height)
-    panels = figure.subplots(lines, 2, squeeze=False).flat
-    for axes, (name, values) in zip(panels, maps.items(), strict=False):
-        bar, labelled = {"label": label}, {"xticklabels": True, "yticklabels": True}
-        seaborn.heatmap(values, ax=axes, cbar_kws=bar, **labelled, **look)
-        axes.tick_params(axis="y", rotation=0)
-        axes.set_title(name)
-    return figure
 
 
 ONE_SERIES = {"": (COLOURS[0], MARKERS[0])}
