@@ -286,7 +286,8 @@ class Patching(Analysis):
                 continue
             word, text = exchanged
             about = {"query": query, "document": document, "exchanged": word, "text": text}
-            pair = retriever.examine(PatchedPair, (texts[query], text), [document] * 2)
+            given = retriever.pairs((texts[query], text), [document] * 2)
+            pair = PatchedPair(retriever.system, given)
             rows.append(about | {"clean": pair.clean, "perturbed": pair.perturbed})
             if pair.change > 0:
                 found.append(pair.table().assign(pair=len(found), change=pair.change))

@@ -21,7 +21,7 @@ from analysis.beyond.patching import (
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
-from models.finished_run import restore_run
+from models.saved_model import restore_run
 from tests.analysis.asking import asked
 from tests.analysis.viewer.tiny import make_docid, make_retriever
 from tests.families import ENCODERS, FAMILIES
