@@ -352,5 +352,5 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         named = [Path(f).expanduser() for f in (self.identifiers, *self.views.values()) if f]
         named += [*self.examples.files, *(self.indexing.inputs.files if self.indexing else ())]
         lists = ((file, ScoredLists.find(file)) for file in named)
-        files = [file for place, found in lists for file in (found.files if found else [place])]
+        files = [file for place, one in lists for file in (one.files if one else [place])]
         return {str(file): sha256(file) for file in files}
