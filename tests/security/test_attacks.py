@@ -29,7 +29,7 @@ from analysis.runs.judged_queries import read_table
 from analysis.runs.run_folder import read_kept, read_run
 from analysis.tables.report import embed_picture, write_report
 from analysis.tables.rows import read_rows
-from analysis.viewer.cases import embed_json
+from analysis.viewer.pairs import embed_json
 from conf.command import report_errors
 from gr_mvdr.evaluation.ranking import Ranking, read_qrels
 from gr_mvdr.files import (
