@@ -112,7 +112,7 @@ class Fusion(System):
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Loads every run's model with its identifiers; raises as `Stage.prepare`."""
         for stage in self.stages:
-            stage.prepare(documents, known)
+            stage.prepare(documents)
         self.models = nn.ModuleList(stage.model for stage in self.stages)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:

@@ -11,7 +11,8 @@ transformers run code. `check_folder` first compares both with a list (docs/desi
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -30,14 +31,15 @@ from gr_mvdr.files import (
     hub_options,
     is_on_hub,
     read_json,
+    reading,
 )
-from gr_mvdr.options import TARGET, show
+from gr_mvdr.options import TARGET, name_some, show
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import TextTemplate, agree, read_template
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
-from models.base import System
+from models.base import System, find_backbone
 from models.multi_vector import MultiVector
 
 # Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
@@ -362,6 +364,107 @@ def take_projection(system: System, projection: Tensor) -> None:
             f"{width[0]} numbers, such as t5_colbert"
         )
     system.encoder.values["query"].weight.copy_(projection)
+
+
+class PublishedWeights:
+    """A published dense checkpoint, encoder or encoder-decoder, loaded through `backbone.name`.
+
+    A dense system reads its token vectors from the encoder's states by the published projection,
+    or by the identity if it has no projection. How they are pooled and aligned is the system's own
+    choice, except that a single vector must be the published one.
+
+    Attributes:
+        key: the user's key and value, "weights=NAME", which errors name.
+    """
+
+    def __init__(self, key: str, folder: Path):
+        self.key, self.folder = key, folder
+        self.published, self.projection = {}, None
+        self.config = read_backbone_config(str(folder), None, key)
+        with reading(key):
+            if is_published(folder):
+                self.published, self.projection = read_published(folder)
+            else:
+                template = read_template(load_tokenizer(folder, key=""))
+                self.published = {"backbone.template": template.settings}
+
+    def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the configuration values, by key, that the weights require.
+
+        Raises:
+            ValueError: the system has a single vector for a text, and the weights have another.
+        """
+        published, model = dict(self.published), config["model"]
+        published.pop("model.alignment", None)
+        projections = published.pop("model.projections", None)
+        pooling = published.pop("model.pooling", {})
+        dense = "projections" in model
+        for side, own in (model["pooling"] if dense else {}).items():
+            if own not in POOLINGS.values():
+                continue
+            if own != pooling.get(side):
+                known = f"{pooling[side][TARGET]}, the published one, or " if pooling else ""
+                raise ValueError(
+                    f"{self.key}: model.pooling.{side}={own[TARGET]}: must be {known}AllTokens"
+                )
+            published["model.projections"] = projections
+        named = {"system": Path(self.key.partition("=")[2]).name, "backbone.shape": None}
+        named["backbone.name"] = str(self.folder.resolve())
+        if (config.get("backbone") or {}).get("from_encoder"):
+            named["backbone.from_encoder"] = None  # its decoder would be searched untrained
+        if self.projection is None and dense:
+            named["model.dimension"] = self.config.hidden_size
+        return named | published
+
+    def give(self, model: System, tokenizer: Any) -> None:
+        """Gives a dense system its projection; checks that another learns its backbone alone.
+
+        Raises:
+            ValueError: the system learns parameters that the weights lack, or leaves some out that
+                its scores need.
+        """
+        if not isinstance(model, MultiVector) and model.paradigm != "generative":
+            raise ValueError(
+                f"{self.key}: must be taken over by a multi-vector or a generative system, "
+                "this one trains from backbone.name"
+            )
+        left_out = find_backbone(model)[1].left_out
+        if self.projection is not None:  # the published parts were read
+            single = type(model.encoder.pooling["query"]) is not AllTokens
+            left_out = [] if single else [name for name in left_out if name.endswith(".pt")]
+        if left_out:
+            raise ValueError(
+                f"{self.key}: holds {name_some(left_out)}, which {type(model).__name__} does not "
+                "read: its scores would differ; backbone.name trains without them"
+            )
+        if isinstance(model, MultiVector):
+            states = torch.eye(self.config.hidden_size)
+            with reading(self.key):
+                take_projection(model, states if self.projection is None else self.projection)
+            return
+        learned = [n for n, _ in model.named_parameters() if not n.startswith("backbone.")]
+        if model.backbone.config.vocab_size > self.config.vocab_size:
+            learned.append("tokens of its identifiers")
+        if learned:
+            raise ValueError(
+                f"{self.key}: must hold all that the system learns, {learned[0]} included; to "
+                "train the system, name the model as backbone.name instead"
+            )
+
+
+@contextmanager
+def naming(taken: Any) -> Iterator[None]:
+    """Names `weights=…`, which the user typed, in errors about the backbone that it sets."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if not isinstance(taken, PublishedWeights):
+            raise
+        own = f"backbone.name={taken.folder.resolve()}"
+        if own not in str(error):
+            raise
+        kind = type(error) if isinstance(error, OSError) else ValueError
+        raise kind(str(error).replace(own, taken.key)) from error
 
 
 # Writing --------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from gr_mvdr.batch import pad
 from gr_mvdr.template import read_template
 from gr_mvdr.tokenizers import load_tokenizer
-from models.export import load_exported, write_system
+from models.export import export_model
+from models.saved_model import open_model
 from models.sentence_transformers import build_published, read_published
 from tests.published_folders import (
     make_bert,
@@ -252,11 +253,11 @@ def test_our_export_has_our_scores_there_and_back(tools, tmp_path, name, attend)
     options = dict(attend_expansion=attend, expansion_length=length, normaliser="query_tokens")
     system = tools.make_multi_vector(backbone=backbone, template=template.settings, **options)
     (folder := tmp_path / "out").mkdir()
-    write_system(system.float(), tokenizer, folder)
+    export_model(system.float(), folder, tokenizer, {})
     theirs = MultiVectorEncoder(str(folder), device="cpu").double()
     expected, counts = library_scores(theirs)
     found, ours = our_scores(folder)
     assert ours == counts and torch.allclose(found, expected.double(), atol=1e-6)
-    again = load_exported(folder).double()
+    again = open_model(folder).double()
     assert torch.allclose(system_scores(again, tokenizer)[0], found, atol=1e-6)
     assert expected.std() > 0.01
