@@ -50,7 +50,7 @@ from analysis.tables.rows import (
     write_tables,
 )
 from analysis.tables.significance import Effectiveness, compare_effectiveness
-from analysis.viewer.cases import embed_cases, open_runs
+from analysis.viewer.pairs import embed_cases, open_runs
 
 FIGURES = "comparison_figures"
 BUDGET = "cost/train_flops"

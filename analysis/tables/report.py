@@ -21,7 +21,7 @@ from analysis.tables.metric_names import (
     join_intervals,
 )
 from analysis.tables.rows import Table, format_text, select, tabulate, tabulate_chapters
-from analysis.viewer.cases import embed_cases, open_runs
+from analysis.viewer.pairs import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text
 from gr_mvdr.options import make_printable
 

@@ -14,14 +14,13 @@ from typing import Annotated, Any
 from analysis.runs.run_folder import Run, ranking_file
 from analysis.tables.comparison import compare_runs
 from analysis.tables.glossary import glossary
-from analysis.viewer.pair import describe_pair
+from analysis.viewer.pairs import describe_pair
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable
 from gr_mvdr.tokenizers import token_strings
-from models.base import Share
 from models.inspection import continuations, nearest_tokens
 from models.multi_vector import MultiVector
 from models.results import Hit
@@ -252,7 +251,7 @@ class Session:
                 if text.salience is not None and len(text.salience) == len(told[side]["tokens"]):
                     told[side]["salience"] = text.salience.tolist()
         shares = retriever.shares(query, given)
-        return told | {"score_name": model.score_is, "shares": _describe_shares(shares)}
+        return told | {"score_name": model.score_is, "shares": shares}
 
     def explain(self, system: int, query: str, document: str) -> dict[str, Any]:
         """Explains the rank of a document in a system; for a generative one, also its search."""
@@ -311,11 +310,7 @@ def _normalise(text: str) -> str:
 
 
 def _describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:
-    return hit._asdict() | {"gold": hit.id in gold, "shares": _describe_shares(hit.shares)}
-
-
-def _describe_shares(shares: Iterable[Share]) -> list[dict[str, Any]]:
-    return [{"text": share.text, "value": share.value} for share in shares]
+    return hit._asdict() | {"gold": hit.id in gold}
 
 
 def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:

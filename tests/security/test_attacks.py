@@ -29,7 +29,7 @@ from analysis.runs.judged_queries import read_table
 from analysis.runs.run_folder import read_kept, read_run
 from analysis.tables.report import embed_picture, write_report
 from analysis.tables.rows import read_rows
-from analysis.viewer.cases import embed_json
+from analysis.viewer.pairs import embed_json
 from conf.command import report_errors
 from gr_mvdr.evaluation.ranking import Ranking, read_qrels
 from gr_mvdr.files import (
@@ -47,6 +47,7 @@ from models.training import CheckpointFile
 from tests.analysis.conftest import make_explanation
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import NO_ANALYSIS, SMALL, TINY, beir, command, write_store
+from tests.searches import make_search
 
 NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}  # an analysis that asks nothing
 KEYS = (*SMALL, *NO_ANALYSIS, *TINY)
@@ -299,7 +300,7 @@ def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, tmp_pa
     data = restore_run(run)[1]
     record = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps(record | {"system": f"../../../{victim.name}"}))
-    change_model(run, search={"mode": "gather", "neighbours": 10, "probes": 4})
+    change_model(run, search=make_search("gather", neighbours=10, probes=4).settings)
     victim.mkdir()
     (run / "index/neighbours").mkdir(exist_ok=True)
     (run / "index/neighbours/lists.faiss").write_bytes(b"evil")

@@ -148,9 +148,7 @@ function bars(shares, whole, most = SHORT) {
     list.append(line(make("span", { class: "bar-name quiet" }, "all others"), make("span"), rest));
   }
   if (listed.length === shares.length) return list;
-  const all = button(`Show all ${shares.length}`, () => holder.replaceChildren(bars(shares, whole, Infinity)), { class: "link" });
-  const holder = make("div", {}, list, all);
-  return holder;
+  return make("div", {}, list, make("details", {}, make("summary", {}, `All ${shares.length}`), bars(shares, whole, Infinity)));
 }
 
 /** [{text, a, b, difference}], the largest difference first; the n-th of equal texts meets the n-th. */
@@ -361,7 +359,7 @@ class Matrix {
 
 // How a pair is aligned --------------------------------------------------------------------------
 
-/** The numbers of packed matrices: of each its rows (see `pack_matrices` in pair.py). */
+/** The numbers of packed matrices: of each its rows (see `pack_matrices` in pairs.py). */
 async function unpack({ low, high, data }, rows, columns) {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
