@@ -40,7 +40,7 @@ FURTHER = {
     # One that copies at once finds each query's own fruit alone, which is dropped.
     "t5_seal": ["backbone.initialisation=random"],
     "t5_seal_views": ["backbone.initialisation=random"],
-    "xtr": ["model.search.neighbours=100"],
+    "xtr": ["model.search.proposer.neighbours=100"],
 }
 
 

@@ -18,7 +18,7 @@ SYSTEMS = sorted(
 # T5-SEAL has no indexing examples, so an epoch of half the steps, and must learn to copy.
 EPOCHS = {"t5_seal": 200, "t5_seal_views": 200, "cross_encoder": 30, "dsi_naive": 100}
 # Fifty documents of ten tokens have no thousand neighbours.
-OPTIONS = {"xtr": ["model.search.neighbours=100"]}
+OPTIONS = {"xtr": ["model.search.proposer.neighbours=100"]}
 PLACES = "harbour castle bridge market garden tower mill chapel library station".split()
 RIVERS = "Arno Elbe Rhone Tagus Vistula".split()
 
