@@ -58,6 +58,7 @@ from models.saved_model import (
     SavedWeights,
     find_weights,
     save_model,
+    save_options,
     text_options,
 )
 from models.sentence_transformers import PublishedWeights, naming
@@ -161,7 +162,10 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
             queries = data.queries(split)
             model.tune(queries, data.evaluation.judgements(split, queries))
         metrics["cost/index_seconds"] = time.perf_counter() - start
+        is_tuned = model.tunes_search
         metrics |= measure_run(config, folder, model, data) | measure_memory()
+        if is_tuned:
+            save_options(model, folder / MODEL)
         metrics = check_finite(metrics, folder / "metrics.json")
         report = write_report(folder, metrics)
         run = read_run(folder, metrics)

@@ -7,14 +7,13 @@ says which values are valid (`Size`, `Literal[...]`, `bool`). Any other new key 
 
 from typing import Annotated, Any, Literal
 
-from conf.signatures import Definition, read_signature
+from conf.signatures import Definition
 from gr_mvdr.evaluation.metrics import KNOWN, find_metric
 from gr_mvdr.files import HUB_NAME, is_on_hub
 from gr_mvdr.options import (
     AtLeast,
     Count,
     ExistingPath,
-    NonNegative,
     Rule,
     Seed,
     Size,
@@ -39,8 +38,6 @@ RunOrHubName = Annotated[
     Rule("an existing folder or a hub name", lambda name: is_on_hub(name) or exists(name)),
 ]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
-# `study.settings` has a list of values for each search option.
-_SEARCH = read_signature("gr_mvdr.token_index.search.SearchOptions").types
 
 RULES: dict[str, Any] = {
     "seed": Seed,
@@ -90,6 +87,7 @@ RULES: dict[str, Any] = {
     "model.identifiers.embeddings.run": ExistingPath | None,
     #
     "alignments": dict[str, Group],
+    "sources": dict[str, Group],
     "rerank": dict[str, Group],
     "rerank.*.pool": Literal["sum", "mean", "max"],
     #
@@ -103,11 +101,8 @@ RULES: dict[str, Any] = {
     "study.alignments": list[Group],
     "study.curves*": Any,  # see `Curves`
     "study.settings": Group | _some(Group),
-    **{
-        f"study.settings.{place}{key}": _some(rule)
-        for key, rule in {**_SEARCH, "beam_size": Size, "plan_weight": NonNegative}.items()
-        for place in ("", "*.")
-    },
+    "study.settings.*": Any,  # lists of values of a search's options, which the study checks
+    "study.searches*": Any,
     #
     "logger": Group | None,
 }

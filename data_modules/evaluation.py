@@ -74,13 +74,13 @@ class EvaluationData:
             return []
         return self.data.test_split or [collection.default_test_split(self.data.train_split)]
 
-    def planning_queries(self) -> Dataset:
+    def tuning_queries(self) -> Dataset:
         """The validation queries, else training queries, else documents: to tune a search on."""
-        split = self.planning_split
+        split = self.tuning_split
         return self.data.queries(split) if split else self.data.documents
 
     @property
-    def planning_split(self) -> str | None:
+    def tuning_split(self) -> str | None:
         """The split of the planning queries; None = the documents serve."""
         trained, validated = self.data.train_split, self.data.validation_split
         return trained if validated in self.test_splits else validated or trained

@@ -310,11 +310,11 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             reason = "a vocabulary of words would contain the words of the new documents"
             raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
         tested = self.evaluation.test_splits
-        if model.plans_search and (split := self.evaluation.planning_split) in tested:
+        if model.tunes_search and (split := self.evaluation.tuning_split) in tested:
             raise ValueError(
                 f"data.test_split=[{', '.join(tested)}]: must not name {split}, on which "
-                "the search's auto options are chosen: name another data.validation_split, or give "
-                "model.search.… numbers"
+                "model.search.recall tunes the search: name another data.validation_split, or set "
+                "model.search.recall=null"
             )
         if not (trained and model.needs_negatives and self.examples.negatives is None):
             return

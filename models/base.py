@@ -76,8 +76,8 @@ class System(pl.LightningModule):
     searcher: Any = None
     # The number of token ids, if larger than the tokeniser's vocabulary.
     vocabulary_size: int = 0
-    # Whether a search has options that `plan_search` chooses.
-    plans_search: bool = False
+    # Whether `tune_search` chooses options of the search.
+    tunes_search: bool = False
     # The special tokens around the texts that it reads, those of its backbone.
     template = TextTemplate()
 
@@ -202,7 +202,7 @@ class System(pl.LightningModule):
             among: ids of the documents that can be retrieved; None = all indexed documents.
             with_shares: whether to fill the ranking's `shares`, the parts that sum to each score:
                 query id → document id → shares.
-            search: options that override the system's own: those of `SearchOptions`, or
+            search: options that replace the system's own: `search`, a `SearchOptions`, or
                 `beam_size` and `plan_weight`.
 
         Raises:

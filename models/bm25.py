@@ -1,4 +1,4 @@
-"""Lexical systems, where A_ij > 0 if the terms are equal (Eq. 1); BM25, also as a proposer."""
+"""Lexical systems, where A_ij > 0 if the terms are equal (Eq. 1)."""
 
 from collections.abc import Hashable, Iterator
 from pathlib import Path
@@ -45,11 +45,6 @@ class LexicalSystem(System):
                 for query, terms in asked.items()
             }
         return ranking
-
-    def propose(self, queries: Table, depth: int, among: Among = None) -> dict[str, list[str]]:
-        """Returns query id → its best `depth` documents, for another system to rerank."""
-        ranking = self.retrieve(queries, depth, among)
-        return {query: ranking.documents(query) for query in ranking.query_ids}
 
     def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Ranks the candidates by the scores of their indexed terms."""
@@ -137,7 +132,7 @@ class BM25(LexicalSystem):
 
 
 class WordBM25(BM25):
-    """BM25 over the words of `text`, for any tokeniser; proposes candidates for reranking."""
+    """BM25 over the words of `text`, for any tokeniser."""
 
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
         """Yields the words of each text."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from gr_mvdr.decoding.search_trace import Continuation
 from gr_mvdr.options import Count, Rule, Size, checked, fits_type
 from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.neighbours import TokenSearch
 from gr_mvdr.tokenizers import token_strings
 from models.retriever import Retriever, locked
 
@@ -30,11 +31,11 @@ def nearest_tokens(retriever: Retriever, query: str, token: Count, k: Size = 20)
     system, tokenizer = retriever.system, retriever.reader.tokenizer
     if not isinstance(index := system.searcher, TokenIndex):
         raise NotImplementedError(f"{retriever.label}: keeps no vectors of document tokens")
-    ((_, encoded),) = system.encoded_queries(retriever.reader.queries([query]))
+    ((_, encoded, _),) = system.encoded_queries(retriever.reader.queries([query]))
     if token >= len(encoded):
         raise ValueError(f"token={token}: must be ≥ 0 and < {len(encoded)}, the query's tokens")
     vector = (encoded.vectors if encoded.keys is None else encoded.keys)[token]
-    tokens = index.nearest(system.search.keep_document)
+    tokens = TokenSearch(index.store)
     similarities, rows = tokens.search(vector[None], min(k, len(tokens.rows)), None)
     nearest = []
     for row, similarity in zip(rows[0].tolist(), similarities[0].tolist(), strict=True):

@@ -43,8 +43,8 @@ from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts, exists, find_part, make_printable
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import read_template
+from gr_mvdr.token_index.engine import EDGE
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
-from gr_mvdr.token_index.search import EDGE
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
@@ -104,6 +104,12 @@ def save_model(
     write_json(folder / SETTINGS, settings | more)
 
 
+def save_options(system: System, folder: Path) -> None:
+    """Saves options of a saved system that changed since, such as those of a tuned search."""
+    settings = read_json(folder / SETTINGS)
+    write_json(folder / SETTINGS, settings | {"hyper_parameters": dict(system.hparams)})
+
+
 def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     """Writes config.json, model.safetensors and, for an encoder-decoder, generation_config.json."""
     if any(weight.dtype != torch.float32 for weight in backbone.parameters()):
@@ -157,10 +163,11 @@ def open_model(folder: str | Path, trust: bool = False, searches: bool = True) -
         options = {TARGET: settings["system"], **settings["hyper_parameters"]}
         with admitting(options if trust else None):
             check_parts("model", options)
-            engine = (options.get("search") or {}).get("engine")
-            if searches and engine not in (None, EDGE) and not trust:
+            source = (options.get("search") or {}).get("source") or {}
+            address = source.get("address", EDGE)
+            if searches and address != EDGE and not trust:
                 rule = "an address is asked only with trust=True"
-                raise ValueError(f"its vectors are at {engine}: {rule}")
+                raise ValueError(f"its vectors are at {address}: {rule}")
             system = build("model", _localise(options, folder, trust))
             if system.trainable:
                 _load_weights(system, folder)

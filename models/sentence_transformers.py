@@ -341,7 +341,7 @@ def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector
     system = MultiVector(
         {**backbone, "dropout_rate": None, "attention": "sdpa"},
         loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
-        search={"mode": "exact"},
+        search={},
         optimizer={"learning_rate": 1e-5, "weight_decay": 0.01, "schedule": "constant"},
         **{name: value for (group, name), value in named.items() if group in ("", "model")},
     )

@@ -24,7 +24,7 @@ DRAWN = {"bm25", "t5_colbert", "t5_seal"}
 RUN = [
     model if model in FAST else pytest.param(model, marks=pytest.mark.slow)
     for model in MODELS
-    if model != "rerank_pipeline"
+    if model not in ("rerank_pipeline", "fusion")
 ]
 NOT_ALIGNED = ["cross_encoder"]
 FRUITS = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
@@ -40,7 +40,7 @@ FURTHER = {
     # One that copies at once finds each query's own fruit alone, which is dropped.
     "t5_seal": ["backbone.initialisation=random"],
     "t5_seal_views": ["backbone.initialisation=random"],
-    "xtr": ["model.search.neighbours=100"],
+    "xtr": ["model.search.proposer.neighbours=100"],
 }
 
 

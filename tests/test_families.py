@@ -21,7 +21,7 @@ SYSTEMS = {
     "bert": ("t5_colbert", *COLBERT, "tokenizer.markers={query:'[unused0]',document:'[unused1]'}"),
     "distilbert": ("dpr",),
     "roberta": ("cross_encoder",),
-    "xlm-roberta": ("xtr", "model.search.neighbours=20"),
+    "xlm-roberta": ("xtr", "model.search.proposer.neighbours=20"),
     "modernbert": ("t5_colbert", *COLBERT, "tokenizer.markers={query:'[Q] ',document:'[D] '}"),
     "deberta-v2": ("mva",),
     "t5": ("t5_colbert",),

@@ -32,7 +32,7 @@ QUERY = "Which city has a statue of the founder?"
 # One system of each kind; tests/analysis/viewer/test_explore.py has every one of `conf/model`.
 SYSTEMS = {
     "bm25": (),
-    "xtr": (*TINY, "model.search.neighbours=100"),
+    "xtr": (*TINY, "model.search.proposer.neighbours=100"),
     "cross_encoder": TINY,
     "t5_seal": TINY,
     "genre_np_base": TINY,
@@ -300,8 +300,8 @@ def test_documents_are_encoded_in_batches_as_the_index_stores_them(colbert, monk
     )
     encoded = colbert.encode_documents(ids)
     assert len(sizes) > 1 and sum(sizes) == len(ids)
-    for text, number in zip(encoded, system.searcher.numbers(ids), strict=True):
-        stored = system.searcher.vectors(number[None]).unpad(0).vectors
+    for text, name in zip(encoded, ids, strict=True):
+        stored = system.searcher.vectors([name]).unpad(0).vectors
         torch.testing.assert_close(text.vectors, stored, atol=1e-5, rtol=0)
     texts = ["a", "b " * 30, "c"]
     for one, alone in zip(colbert.encode_queries(texts), texts, strict=True):

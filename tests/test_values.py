@@ -50,7 +50,6 @@ model.loss._target_=gr_mvdr.losses.Nothing → model.loss._target_=gr_mvdr.losse
 +model.colour=red → model.colour=red: must be one of
 alignments.top_k={_target_:gr_mvdr.alignment.TopK,k:0} → alignments.top_k.k=0: must be a whole
 model=rerank_pipeline model.stages=[{run:a,depth:0},{run:b}] → model.stages.0.depth=0: must be a
-study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: must be a list with
 """
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
@@ -168,8 +167,8 @@ def test_a_signature_read_from_source_accepts_what_the_imported_one_accepts():
     [
         ("document_length=8 model=t5_seal", "model.key_length=10: must be ≤ document_length=8"),
         (
-            "model.search.dtype=pq model.search.pq_bytes=16 model.dimension=100",
-            "model.search.pq_bytes=16: must divide",
+            "model.search.source.dtype=pq model.search.source.pq_bytes=16 model.dimension=100",
+            "model.search.source.pq_bytes=16: must divide",
         ),
         ("query_length=0", "query_length=0: must be a whole number ≥ 2"),
         ("initial=. weights=.", "initial=.: must be null with weights"),
@@ -187,9 +186,9 @@ trainer.devices='0,1'
 trainer.max_steps=5 trainer.max_epochs=-1
 trainer.max_epochs=null +trainer.max_time=00:01:00:00
 +trainer.limit_train_batches=0.5
-model.search.imputation=0.2
+search=impute model.search.scorer.imputation=0.2
 analysis.questions.kernel=null
-study=pruning study.settings=[{mode:[gather],neighbours:[10]}]
+study=pruning study.settings=[{search:[gather],neighbours:[10]}]
 +data.examples.negatives=null
 model=aligner +model.salience.document.iterations=5
 +analysis.questions.deletion.draws=5

@@ -235,7 +235,7 @@ def kernel_rankings(
     """
 
     def encoded(table: Table) -> tuple[TokenVectors, Sequence[str]]:
-        names, texts = zip(*model.encoded_queries(table), strict=True)
+        names, texts, _ = zip(*model.encoded_queries(table), strict=True)
         return replace(stack(texts).to(model.device), salience=None), names
 
     (asked, names), (sampled, _) = encoded(queries), encoded(sample)
@@ -330,7 +330,7 @@ class Kernel(Analysis):
         searchable = len(data.documents) <= self.most_documents
         if self.retrieval_queries and searchable and model.paradigm == "multi_vector":
             queries = self.subject.queries(self.retrieval_queries)
-            sample = spread(data.evaluation.planning_queries(), _SAMPLE)
+            sample = spread(data.evaluation.tuning_queries(), _SAMPLE)
             depth = DEPTH + data.drop_identical
             tables = data.documents, queries, sample, self.features
             for name, ranking in kernel_rankings(model, *tables, depth).items():

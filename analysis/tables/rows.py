@@ -266,8 +266,7 @@ def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
 def find_setting(rows: Sequence[Row], setting: Mapping[str, Any]) -> int | None:
     """Returns the number of a study's row that has a setting; None if no row has it.
 
-    If several rows fit, the one with the largest `neighbours` is used ("auto", the search's own
-    choice, counts as 0).
+    If several rows fit, the one with the largest `neighbours` is used.
     """
     fitting = []
     for number, row in enumerate(rows):

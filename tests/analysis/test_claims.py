@@ -175,9 +175,9 @@ def test_two_searches_of_a_study_at_the_most_neighbours(tmp_path):
     loss = 0.005
     folder = made(tmp_path / "a", "XTR")
     (folder / "study.csv").write_text(
-        "mode,imputation,neighbours,mrr@10\n"
+        "search,imputation,neighbours,mrr@10\n"
         "gather,,100,0.5\ngather,,10,0.5\nimpute,last,100,0.5\nimpute,last,10,0.1\n"
-        "impute,zero,1000,0.1\nimpute,last,auto,0.1\n"
+        "impute,zero,1000,0.1\nimpute,last,,0.1\n"
     )
     lines = ["query," + ",".join(f"{row}/mrr@10" for row in range(6))]
     lines += [f"{query},0.5,0.5,{0.5 - loss},0.1,0.1,0.1" for query in QUERIES]
