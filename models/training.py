@@ -269,7 +269,7 @@ class CurveLogger(CSVLogger):
     """
 
     def __init__(self, run: str | Path):
-        super().__init__(run, name="", version=Path(CURVES).parent.name)
+        super().__init__(run, name=Path(CURVES).parent.name, version="")
         self.file, rows = Path(run) / CURVES, []
         if rank() == 0 and self.file.is_file():  # CSVLogger's writer removes the file
             with self.file.open(encoding="utf-8") as file:

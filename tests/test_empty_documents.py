@@ -24,7 +24,7 @@ DRAWN = {"bm25", "t5_colbert", "t5_seal"}
 RUN = [
     model if model in FAST else pytest.param(model, marks=pytest.mark.slow)
     for model in MODELS
-    if model != "rerank_pipeline"
+    if model not in ("rerank_pipeline", "fusion")
 ]
 NOT_ALIGNED = ["cross_encoder"]
 FRUITS = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()

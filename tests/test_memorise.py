@@ -9,11 +9,11 @@ from tests.runs import compose_config, write_beir
 from train import train
 
 ROOT = Path(__file__).parents[1]
-# doc2query retrieves by BM25: it has nothing to memorise; a pipeline is made of finished runs;
+# doc2query retrieves by BM25: it has nothing to memorise; pipelines and fusions are made of runs;
 # quantised docids are learned as those of a tree.
 SYSTEMS = sorted(
     {p.stem for p in (ROOT / "conf/model").glob("*.yaml")}
-    - {"bm25", "dsi_pq", "dsi_rq", "query_generator", "rerank_pipeline"}
+    - {"bm25", "dsi_pq", "dsi_rq", "query_generator", "rerank_pipeline", "fusion"}
 )
 # T5-SEAL has no indexing examples, so an epoch of half the steps, and must learn to copy.
 EPOCHS = {"t5_seal": 200, "t5_seal_views": 200, "cross_encoder": 30, "dsi_naive": 100}

@@ -261,13 +261,6 @@ def sharpen(model):
     return model
 
 
-def in_one_piece(system):
-    """A system that aligns whole documents at once, T5-SEAL too."""
-    if isinstance(system, T5SEAL):
-        system.window = 99
-    return system
-
-
 def untied_backbone(folder):
     """A T5 v1.1, whose output table is its own and not scaled, as arguments of a backbone."""
     torch.manual_seed(1)
