@@ -6,9 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -77,33 +75,6 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
         assert len(set(found)) > 2 and found[:10] == hits[: len(found)]
         assert names["constraint"].ids == names["names"]
     assert names["tokenizer"]("a")["input_ids"][-1] == EOS_ID
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """A hub that is a folder, of the user "owner"."""
-    place = tmp_path / "hub"
-
-    class Api:
-        def create_repo(self, repo_id, exist_ok):
-            if not repo_id.startswith("owner/"):
-                error = RuntimeError("Forbidden:\nsee the page")
-                error.response = SimpleNamespace(status_code=403)
-                raise error
-
-        def upload_folder(self, repo_id, folder_path, delete_patterns, commit_message):
-            assert delete_patterns == "*", "files of an earlier export go"
-            shutil.copytree(folder_path, place / repo_id)
-            return SimpleNamespace(repo_url=f"https://hub/{repo_id}")
-
-    def download(name, allow_patterns=None):
-        return str(place / name)
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    for module in ("gr_mvdr.files", "models.export"):
-        monkeypatch.setattr(f"{module}.find_hub_failure", lambda: None)
-    return place
 
 
 @pytest.mark.parametrize("model", ["t5_colbert", "dsi_pawa", "t5_seal"])
