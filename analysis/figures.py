@@ -276,12 +276,15 @@ class GalleryEntry:
         title: a heading.
         caption: how to read the figure.
         case: True if it shows a single pair, False if it shows an analysis.
+        chapter, reading: the heading of its chapter on pages, and how to read it.
     """
 
     name: str
     title: str
     caption: str
     case: bool = False
+    chapter: str = ""
+    reading: str = ""
 
 
 class Gallery:

@@ -17,8 +17,9 @@ import pandas as pd
 import yaml
 from omegaconf import DictConfig
 
-from analysis.runs.judged_queries import METRICS as TESTED
-from analysis.runs.judged_queries import keep_queries, tabulate_queries
+from analysis.runs.numbers import export_numbers, make_frame, write_numbers
+from analysis.runs.queries import METRICS as TESTED
+from analysis.runs.queries import keep_queries, tabulate_queries
 from analysis.runs.run_folder import Run, named_folders, ranking_file, read_run
 from data_modules.tables import short_hash
 from gr_mvdr.evaluation.metrics import name_metric

@@ -23,6 +23,7 @@ from gr_mvdr.backbones import check_length, hash_weights
 from gr_mvdr.batch import PairBatch, batch_by_length, batch_by_size, pad
 from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_documents, recall_of_exact
 from gr_mvdr.files import remove_with, temporary_folder
+from gr_mvdr.measures import RANKINGS, RETRIEVE, Measured, costs
 from gr_mvdr.options import AtLeast, Size, build, part
 from gr_mvdr.pooling import Grouped, group_tokens, merge_tokens, n_groups
 from gr_mvdr.progress import track
@@ -420,7 +421,7 @@ class MultiVector(System):
             index = index.stored_as(options)
         return index, index.planned(options, self.scoring, k)
 
-    def storage_costs(self, k: int, **search: Any) -> dict[str, float]:
+    def storage_costs(self, k: int, **search: Any) -> list[Measured]:
         """Returns metrics of the bytes that `retrieve` reads with these options."""
         index, options = self._searched(k, search)
         return index.storage_costs(options)
@@ -500,18 +501,19 @@ class MultiVector(System):
         n = self.encoder.pooling["query"].count(read)
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
-    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> list[Measured]:
         """Returns costs, and the recall of an approximate search against the exact search."""
-        metrics = self.searcher.costs.metrics()
-        metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
+        stored = {"bytes_per_token": self.searcher.bytes_per_token}
         if self.mean_floats is not None:
-            metrics["cost/document_floats"] = self.mean_floats
+            stored["document_floats"] = self.mean_floats
+        rows = self.searcher.costs.metrics() + costs(stored)
         if self.search.mode not in ("exact", "rerank"):  # it approximates the exact search
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
             for k in sorted({min(10, depth), depth}):
-                metrics[f"retrieve/recall_of_exact@{k}"] = recall_of_exact(exact, ranking, k)
-        return metrics
+                share = recall_of_exact(exact, ranking, k)
+                rows.append(RANKINGS["recall_of_exact"].at(k).row(share, group=RETRIEVE))
+        return rows
 
 
 class EncodedDocuments:

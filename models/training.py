@@ -21,6 +21,7 @@ from torch.utils.flop_counter import (
 )
 
 from gr_mvdr.files import CHECKPOINT, name_errors, new_file, new_folder, read_checkpoint
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import NonNegative, Positive
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, rank_zero_first
@@ -111,16 +112,16 @@ class TrainingWatch(Timer):
         self.batches = self.counted = self.operations = 0
 
     @property
-    def costs(self) -> dict[str, float]:
+    def costs(self) -> list[Measured]:
         """The seconds of training, and the operations of its matrix products on this rank.
 
         The operations are estimated from the counted batches, and missing if there was none: the
         checkpoint of a finished training may be from before batches were counted.
         """
-        costs = {"cost/train_seconds": self.time_elapsed()}
+        spent = {"train_seconds": self.time_elapsed()}
         if self.counted:
-            costs["cost/train_flops"] = self.operations * self.batches / self.counted
-        return costs
+            spent["train_flops"] = self.operations * self.batches / self.counted
+        return costs(spent)
 
     def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
         super().on_train_start(trainer, model)
@@ -322,7 +323,7 @@ class CheckpointFile(TorchCheckpointIO):
         return checkpoint
 
 
-def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> dict[str, float]:
+def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> list[Measured]:
     """Trains a system, from the run's last checkpoint if there is one.
 
     Args:

@@ -6,6 +6,7 @@ from itertools import product
 from unittest.mock import MagicMock
 
 import pytest
+from analysis.tables.paper import PAPERS, read_paper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
@@ -13,7 +14,6 @@ from analysis.reproduce import compose_experiment, makers, read_experiments
 from analysis.runs.run_folder import find_runs
 from analysis.studies.study import read_curves
 from analysis.studies.sweep import CompareRuns
-from analysis.tables.paper import PAPERS, read_paper
 from conf.checks import check_values
 from conf.composition import read_experiments as read_files
 from gr_mvdr.options import build

@@ -22,6 +22,7 @@ from torch import Tensor
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.evaluation.ranking import SearchCosts, best_documents
 from gr_mvdr.files import check_fingerprint, new_folder, read_json, reading, write_json
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.search import AUTO, EDGE, SearchOptions
@@ -158,9 +159,9 @@ class EngineIndex:
         """See `TokenIndex.planned`; here nothing is chosen."""
         return options
 
-    def storage_costs(self, options: SearchOptions) -> dict[str, float]:
+    def storage_costs(self, options: SearchOptions) -> list[Measured]:
         """See `TokenIndex.storage_costs`; an engine does not tell what it reads."""
-        return {"cost/bytes_per_token": self.bytes_per_token}
+        return costs({"bytes_per_token": self.bytes_per_token})
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
         """(C,) int64 the numbers of documents; ValueError if an id is not in the collection."""

@@ -22,6 +22,7 @@ from gr_mvdr.files import (
     write_json,
     write_tensors,
 )
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import scorers, store
@@ -116,8 +117,8 @@ class TokenIndex:
         held += self._one_vector[1].size_in_bytes if self._one_vector else 0
         return held / self.store.n_tokens
 
-    def storage_costs(self, options: SearchOptions) -> dict[str, float]:
-        """Metrics: bytes for each token, and bytes a search may read, the proposer's included."""
+    def storage_costs(self, options: SearchOptions) -> list[Measured]:
+        """Returns bytes for each token, and bytes a search may read, the proposer's included."""
         proposer, read = self.proposer(options), self.store.size_in_bytes
         if options.mode == "impute":
             read = read * len(self.nearest(options.keep_document).rows) // self.store.n_tokens
@@ -125,7 +126,7 @@ class TokenIndex:
             read = 0
         if proposer and (options.mode == "fde" or options.probes is not None):
             read += proposer.size_in_bytes
-        return {"cost/searched_bytes": read, "cost/bytes_per_token": self.bytes_per_token}
+        return costs({"searched_bytes": read, "bytes_per_token": self.bytes_per_token})
 
     def nearest(self, keep: float = 1.0) -> NearestTokens:
         """Returns the token retrieval over a share β_d = `keep` of each document's tokens."""

@@ -6,9 +6,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from analysis.tables.rows import read_rows
 
 from analysis.studies.study import check_study, run_study
-from analysis.tables.rows import read_rows
 from gr_mvdr.alignment import Softmax, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.scoring import Scoring

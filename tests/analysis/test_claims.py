@@ -3,9 +3,9 @@
 import csv
 
 import pytest
+from analysis.tables.comparison import compare_runs
 
 from analysis.claims import CLAIMS, Claim, Side, judge_claims
-from analysis.tables.comparison import compare_runs
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import command, undrawn
 

@@ -3,16 +3,16 @@ import json
 import re
 
 import pytest
+from analysis.runs.judged_queries import METRICS, keep_queries, tabulate_queries
+from analysis.tables.comparison import compare_runs
+from analysis.tables.metric_names import Statistic
+from analysis.tables.rows import Cell, select, tabulate
 from omegaconf import OmegaConf
 from pandas import DataFrame
 
 from analysis.compare import compare, draw_comparison, draw_exact_match
 from analysis.questions.tokens import BIN_NAMES
-from analysis.runs.judged_queries import METRICS, keep_queries, tabulate_queries
 from analysis.studies.sweep import CompareRuns
-from analysis.tables.comparison import compare_runs
-from analysis.tables.metric_names import Statistic
-from analysis.tables.rows import Cell, select, tabulate
 from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
 
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"

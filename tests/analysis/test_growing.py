@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from analysis.tables.rows import read_rows
 
 from analysis.claims import Claim, Side, estimate
 from analysis.studies.study import run_study
-from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import evaluate
 from models.bm25 import BM25
 from tests.analysis.conftest import tiny_collection

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from analysis.tables.comparison import SHOWN_VALUE, label_groups
 from omegaconf import OmegaConf
 
 from analysis.runs.run_folder import Run
-from analysis.tables.comparison import SHOWN_VALUE, label_groups
 from tests.runs import compose_config
 
 

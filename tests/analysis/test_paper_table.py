@@ -1,12 +1,12 @@
 import csv
 
 import pytest
+from analysis.tables.comparison import compare_runs
+from analysis.tables.paper import read_paper, write_paper_table
 from omegaconf import OmegaConf
 
 from analysis.compare import compare
 from analysis.studies.sweep import CompareRuns
-from analysis.tables.comparison import compare_runs
-from analysis.tables.paper import read_paper, write_paper_table
 from gr_mvdr.evaluation.ranking import evaluate
 from tests.analysis.test_compare import rank_gold
 from tests.analysis.test_compare import write_run as write_metrics

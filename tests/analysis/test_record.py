@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from analysis.runs.judged_queries import read_table
+from analysis.tables.comparison import compare_runs
 
 from analysis.claims import CLAIMS
 from analysis.compare import compare
 from analysis.record import PATH, RECORD, record_runs, renew_tables, tabulate_results
-from analysis.runs.judged_queries import read_table
 from analysis.runs.run_folder import read_run
-from analysis.tables.comparison import compare_runs
 from gr_mvdr.files import read_json
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from math import nan
 
 import pytest
+from analysis.tables.report import write_report
 from pandas import DataFrame
 
 from analysis.figures import (
@@ -17,7 +18,6 @@ from analysis.figures import (
     read_gallery,
 )
 from analysis.questions.alignment_store import StoreDescription
-from analysis.tables.report import write_report
 from analysis.viewer.heatmap import alignment_heatmap
 from gr_mvdr.files import UnfinishedRun
 from tests.runs import write_store

@@ -4,6 +4,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from analysis.tables import glossary as glossary_of
+from analysis.tables import metric_names
+from analysis.tables.glossary import find_terms, glossary
 from omegaconf import OmegaConf
 
 from analysis.figures import read_gallery
@@ -11,9 +14,6 @@ from analysis.questions.alignment_store import StoreDescription
 from analysis.questions.analysis import Subject, Texts
 from analysis.questions.tokens import TokenKinds
 from analysis.run import ask, write_findings
-from analysis.tables import glossary as glossary_of
-from analysis.tables import metric_names
-from analysis.tables.glossary import find_terms, glossary
 from gr_mvdr.options import find_part
 from tests.runs import compose_config, write_store
 

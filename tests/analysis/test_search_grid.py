@@ -4,10 +4,10 @@ from statistics import fmean
 
 import pytest
 import torch
+from analysis.tables.rows import read_rows
 
 from analysis.studies.search_grid import expand_grids
 from analysis.studies.study import check_study, run_study
-from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
 from models.docid import Docid
 

@@ -1,10 +1,10 @@
 from statistics import fmean
 
 import pytest
-
-from analysis.runs.run_folder import Run
 from analysis.tables.comparison import Group, Section
 from analysis.tables.significance import compare_effectiveness
+
+from analysis.runs.run_folder import Run
 from tests.analysis.test_compare import judge_gold
 
 QUERIES = [f"q{n}" for n in range(40)]

@@ -3,6 +3,8 @@
 from itertools import product
 
 import pytest
+from analysis.tables.comparison import compare_runs
+from analysis.tables.rows import read_rows
 from omegaconf import OmegaConf
 
 from analysis.figures import read_gallery
@@ -15,8 +17,6 @@ from analysis.studies.study import (
     write_sweep_study,
 )
 from analysis.studies.sweep import CompareRuns
-from analysis.tables.comparison import compare_runs
-from analysis.tables.rows import read_rows
 from tests.analysis.test_compare import write_run
 
 

@@ -2,7 +2,6 @@ import csv
 from math import nan
 
 import pytest
-
 from analysis.tables.rows import (
     BOLD,
     Cell,

@@ -19,6 +19,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from analysis.runs.judged_queries import read_table
+from analysis.tables.report import embed_picture, write_report
+from analysis.tables.rows import read_rows
 
 from analysis.compare import compare
 from analysis.figures import read_gallery
@@ -26,10 +29,7 @@ from analysis.fuse import read_parts
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription
 from analysis.questions.learning_curves import Curve
 from analysis.run import analyse_again
-from analysis.runs.judged_queries import read_table
 from analysis.runs.run_folder import read_kept, read_run
-from analysis.tables.report import embed_picture, write_report
-from analysis.tables.rows import read_rows
 from analysis.viewer.cases import embed_json
 from conf.command import report_errors
 from gr_mvdr.evaluation.ranking import Ranking

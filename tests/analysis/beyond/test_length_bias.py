@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from analysis.tables.metric_names import join_intervals
 from datasets import Dataset
 
 from analysis.beyond.length_bias import (
@@ -13,7 +14,6 @@ from analysis.beyond.length_bias import (
 )
 from analysis.questions.analysis import Subject
 from analysis.run import ask
-from analysis.tables.metric_names import join_intervals
 from gr_mvdr.alignment import MaxSim, Softmax, SoftTopK, TopK
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.scoring import Scoring

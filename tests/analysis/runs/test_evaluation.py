@@ -1,12 +1,12 @@
 """Queries that are documents: whoever judges a ranking leaves the query's own document out."""
 
 import pytest
+from analysis.runs.judged_queries import read_table
+from analysis.tables.rows import read_rows
 
 from analysis.questions.kernel import Kernel, kernel_rankings
 from analysis.runs.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
-from analysis.runs.judged_queries import read_table
 from analysis.studies.study import run_study
-from analysis.tables.rows import read_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.analysis.asking import asked

@@ -11,23 +11,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame, concat, isna, read_csv, to_numeric
+import yaml
+from pandas import DataFrame, Series, concat, isna, read_csv, to_numeric
 
-from analysis.runs.run_folder import STUDY, look_up
-from analysis.tables.comparison import Comparison, Group, Section
-from analysis.tables.metric_names import MISSING, Statistic, read_key
-from analysis.tables.rows import (
-    Table,
-    describe_value,
-    find_setting,
-    pivot,
-    read_rows,
-    read_value,
-    write_rows,
-    write_tables,
-)
-from gr_mvdr.evaluation.metrics import name_metric
+from analysis.compare.groups import Comparison, Group, Section
+from analysis.runs.numbers import MISSING
+from analysis.runs.run_folder import Run, look_up
+from analysis.runs.settings import find_setting, read_settings
+from analysis.runs.tables import Table, describe_value, pivot, write_csv, write_tables
+from gr_mvdr.evaluation.metrics import find_metric, name_metric
 from gr_mvdr.files import read_text, reading
+from gr_mvdr.measures import ranking_metric
 
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
@@ -70,8 +64,8 @@ def read_paper(paper: str | Path) -> Paper:
         where: the configuration that a run must have to belong to the row (`key=value;key=value`);
             a part is written as "FirstTokens(k=28)". If a table covers several collections, only
             runs with the row's `collection=` belong to the row.
-        study: the values that select the row of a run's `study.csv` which holds the metrics;
-            nothing = the metrics of the run itself.
+        study: the setting of a run's study under which the metric was measured; nothing = the
+            metrics of the run itself.
 
     Args:
         paper: the name of a table in `conf/papers`, or the path of a CSV file with one table.
@@ -113,7 +107,7 @@ def _read_lines(file: Path) -> DataFrame:
         table["systems"] = table["systems"].str.split(";")
         table["where"] = table["where"].map(_read_pairs)
         studied = table["study"].map(_read_pairs)
-        table["study"] = [{key: read_value(text) for key, text in s.items()} for s in studied]
+        table["study"] = [{key: yaml.safe_load(text) for key, text in s.items()} for s in studied]
     return table.assign(file=file.stem)
 
 
@@ -135,10 +129,9 @@ def match_runs(section: Section, paper: Paper) -> DataFrame:
         groups = [group for group in section.groups if _is_of_row(group, line)]
         groups.sort(key=lambda group: line.systems.index(group.runs[0].system))
         for group in groups or [None]:
-            ours = _measure(line, group) if group else None
+            ours = _measure(line, group) if group else (None, None, "")
             name = f"{line.row}: {group.label}" if len(groups) > 1 else line.row
-            value = (ours.mean, ours.std, ours.few) if ours else (None, None, "")
-            row = section.setting, name, line.place, line.metric, line.value, *value
+            row = section.setting, name, line.place, line.metric, line.value, *ours
             lines.append((*row, group.seeds if group else ""))
     columns = ["setting", "system", "place", "metric", "paper", "ours", "std", "few", "seeds"]
     return DataFrame(lines, columns=columns).astype({"ours": float, "std": float})
@@ -149,24 +142,29 @@ def _is_of_row(group: Group, line: Any) -> bool:
     run = group.runs[0]
     return (
         run.system in line.systems
-        and line.place in {key.rpartition("/")[0] for key in group.statistics}
+        and (line.study or f"{line.place}/{line.metric}" in set(group.numbers["key"]))
         and all(str(describe_value(look_up(run.config, k))) == v for k, v in line.where.items())
     )
 
 
-def _measure(line: Any, group: Group) -> Statistic | None:
-    """Returns a group's value of a line's metric in percent; None if it has none."""
-    values = []
-    for run in group.runs:
-        table, key = run.path / STUDY, f"{line.place}/{line.metric}"
-        if not line.study:
-            values.append(run.metrics.get(key))
-        elif table.is_file():
-            rows = read_rows(table, run.path)
-            if (row := find_setting(rows, line.study)) is not None:
-                values.append(rows[row].get(line.metric))
-    found = [100 * value for value in values if value is not None]
-    return Statistic.over(found, len(group.runs)) if found else None
+def _measure(line: Any, group: Group) -> tuple[float, float, str]:
+    """Returns a group's value of a line's metric in percent, its deviation, and how few measured it.
+
+    The value is NaN if there is none.
+    """
+    values = Series([100 * v for run in group.runs for v in _find_value(line, run)], dtype=float)
+    few = 0 < len(values) < len(group.runs)
+    note = f" ({len(values)} seed{'s' * (len(values) > 1)})" if few else ""
+    return values.mean(), values.std(), note
+
+
+def _find_value(line: Any, run: Run) -> list[float]:
+    """Returns the one value that a run has for a line, if it has one."""
+    numbers = run.numbers
+    if not line.study:
+        return numbers[numbers["key"] == f"{line.place}/{line.metric}"]["value"].tolist()
+    part = find_setting(read_settings(numbers), line.study)
+    return numbers[(numbers["part"] == part) & (numbers["metric"] == line.metric)]["value"].tolist()
 
 
 def average_lines(lines: DataFrame) -> DataFrame:
@@ -196,7 +194,9 @@ def tabulate_paper(heading: str, lines: DataFrame) -> Table:
             text = MISSING if isna(line[kind]) else f"{line[kind]:{sign}.1f}"
             text += f" ± {line['std']:.1f}" * (kind == "ours" and not isna(line["std"]))
             text += line["few"] * (kind == "ours")
-            cells[line["system"], f"{kind} {read_key(line['metric']).label}"] = text
+            known = find_metric(line["metric"])
+            label = ranking_metric(known).label if known else line["metric"].replace("_", " ")
+            cells[line["system"], f"{kind} {label}"] = text
     for system, seeds in zip(lines["system"], lines["seeds"], strict=True):
         cells[system, "seeds"] = str(len(seeds.split(", "))) if seeds else MISSING
     return pivot(cells, heading, corner="system")
@@ -229,5 +229,5 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
         heading = f"{paper.title} ({paper.collection}) and ours ({section.setting})"
         blocks += [tabulate_paper(heading, tables[-1]), *notes]
     write_tables(directory / "paper_table.md", paper.title, blocks)
-    write_rows(concat(tables).to_dict("records"), directory / "paper_table.csv")
+    write_csv(concat(tables), directory / "paper_table.csv")
     return blocks

@@ -1,13 +1,4 @@
-"""Compares finished runs: ``python -m analysis.compare runs='[outputs/a,outputs/b]'``.
-
-Writes tables as `comparison.csv`, `.md` and `.tex`, figures, and the page `comparison.html`.
-"""
-
-if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
-    from conf.command import run_command
-
-    run_command("compare", "analysis.compare:main")
-    raise SystemExit
+"""A comparison of finished runs: tables (`comparison.csv`, `.md`, `.tex`), figures and a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +12,7 @@ from matplotlib.ticker import LogFormatter
 from omegaconf import DictConfig
 from pandas import Categorical, DataFrame, concat
 
-from analysis.figures import Gallery, GalleryEntry, draw_lines, forest_figure
-from analysis.questions.tokens import BIN_NAMES
-from analysis.runs.publish import describe_logger, publish_comparison
-from analysis.runs.run_folder import named_folders
-from analysis.tables.comparison import (
+from analysis.compare.groups import (
     LEVEL,
     Comparison,
     Section,
@@ -34,10 +21,22 @@ from analysis.tables.comparison import (
     name_comparison,
     place_comparison,
 )
-from analysis.tables.metric_names import DIRECTIONS, read_key
-from analysis.tables.paper import read_paper, write_paper_table
-from analysis.tables.report import write_page
-from analysis.tables.rows import (
+from analysis.compare.paper import read_paper, write_paper_table
+from analysis.compare.significance import TESTED, Effectiveness, compare_effectiveness
+from analysis.figures import Gallery, GalleryEntry, draw_lines, forest_figure
+from analysis.questions.tokens import BIN_NAMES
+from analysis.runs.glossary import declared_terms
+from analysis.runs.numbers import DIRECTIONS, PLACE, describe, find
+from analysis.runs.publish import (
+    describe_logger,
+    finish,
+    log_artefacts,
+    log_figures,
+    log_tables,
+)
+from analysis.runs.report import write_page
+from analysis.runs.run_folder import named_folders
+from analysis.runs.tables import (
     BOLD,
     Cell,
     Table,
@@ -46,30 +45,35 @@ from analysis.tables.rows import (
     select,
     tabulate,
     tabulate_chapters,
-    write_rows,
+    write_csv,
     write_tables,
 )
-from analysis.tables.significance import Effectiveness, compare_effectiveness
 from analysis.viewer.cases import embed_cases, open_runs
+from gr_mvdr.evaluation.metrics import find_metric
+from gr_mvdr.measures import RANKED, RETRIEVE, STUDY, ranking_metric
 
 FIGURES = "comparison_figures"
-BUDGET = "cost/train_flops"
-NUMBERS = ["setting", "system", "key", "mean", "std", "low", "high", "n"]  # of `comparison.csv`
+BUDGET, QUALITY = ("cost", "train_flops"), "mrr@10"
+# Columns of `comparison.csv`.
+NUMBERS = ["setting", "system", "key", *PLACE, "value", "std", "low", "high", "seeds", "n"]
+# Patterns of files in a comparison's folder: its tables, and its artefacts by kind.
+TABLES = ("comparison*.csv", "paper_table.csv")
+COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
 COLUMNS_AT_MOST = 6  # systems shown as columns of a summary; more are shown as rows
 SEEDS = (
     "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries and "
     "seeds."
 )
 MARKS = (
-    f"{BOLD}*: significantly better than every other system (corrected p < {LEVEL}); only MRR@10 "
-    "and R@10 of the search are tested. Without a star, the lead may be due to chance."
+    BOLD + "*: significantly better than every other system (corrected p < {}); only {} of the "
+    "search {} tested. Without a star, the lead may be due to chance."
 )
 EXACT_MATCH = (
     "How often a token aligns to an equal token, averaged over the token types of each IDF range; "
     "rarer tokens are on the right. Hard: its strongest partner is the same token. Soft: the share "
     "of its alignment that falls on equal tokens."
 )
-IDF_KEY = r"^analysis/exact_match/(?P<direction>\w+)/(?P<measure>hard|soft)/idf_(?P<idf>\w+)$"
+MATCHES = ("hard", "soft")
 
 
 def compare(
@@ -78,6 +82,9 @@ def compare(
     logger: Mapping[str, Any] | None = None,
     paper: str | Path | None = None,
     labels: Mapping[str, object] | None = None,
+    metrics: Sequence[str] | None = None,
+    tested: Sequence[str] = TESTED,
+    baseline: str | None = None,
 ) -> Comparison:
     """Compares runs, writes the comparison's files, and prints the tables and the files' paths.
 
@@ -88,6 +95,9 @@ def compare(
         logger: the settings of a Lightning logger (conf/logger); None = none.
         paper: a paper's table to compare with, as `read_paper` takes it.
         labels: see `compare_runs`.
+        metrics: the metrics that the summary shows, by name; None = the usual ones.
+        tested: the metrics of the search whose differences are tested.
+        baseline: the label of the system that all others are tested against; None = each with each.
 
     Returns:
         What was compared, with its `folder`.
@@ -100,7 +110,7 @@ def compare(
     folder = place_comparison(comparison, Path(output) if output else None)
     comparison.folder = folder
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
-    findings = examine_comparison(comparison, folder)
+    findings = examine_comparison(comparison, folder, metrics, tested, baseline)
     pages = write_comparison(comparison, findings, papers)
     for one in findings:
         print_tables(one.blocks)
@@ -126,31 +136,46 @@ class SectionFindings:
     section: Section
     effectiveness: Effectiveness
     gallery: Gallery
+    metrics: Sequence[str] | None = None
+    tested: Sequence[str] = TESTED
 
     @cached_property
     def table(self) -> DataFrame:
         """The long table of its systems."""
-        systems = {group.label: group.statistics for group in self.section.groups}
+        systems = {group.label: group.numbers for group in self.section.groups}
         return tabulate(systems, self.effectiveness.winners)
+
+    @property
+    def note(self) -> str:
+        names = [ranking_metric(name).label for name in self.tested]
+        return (
+            f"{SEEDS} {MARKS.format(LEVEL, ' and '.join(names), 'is are'.split()[len(names) > 1])}"
+        )
 
     @property
     def search(self) -> Table:
         """The metrics of the search, a row for each system."""
-        searched = self.table[self.table["section"] == "retrieve"]
-        return select(searched, "system", "label", note=f"{SEEDS} {MARKS}")
+        place = self.table[PLACE[:3]] == [RETRIEVE.name, "", ""]
+        searched = self.table[place.all(axis=1)]
+        if self.metrics is not None:
+            searched = searched[searched["metric"].isin(self.metrics)]
+        return select(searched, "system", "label", note=self.note)
 
     @property
     def summary(self) -> Table:
         """The headline metrics of every system; systems are columns unless there are too many."""
-        shown = self.table[self.table["headline"]]
+        is_shown = self.table["headline"]
+        if self.metrics is not None:
+            is_shown = self.table["metric"].isin(self.metrics)
+        shown = self.table[is_shown]
         places = zip(shown["name"], shown["system"], strict=True)
         cells: dict[tuple[str, str], Cell | str] = {}
         for group in self.section.groups:
             cells["paradigm", group.label] = group.paradigm
             cells["seeds", group.label] = group.seeds
         cells |= zip(places, shown["cell"], strict=True)
-        found = pivot(cells, self.section.setting, corner="", note=f"{SEEDS} {MARKS}")
-        return found if len(found.columns) <= COLUMNS_AT_MOST else found.turned()
+        found = pivot(cells, self.section.setting, corner="", note=self.note)
+        return found if len(found.cells.columns) <= COLUMNS_AT_MOST else found.turned()
 
     @property
     def blocks(self) -> list[Table | str]:
@@ -158,17 +183,25 @@ class SectionFindings:
         return [self.summary, *self.effectiveness.blocks]
 
 
-def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionFindings]:
+def examine_comparison(
+    comparison: Comparison,
+    directory: Path,
+    metrics: Sequence[str] | None = None,
+    tested: Sequence[str] = TESTED,
+    baseline: str | None = None,
+) -> list[SectionFindings]:
     """Tests the runs' rankings and draws figures, section by section.
 
     Args:
         directory: the comparison's folder; the figures go into its subfolder `FIGURES`.
+        metrics, tested, baseline: see `compare`.
     """
+    metrics = metrics and [find_metric(name) or name for name in metrics]
     several, findings = len(comparison.sections) > 1, []
     for number, section in enumerate(comparison.sections, start=1):
-        tested = compare_effectiveness(section)
+        effect = compare_effectiveness(section, tested, baseline)
         gallery = draw_comparison(section, directory / FIGURES, f"{number}_" if several else "")
-        findings.append(SectionFindings(section, tested, gallery))
+        findings.append(SectionFindings(section, effect, gallery, metrics, tested))
     return findings
 
 
@@ -198,26 +231,26 @@ def write_comparison(
                 "reports": {label: run.path / "report.html" for run, label in runs},
                 "browser": embed_cases(aligned),
                 "case_notes": notes,
-                "chapters": tabulate_chapters(one.table),
+                "chapters": tabulate_chapters(one.table[one.table["group"] != STUDY.name]),
             }
         )
+    every = concat([one.table for one in findings])
     page = write_page(
         directory / "comparison.html",
         "comparison.html",
         comparison=comparison,
         parts=parts,
         papers=papers,
+        words=declared_terms(every),
+        readings=dict(zip(every["chapter"], every["reading"], strict=True)),
     )
     settings = [one.section.setting for one in findings]
     numbers = concat([one.table for one in findings], keys=settings, names=["setting", "row"])
-    write_rows(numbers.reset_index()[NUMBERS].to_dict("records"), directory / "comparison.csv")
-    tests = [
-        {"setting": one.section.setting} | row
-        for one in findings
-        for row in one.effectiveness.differences
-    ]
-    if tests:
-        write_rows(tests, directory / "comparison_tests.csv")
+    write_csv(numbers.reset_index()[NUMBERS], directory / "comparison.csv")
+    tests = concat([one.effectiveness.differences for one in findings], keys=settings)
+    if len(tests):
+        tests = tests.rename_axis(["setting", "row"]).reset_index("setting")
+        write_csv(tests, directory / "comparison_tests.csv")
     blocks = [block for one in findings for block in one.blocks] + comparison.notes
     forms = (directory / f"comparison.{form}" for form in ("md", "tex"))
     return [page, *(write_tables(path, "Comparison", blocks) for path in forms)]
@@ -230,15 +263,11 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         directory: where the PNG and PDF files go.
         prefix: of the file names, to tell several sections apart.
     """
-    rows = [
-        {"system": group.label, "key": key, "value": value}
-        for group in section.groups
-        for run in group.runs
-        for key, value in run.metrics.items()
-    ]
-    table, gallery = DataFrame(rows, columns=["system", "key", "value"]), Gallery(directory)
-    bars = table[table["key"].str.fullmatch(r"(retrieve|rerank)/(.*/)?mrr@10")]
-    systems = bars.groupby("key")["system"].transform("nunique")
+    gallery = Gallery(directory)
+    parts = [run.numbers.assign(system=g.label) for g in section.groups for run in g.runs]
+    table = describe(concat(parts, ignore_index=True)) if parts else DataFrame()
+    bars = table[table["group"].isin(RANKED) & (table["metric"] == QUALITY)]
+    systems = bars.groupby("section")["system"].transform("nunique")
     count = len(section.groups)
     bars = bars[systems >= max(min(2, count), count / 2)]  # the tables have rankings of few systems
     if len(bars):
@@ -246,10 +275,11 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
         gallery.add(draw_effectiveness(bars, section.setting), entry)
     points = [
-        {"line": run.system, "x": group.statistics[BUDGET].mean / 1e12, "y": value, "panel": ""}
+        {"line": run.system, "x": budget.value / 1e12, "y": quality.value, "panel": ""}
         for group in section.groups
         for run in group.runs
-        if BUDGET in group.statistics and (value := run.metrics.get("retrieve/mrr@10")) is not None
+        if (budget := find(group.numbers, *BUDGET))
+        and (quality := find(run.numbers, RETRIEVE.name, QUALITY))
     ]
     if len(points) > 1:
         labels = ("operations of training (TFLOPs)", "MRR@10 of the search")
@@ -262,8 +292,9 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
             "deviation. A line joins the configurations of a system."
         )
         gallery.add(figure, GalleryEntry(f"{prefix}budget", "Quality by training budget", caption))
-    places = table["key"].str.extract(IDF_KEY)
-    if len(curves := table.join(places).dropna()):
+    curves = table[(table["group"] == "exact_match") & table["metric"].isin(MATCHES)]
+    curves = curves[(curves["part"] != "") & curves["place"].isin(DIRECTIONS)]
+    if len(curves):
         entry = GalleryEntry(f"{prefix}exact_match", "Exact match by IDF", EXACT_MATCH)
         gallery.add(draw_exact_match(curves, section.setting), entry)
     return gallery
@@ -273,10 +304,9 @@ def draw_effectiveness(table: DataFrame, title: str) -> Figure:
     """Draws mean and deviation of MRR@10: a panel for each ranking, a row for each system.
 
     Args:
-        table: a row for each seed: `system`, `key`, `value`.
+        table: a row for each seed: `system`, `section`, `value`.
     """
-    rankings = table["key"].map(lambda key: read_key(key).section)
-    groups = table.groupby([rankings, "system"], sort=False)["value"]
+    groups = table.groupby(["section", "system"], sort=False)["value"]
     marks = groups.agg(["mean", "std"]).fillna(0).rename_axis(["place", "name"]).reset_index()
     marks = marks.assign(low=marks["mean"] - marks["std"], high=marks["mean"] + marks["std"])
     figure = forest_figure(marks.rename(columns={"mean": "value"}), title, axis="MRR@10")
@@ -291,11 +321,12 @@ def draw_exact_match(table: DataFrame, title: str) -> Figure:
     These are Figures 2 and 3 of Wu et al. (§7.2), with all systems in each panel.
 
     Args:
-        table: a row for each seed: `system`, `value` and the groups of `IDF_KEY`.
+        table: a row for each seed and range: `system`, `value`, `metric`, `place`, `label`.
     """
     # Ordered by rarity: a docid system's document tokens have the rarest range alone.
-    idf = Categorical(table["idf"].str.replace("_", "-"), BIN_NAMES)
-    panels = table["measure"] + ", " + table["direction"].map(DIRECTIONS)
+    names = {f"IDF {name}": name for name in BIN_NAMES}
+    idf = Categorical(table["label"].map(names), BIN_NAMES)
+    panels = table["metric"] + ", " + table["place"].map(DIRECTIONS)
     points = table.assign(x=idf, panel=panels).rename(columns={"value": "y", "system": "line"})
     figure = draw_lines(points, title, "IDF of the aligning token", "exact match", shared=False)
     for axes in figure.axes:
@@ -303,6 +334,30 @@ def draw_exact_match(table: DataFrame, title: str) -> Figure:
     return figure
 
 
+def publish_comparison(
+    logger: Any, comparison: Comparison, galleries: Sequence[Gallery] = ()
+) -> None:
+    """Logs a comparison: the names of its runs, its tables and figures, and its files as artefacts.
+
+    Args:
+        logger: a Lightning logger, or None.
+        comparison: already written, so that its `folder` is set.
+        galleries: its figures, one gallery for each section.
+    """
+    if logger is None:
+        return
+    folder, runs = comparison.folder, [str(run.path) for run in comparison.runs]
+    labels = [group.label for group in comparison.groups]
+    settings = [section.setting for section in comparison.sections]
+    logger.log_hyperparams({"runs": runs, "systems": labels, "collections": settings})
+    log_tables(logger, [path for pattern in TABLES for path in folder.glob(pattern)])
+    for gallery in galleries:
+        log_figures(logger, gallery)
+    log_artefacts(logger, folder, COMPARED, name_comparison(comparison))
+    finish(logger)
+
+
 def main(config: DictConfig) -> None:
     runs = named_folders(config.runs)
-    compare(runs, config.output, config.logger, config.paper, config.labels)
+    options = {key: config[key] for key in ("paper", "labels", "metrics", "tested", "baseline")}
+    compare(runs, config.output, config.logger, **options)

@@ -8,33 +8,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pandas import DataFrame
-
 from analysis.figures import read_gallery
 from analysis.questions.token_retrieval import FILE
-from analysis.runs.run_folder import Run, flatten, read_kept, read_run
-from analysis.tables.glossary import glossary, mark_terms
-from analysis.tables.metric_names import (
-    RANKED,
-    all_chapters,
-    find_figures_chapter,
-    join_intervals,
-)
-from analysis.tables.rows import Table, format_text, select, tabulate, tabulate_chapters
+from analysis.runs.glossary import Glossary, declared_terms
+from analysis.runs.numbers import format_value, over_seeds
+from analysis.runs.run_folder import flatten, read_kept, read_run
+from analysis.runs.tables import tabulate, tabulate_chapters, tabulate_rankings
 from analysis.viewer.cases import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text
-from gr_mvdr.options import make_printable
+from gr_mvdr.measures import RANKED, STUDY
 
 VIEWER = Path(__file__).parents[1] / "viewer"
 
 
-def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
+def write_report(run: Path, finished: bool = True) -> Path:
     """Writes a run's `report.html` from the files in its folder.
 
     Args:
-        run: a folder with `config.yaml`, `provenance.json`, `metrics.json` and, if alignments were
+        run: a folder with `config.yaml`, `provenance.json`, its numbers and, if alignments were
             analysed, `figures/` and `alignments/`.
-        metrics: see `read_run`.
+        finished: see `read_run`.
 
     Returns:
         The report's path.
@@ -42,18 +35,20 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
     Raises:
         FileNotFoundError, UnfinishedRun, ValueError: as `read_run`.
     """
-    read = read_run(run, metrics)
+    read = read_run(run, finished)
     aligned, notes = open_runs([(read, read.system)])
     browser = embed_cases(aligned)
-    table = tabulate({read.system: join_intervals(read.metrics)})
+    table = tabulate({read.system: over_seeds([read.numbers])})
+    table = table[table["group"] != STUDY.name]
     chapters: dict[str, dict[str, list]] = defaultdict(lambda: {"tables": [], "figures": []})
-    for title in ("Retrieve", "Rerank", *find_readings()):
-        chapters[title]  # creates the entry, so that chapters are in the pages' order
     for title, tables in tabulate_chapters(table).items():
         chapters[title]["tables"] = tables
+    readings = dict(zip(table["chapter"], table["reading"], strict=True))
     for entry in read_gallery(read.path / "figures"):
         if not entry.case:  # the cases themselves are on the page
-            chapters[find_figures_chapter(entry.name).title]["figures"].append(entry)
+            title = entry.chapter or entry.title
+            chapters[title]["figures"].append(entry)
+            readings.setdefault(title, entry.reading)
     ranked = table["group"].isin(RANKED)
     return write_page(
         read.path / "report.html",
@@ -61,43 +56,15 @@ def write_report(run: Path, metrics: Mapping[str, float] | None = None) -> Path:
         run=read,
         effectiveness=tabulate_rankings(table),
         cards=table[table["headline"] & ~ranked].to_dict("records"),
-        chapters={title: shown for title, shown in chapters.items() if any(shown.values())},
+        format_value=format_value,
+        chapters=chapters,
+        readings=readings,
+        words=declared_terms(table),
         browser=browser,
         case_notes=notes,
         contexts=read_kept(read.path, FILE),
         facts={"Provenance": flatten(read.provenance), "Configuration": flatten(read.config)},
     )
-
-
-def tabulate_rankings(table: DataFrame) -> Table | None:
-    """Tabulates search and reranking, a row for each split and form; None without rankings."""
-    ranked = table[table["group"].isin(RANKED)]
-    return select(ranked, "section", "label", corner="") if len(ranked) else None
-
-
-def summarise_run(run: Run) -> str:
-    """Summarises a run in a few lines: rankings, main costs and identifiers.
-
-    Args:
-        run: finished, or with all of its metrics measured.
-    """
-    table = tabulate({run.system: join_intervals(run.metrics)})
-    named = table["key"].str.startswith("analysis/identifiers/")
-    lines = [f"{run.system} on {run.setting}, seed {run.seed}"]
-    if rankings := tabulate_rankings(table):
-        lines += format_text(rankings)
-    costs = table["group"] == "cost"
-    for part in (table[costs & table["headline"]], table[named & table["whole"]]):
-        values = zip(part["label"], part["cell"], strict=True)
-        lines.append("; ".join(f"{label} {cell.text}" for label, cell in values))
-    if len(part := table[named & ~table["whole"]]):
-        lines += format_text(select(part, "section", "label", corner=""))
-    return "\n".join(make_printable(line) for line in lines if line)
-
-
-def find_readings() -> dict[str, str]:
-    """Returns a chapter's title → how to read it, in the pages' order."""
-    return {chapter.title: chapter.reading for chapter in all_chapters().values()}
 
 
 def embed_picture(path: Path) -> str:
@@ -106,16 +73,18 @@ def embed_picture(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def write_page(path: Path, template: str, **values: Any) -> Path:
+def write_page(path: Path, template: str, words: Mapping[str, str], **values: Any) -> Path:
     """Fills a template and writes it (temporary name, then renamed).
 
     Args:
         path: where the page goes.
         template: a file of `analysis/viewer/templates`.
+        words: terms that the page explains besides those of `glossary.md`.
         values: what the template shows; texts are escaped.
     """
     import jinja2
 
+    known = Glossary(words)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([VIEWER / "templates", VIEWER / "static"]),
         autoescape=True,
@@ -131,10 +100,9 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
         return "./" + quote(file)
 
     environment.filters |= {
-        "label": mark_terms,
+        "label": known.mark,
         "link": link,
         "picture": embed_picture,
     }
-    known = {"glossary": glossary(), "readings": find_readings()}
-    write_text(path, environment.get_template(template).render(**known, **values))
+    write_text(path, environment.get_template(template).render(glossary=known.terms, **values))
     return path

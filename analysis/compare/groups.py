@@ -4,22 +4,22 @@ import hashlib
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from analysis.runs.run_folder import Run, find_runs, read_run
-from analysis.tables.metric_names import Statistic, join_intervals
-from gr_mvdr.files import UnfinishedRun, read_json, write_json
+from pandas import DataFrame
+
+from analysis.runs.numbers import over_seeds
+from analysis.runs.run_folder import SWEPT, UNMEASURED, Run, find_runs, read_run
+from gr_mvdr.files import CIRCUMSTANCES, UnfinishedRun, read_json, write_json
 
 PARADIGMS = ("lexical", "multi vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant if its corrected p-value is below this
-SHOWN_CHOICES = 3  # the most choices that fit in a label
 SHOWN_VALUE = 40  # the most letters of a choice's value in a label
 _VAGUE = ("query", "document", "name", "path")  # words that mean little without the one before
-_TARGET = "._target_"
 # Attributes of runs that one table may mix, with a note.
 NOTED = {"commit": "measured at several commits", "sample": "several data.max_rerank_queries"}
 MARK = "†"  # of a system whose seeds were measured at different commits
@@ -39,19 +39,9 @@ class Group:
     label: str = ""
 
     @cached_property
-    def statistics(self) -> dict[str, Statistic]:
-        """Mean and, over two or more seeds, sample standard deviation of every metric.
-
-        Only a single run has intervals: over several seeds the deviation says more. A metric that
-        some of the runs lack is a mean over fewer seeds than the group has.
-        """
-        if len(self.runs) == 1:
-            return join_intervals(self.runs[0].metrics)
-        values = defaultdict(list)
-        for run in self.runs:
-            for key in join_intervals(run.metrics):
-                values[key].append(run.metrics[key])
-        return {key: Statistic.over(seeds, len(self.runs)) for key, seeds in values.items()}
+    def numbers(self) -> DataFrame:
+        """Its numbers over the seeds, see `over_seeds`."""
+        return over_seeds([run.numbers for run in self.runs])
 
     @property
     def paradigm(self) -> str:
@@ -210,10 +200,7 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
                 notes.append(f"{kept} has the system and seed of {run.path}: skipped")
             groups[own][run.seed] = run
     found = [Group(list(seeds.values())) for seeds in groups.values()]
-    first = [group.runs[0] for group in found]
-    labels = label_groups([run.system for run in first], [run.choices for run in first])
-    for group, label in zip(found, labels, strict=True):
-        group.label = label
+    _label_groups(found)
     return found
 
 
@@ -244,65 +231,36 @@ def _name_groups(labels: Mapping[str, object], sections: Sequence[Section]) -> N
             raise ValueError(f"labels: must tell the systems of a table apart, are {found}")
 
 
-def label_groups(systems: Sequence[str], choices: Sequence[Mapping[str, str]]) -> list[str]:
-    """Returns a distinct label for each group of runs: "t5_colbert (alignment=softmax)".
+def _label_groups(groups: Sequence[Group]) -> None:
+    """Labels each group by its system and, if there are several of it, what was typed for it alone.
 
-    Args:
-        systems: the system of each group.
-        choices: the `Run.choices` of each group.
+    What all groups of the system were given, such as their data, tells none of them apart.
     """
-    labels: list[str] = []
-    for number, system in enumerate(systems):
-        rivals = [n for n, other in enumerate(systems) if other == system]
-        chosen = describe_choices([choices[n] for n in rivals])[rivals.index(number)]
-        label = named = f"{system} ({', '.join(chosen)})" if chosen else system
-        count = 1
-        while label in labels:
-            label = f"{named} #{(count := count + 1)}"
-        labels.append(label)
-    return labels
+    typed = {id(group): list_typed(group.runs[0]) for group in groups}
+    for group in groups:
+        rivals = [g for g in groups if g.runs[0].system == group.runs[0].system]
+        shared = set.intersection(*({*typed[id(rival)]} for rival in rivals))
+        own = [word for word in typed[id(group)] if word not in shared]
+        group.label = group.runs[0].system + (f" ({', '.join(own)})" if own else "")
+    for label, count in Counter(group.label for group in groups).items():
+        alike = [group for group in groups if group.label == label]
+        for number, group in enumerate(alike[1:] if count > 1 else (), start=2):
+            group.label = f"{label} #{number}"
 
 
-def describe_choices(rivals: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """Returns, for each run, its choices that at most half of the runs share.
-
-    A choice is written as "alignment=softmax", with the shortest key that is unique. A choice that
-    several keys repeat is named once. Options that only some runs have, such as the arguments of a
-    part, are compared among those runs.
-    """
-    differing: dict[str, list[str | None]] = {}  # name → the value of each run
-    keys = {key: None for choices in rivals for key in choices}
-    for key in sorted(keys, key=lambda key: key.removesuffix(_TARGET).count(".")):
-        option = key.removesuffix(_TARGET)
-        absent = None if key == option else "None"  # a part that a run lacks is null
-        values = [choices.get(key, choices.get(option, absent)) for choices in rivals]
-        if len({*values} - {None}) < 2:
+def list_typed(run: Run) -> list[str]:
+    """Returns the overrides that were typed for a run and are its choices: "k=2", "alignment=…"."""
+    words = []
+    for override in run.provenance.get("overrides") or []:
+        key, _, value = override.lstrip("+~").partition("=")
+        outer, _, last = key.rpartition(".")
+        changes_nothing = {key, key.split(".")[0]} & {*CIRCUMSTANCES, *SWEPT, *UNMEASURED}
+        if changes_nothing or last in ("seed", "model", "data", "experiment"):
             continue
-        parts = option.split(".")
-        least = 2 if parts[-1] in _VAGUE else 1
-        names = (".".join(parts[-length:]) for length in range(least, len(parts) + 1))
-        shown = [value and _show_choice(option, value, key != option) for value in values]
-        name = next((n for n in names if differing.get(n, shown) == shown), key)
-        differing[name] = shown
-    described = []
-    for number in range(len(rivals)):
-        own = [
-            f"{name}={values[number]}"
-            for name, values in differing.items()
-            if values[number] and 2 * values.count(values[number]) <= len(rivals)
-        ]
-        described.append(own[:SHOWN_CHOICES] + ["…"] * (len(own) > SHOWN_CHOICES))
-    return described
-
-
-def _show_choice(option: str, value: str, is_class: bool) -> str:
-    """Formats a value as in YAML, cut; a class as its option: "max_sim" for "…MaxSim"."""
-    if is_class and "." in value:
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", value.rpartition(".")[2]).lower()
-        kind = next(part for part in reversed(option.split(".")) if part not in _VAGUE)
-        return "plain" if name == kind else name.removesuffix(f"_{kind}")
-    value = {"None": "null", "True": "true", "False": "false"}.get(value, value)
-    return value if len(value) <= SHOWN_VALUE else f"{value[: SHOWN_VALUE - 1]}…"
+        name = ".".join(key.split(".")[-2:]) if outer and last in _VAGUE else last
+        value = value if len(value) <= SHOWN_VALUE else f"{value[: SHOWN_VALUE - 1]}…"
+        words.append(f"{name}={value}" if value else name)
+    return list(dict.fromkeys(words))
 
 
 # Where a comparison goes --------------------------------------------------------------------------
