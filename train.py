@@ -151,6 +151,9 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         leave()
         if not is_first:
             return None
+        if split := model.hparams.get("tune"):
+            queries = data.queries(split)
+            model.tune(queries, data.evaluation.judgements(split, queries))
         rows += costs({"index_seconds": time.perf_counter() - start})
         rows += measure_run(config, folder, model, data) + measure_memory()
         write_numbers(folder, make_frame(rows))
@@ -189,6 +192,9 @@ def prepare_model(
     with admitting(typed):
         model = build("model", typed)
         data.check_system(model, is_trained(config))
+        if (split := model.hparams.get("tune")) in (tested := data.evaluation.test_splits):
+            rule = f"must not be a tested split ({', '.join(tested)})"
+            raise ValueError(f"model.tune={split}: {rule}")
         check_study(config.study, model)
         for form, options in config.rerank.items():
             model.check_form(f"rerank.{form}", options)

@@ -275,14 +275,12 @@ class GalleryEntry:
         name: file name without suffix.
         title: a heading.
         caption: how to read the figure.
-        case: True if it shows a single pair, False if it shows an analysis.
         chapter, reading: the heading of its chapter on pages, and how to read it.
     """
 
     name: str
     title: str
     caption: str
-    case: bool = False
     chapter: str = ""
     reading: str = ""
 

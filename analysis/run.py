@@ -61,7 +61,7 @@ from models.t5_seal import T5SEAL
 # Pairs per batch and their similarity values; they affect only speed and memory.
 BATCH, BATCH_VALUES = 64, 2**23
 # Options that set how much is measured; 0 disables the analysis.
-SIZES = ("pairs", "queries", "cases")
+SIZES = ("pairs", "queries")
 
 
 def analyse_run(
@@ -187,20 +187,14 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
 def write_findings(found: Sequence[Findings], run: Path) -> list[Measured]:
     """Writes tables, records and figures into a run's folder; returns all numbers."""
     gallery = Gallery(run / "figures", keep=True)
-    figures = [
-        (figure, replace(entry, chapter=findings.group.title, reading=findings.group.reading))
-        for findings in found
-        for figure, entry in findings.figures
-    ]
-    if any(entry.case for _, entry in figures):  # an earlier analysis may have drawn more cases
-        gallery.entries = [entry for entry in gallery.entries if not entry.case]
     for findings in found:
         for name, rows in findings.tables.items():
             write_csv(rows, run / f"{name}.csv")
         for name, record in findings.records.items():
             write_json(run / f"{name}.json", record)
-    for figure, entry in figures:
-        gallery.add(figure, entry)
+        about = {"chapter": findings.group.title, "reading": findings.group.reading}
+        for figure, entry in findings.figures:
+            gallery.add(figure, replace(entry, **about))
     keep_queries(run, [table for findings in found for table in findings.queries])
     return [row for findings in found for row in findings.rows]
 

@@ -45,10 +45,6 @@ RunOrHubName = Annotated[
     Rule("an existing folder or a hub name", lambda name: is_on_hub(name) or exists(name)),
 ]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
-PartWeights = Annotated[
-    list[NonNegative],
-    Rule("a list with at least two values, each a number ≥ 0", lambda weights: len(weights) > 1),
-]
 # `study.settings` has a list of values for each search option.
 _SEARCH = read_signature("gr_mvdr.token_index.search.SearchOptions").types
 
@@ -88,12 +84,6 @@ RULES: dict[str, Any] = {
     "trust": bool,
     "port": Annotated[int, Rule("≥ 1024 and ≤ 65535", lambda port: 1024 <= port <= 65535)],
     "paper": Text | None,
-    "method": Literal["rrf", "combsum"],
-    "k": Size,
-    "part_weights": PartWeights | None,
-    "tune": Text | None,
-    "metric": Metric,
-    "qrels": ExistingPath | None,
     #
     "tokenizer": Annotated[Group, Definition("data_modules.tokenisation.choose_tokenizer")],
     #
@@ -114,6 +104,7 @@ RULES: dict[str, Any] = {
     "data.indexing": Group | None,
     #
     "model": Group,
+    "model.metric": Metric,
     "model.identifiers.embeddings": ExistingPath | Group | None,
     "model.identifiers.embeddings.run": ExistingPath | None,
     #

@@ -17,8 +17,7 @@ from analysis.studies.sweep import CompareRuns
 from conf.checks import check_values
 from conf.composition import read_experiments as read_files
 from gr_mvdr.options import build
-from tests.runs import NO_ANALYSIS, TINY, command, small
-from train import train
+from tests.runs import command
 
 NAMES = [name for groups in read_files().values() for name in groups["experiment"]]
 
@@ -102,16 +101,6 @@ def test_every_paper_has_experiments_and_those_that_train_come_first():
         assert one.about, one.name
 
 
-def test_what_a_paper_a_collection_and_a_model_say_reaches_the_systems():
-    for name, spans in (("table5_nq320k", 5), ("table5_msmarco", 10)):
-        assert composed(name, "model=t5_seal")["data"]["examples"]["n_spans"] == spans
-    neighbours = {"xtr": 40_000, "t5_colbert": 4000}
-    for model, wanted in neighbours.items():
-        values = composed("xtr_table2_msmarco", f"model={model}")
-        assert values["model"]["search"]["neighbours"] == wanted
-        assert values["trainer"]["max_steps"] == 50_000
-
-
 def test_dsi_and_dsi_pawa_differ_in_the_head_alone():
     dsi, pawa = (composed("table6_nq320k", f"model={m}") for m in ("dsi_semantic", "dsi_pawa"))
     heads = [one["model"].pop("head")["_target_"] for one in (dsi, pawa)]
@@ -148,10 +137,3 @@ def test_an_experiment_of_each_paper_runs_in_small(name, narrower, tmp_path):
     if one.numbers:
         table = (tmp_path / one.tables / "paper_table.md").read_text()
         assert "difference" in table and "paper" in table
-
-
-def test_weights_of_another_size_are_named(tmp_path, finished_run):
-    trained = finished_run("t5_colbert", *TINY)
-    keys = ["model=t5_colbert", *TINY, *NO_ANALYSIS, f"weights={trained}"]
-    with pytest.raises(ValueError, match=r"weights=.* is \(128, 32\) there, must be \(64, 32\)"):
-        train(small(tmp_path, *keys, "model.dimension=64", name="size"))

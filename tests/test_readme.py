@@ -48,7 +48,7 @@ SHORT = ("logger=none", *NO_ANALYSIS)
 FEW = [f"{kind}queries=2" for kind in ("", "search_", "case_", "patched_", "axiom_")]
 SMALL = {
     "train.py": (*SHORT, "data.n_documents=50", *TINY),
-    "analysis.run": [f"analysis.{size}" for size in ("pairs=4", "sample_pairs=2", "cases=1", *FEW)],
+    "analysis.run": [f"analysis.{size}" for size in ("pairs=4", "sample_pairs=2", *FEW)],
 }
 
 

@@ -68,7 +68,6 @@ study=growing data.new_documents=[] → data.new_documents=[]: must be a split w
 MESSAGES_ELSEWHERE = """
 analyse run=nowhere → run=nowhere: no such run folder
 compare runs=[.,nowhere] → runs=[., nowhere]: must be an existing file or folder or a list of them
-fuse runs=. method=best → method=best: must be rrf or combsum
 build data.n_documents=0 → data.n_documents=0: must be a whole number ≥ 50 and ≤ 1,000,000
 """
 
@@ -251,7 +250,7 @@ def test_every_key_is_declared_and_every_default_is_valid(overrides):
     assert not undeclared_keys(config)
 
 
-@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "fuse", "claims"])
+@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "claims"])
 def test_the_keys_of_other_commands_are_declared(name):
     config = OmegaConf.create(base(name))
     for key in ("run", "runs"):

@@ -14,7 +14,7 @@ wandb = pytest.importorskip("wandb")
 KEYS = (
     *("data.n_documents=50", "data.max_test_queries=10", "data.max_rerank_queries=4"),
     *("trainer.max_epochs=1", "trainer.max_steps=2", "trainer.log_every_n_steps=1", *TINY),
-    *("analysis.pairs=4", "analysis.cases=1", "analysis.curve_pairs=4", "analysis.sample_pairs=0"),
+    *("analysis.pairs=4", "analysis.curve_pairs=4", "analysis.sample_pairs=0"),
     *("analysis.queries=0", "analysis.search_queries=0"),
 )
 
@@ -55,7 +55,7 @@ def test_a_run_holds_curves_tables_figures_and_files(sweep):
     assert run.values("retrieve/mrr@10") and run.config["config"]["trainer.max_steps"] == 2
     columns, rows = run.table("tables/exact_match")
     assert columns and rows
-    assert run.picture("figures/alignment_case_1").stat().st_size
+    assert run.picture("figures/exact_match_document_to_query").stat().st_size
     kept = {name.removeprefix(f"{run.name}-"): kind for name, kind in run.artefacts.items()}
     expected = {"retrieve.trec": "ranking", "alignments": "alignments", "report.html": "report"}
     assert expected.items() <= kept.items()

@@ -1,10 +1,10 @@
-"""Axioms and perturbations: how does a system react to typos, word orders, added terms, removals?
+"""Axioms and perturbations: how does a system react to typos, word orders, and added terms?
 
 Queries or their relevant documents are perturbed, and the score and the rank of the relevant
 document are measured again. A perturbation either keeps the meaning (a typo) or changes the
 relevance in a known direction, as an axiom of retrieval states (TFC1, TDC, LNC1: Fang et al. 2004).
-Typos, word orders, stopwords and added terms need only the texts; removals need the collection's
-gold spans; negations need the almanac's facts.
+Typos, word orders, stopwords and added terms need only the texts; negations need the almanac's
+facts.
 """
 
 import re
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from random import Random
-from typing import Annotated, Literal
+from typing import Any, Annotated, Literal
 
 import pandas
 import torch
@@ -37,7 +37,6 @@ from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader, TextTable
 from models.retriever import Retriever
 
-Span = tuple[int, int]  # characters [start, end) of a document's text
 _LETTERS = re.compile(r"[^\W\d_]{4,}")
 _WORDS_A_TYPO = 10
 
@@ -49,7 +48,6 @@ class Pair:
     Attributes:
         id, query: the query's id and text.
         document: `id`, `title` and `text`.
-        answer, given: where the text answers the query, and where it states what the query gives.
         shared: words of both query and document → document frequency, rarest first.
         further: words of the document alone → document frequency, rarest first.
         foreign: words of a sentence of another document that the query does not contain.
@@ -61,8 +59,6 @@ class Pair:
     id: str
     query: str
     document: Mapping[str, str]
-    answer: Sequence[Span]
-    given: Sequence[Span]
     shared: Mapping[str, int]
     further: Mapping[str, int]
     foreign: Sequence[str]
@@ -96,17 +92,11 @@ def make_pairs(collection: Collection, split: str, queries: Dataset) -> list[Pai
         document, asked = documents[rows[name]], {*split_words(query["text"])}
         other = Random(f"0 {query['id']}").choice(others)
         sentence = documents[rows[other]]["text"].partition(". ")[2].partition(". ")[0].split()
-        gold, given = (
-            [(span["start"], span["end"]) for span in query.get(column) or ()]
-            for column in ("gold", "evidence")
-        )
         every = sorted(_words(document), key=lambda word: (frequency[word], word))
         pairs[name] = Pair(
             id=query["id"],
             query=query["text"],
             document=document,
-            answer=_find_again(document["text"], gold),
-            given=given,
             shared={word: frequency[word] for word in every if word in asked},
             further={word: frequency[word] for word in every if word not in asked},
             foreign=[word for word in sentence if asked.isdisjoint(split_words(word))],
@@ -117,12 +107,6 @@ def make_pairs(collection: Collection, split: str, queries: Dataset) -> list[Pai
 
 def _words(document: Mapping[str, str]) -> set[str]:
     return {*split_words(f"{document['title']} {document['text']}")}
-
-
-def _find_again(text: str, spans: Sequence[Span]) -> list[Span]:
-    """Returns every place where the text repeats the wording of one of the spans."""
-    said = {re.escape(text[start:end]) for start, end in spans}
-    return [match.span() for words in said for match in re.finditer(rf"(?<!\w){words}(?!\w)", text)]
 
 
 def misspell(text: str, draw: Random) -> str:
@@ -160,12 +144,6 @@ def _commonest(words: Mapping[str, int]) -> list[str]:
     return [last] if words and words[last] > min(words.values()) else []
 
 
-def remove(text: str, spans: Sequence[Span]) -> str:
-    """Removes spans of characters from a text."""
-    gone = {place for start, end in spans for place in range(start, end)}
-    return " ".join("".join(c for n, c in enumerate(text) if n not in gone).split())
-
-
 def _negate(pair: Pair) -> str | None:
     """Asks for any other entry of the kind: "… any poem but the one that …"."""
     if (entry := pair.entry) is None:
@@ -187,13 +165,9 @@ PERTURBATIONS: dict[str, Callable[[Pair, Random], str | None]] = {
     "query_negation": lambda pair, _: _negate(pair),
     "query_rare_term": lambda pair, _: _extend(pair.query, [*pair.further][:1]),
     "query_common_term": lambda pair, _: _extend(pair.query, _commonest(pair.further)),
-    "document_typo": lambda pair, draw: misspell(pair.text, draw),
-    "document_word_order": lambda pair, draw: shuffle(pair.text, draw),
     "document_rare_query_term": lambda pair, _: _extend(pair.text, [*pair.shared][:1]),
     "document_common_query_term": lambda pair, _: _extend(pair.text, _commonest(pair.shared)),
     "document_foreign_words": lambda pair, _: _extend(pair.text, pair.foreign),
-    "document_without_the_answer": lambda pair, _: remove(pair.text, pair.answer),
-    "document_without_the_given": lambda pair, _: remove(pair.text, pair.given),
 }
 
 
@@ -223,8 +197,6 @@ AXIOMS = {
     "tdc": ("document_rare_query_term", "document_common_query_term"),
     "tdc_of_the_query": ("query_rare_term", "query_common_term"),
     "lnc1": (ORIGINAL, "document_foreign_words"),
-    "answer": (ORIGINAL, "document_without_the_answer"),
-    "given": (ORIGINAL, "document_without_the_given"),
     "negation": (ORIGINAL, "query_negation"),
 }
 

@@ -16,7 +16,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
 from typing import Any, NamedTuple
@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from analysis.figures import GalleryEntry, draw_maps
 from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.statistics import mean_table, spread
-from gr_mvdr.batch import PairBatch, pad, unpad
+from gr_mvdr.batch import PairBatch
 from gr_mvdr.cross_attention import SUBLAYERS
 from gr_mvdr.measures import Measured, Metric
-from gr_mvdr.options import Count, Seed, part
+from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
 from models.base import System, Table
@@ -42,9 +42,8 @@ from models.multi_vector import MultiVector
 from models.retriever import Retriever
 
 LEAST = 0.01  # the smallest change, as a share of the score, that others are divided by
-FILLER = "a"  # pads the shorter of two texts, as in MechIR
 _TOKENS = 8192  # tokens per batch
-_SAMPLE = 2000  # documents from which replacement words and titles are drawn
+_SAMPLE = 2000  # documents from which replacement words are drawn
 _TRIES = 50  # replacement words that are tried
 PARTS = ("residual", *SUBLAYERS)  # the residual stream that a layer reads, and what is added to it
 # Layers, and the last linear map of each of their sublayers, as transformers names them in T5;
@@ -96,19 +95,15 @@ class PatchedPair:
             times (a docid's steps, T5-SEAL's windows), the calls' inputs are concatenated.
     """
 
-    def __init__(self, model: System, pairs: PairBatch, filler: int):
+    def __init__(self, model: System, pairs: PairBatch):
         """
         Args:
             model: in evaluation mode.
-            pairs: the clean and the perturbed pair; the shorter query is padded (`even_out`).
-            filler: the token id that pads it.
-
-        Raises:
-            ValueError: both queries have the same tokens.
+            pairs: the clean and the perturbed pair, whose queries have as many tokens.
         """
-        self.model, self.pairs = model, even_out(pairs, filler)
+        self.model, self.pairs = model, pairs
         if isinstance(model, GenerativeSystem):
-            backbone, self._read = model.backbone, model.forced(self.pairs)
+            backbone, self._read = model.backbone, model.forced(pairs)
             stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
         else:  # the document is encoded once, without patches
             stacks, self._read = {"encoder": model.encoder.backbone}, self.pairs
@@ -221,75 +216,34 @@ class PatchedPair:
         return DataFrame([*patches], columns=PLACES).assign(restored=restored)
 
 
-def even_out(pairs: PairBatch, filler: int) -> PairBatch:
-    """Pads the shorter of two queries to the length of the longer one.
-
-    The fillers go where the queries differ, so that their common beginning and end stay aligned.
-
-    Raises:
-        ValueError: both queries have the same tokens.
-    """
-    texts = unpad(pairs.query_ids, pairs.query_mask)
-    if texts[0] == texts[1]:
-        raise ValueError("perturbed: must be read as other tokens than the query")
-    same = [a == b for a, b in zip(*texts, strict=False)]
-    first = [*same, False].index(False)
-    ends = [a == b for a, b in zip(*(text[first:][::-1] for text in texts), strict=False)]
-    last, long = [*ends, False].index(False), max(map(len, texts))
-    cuts = [(text[: len(text) - last], text[len(text) - last :]) for text in texts]
-    ids, mask = pad([[*own, *[filler] * (long - len(own) - last), *end] for own, end in cuts])
-    device = pairs.query_ids.device
-    return replace(pairs, query_ids=ids.to(device), query_mask=mask.to(device))
-
-
 class Exchange:
     """Exchanges a word of a query for another word of the collection with as many tokens.
 
     Args:
         reader: the run's text reader.
-        documents: with `title` and `text`; only a sample is read.
-        seed: of the random choice.
+        documents: with `text`; only a sample is read.
     """
 
-    def __init__(self, reader: TextReader, documents: Table, seed: int = 0):
-        self.reader, self.seed, sample = reader, seed, spread(documents, _SAMPLE)
-        self.titles = sorted(set(sample["title"][:]) - {None, ""})
+    def __init__(self, reader: TextReader, documents: Table):
+        self.reader, sample = reader, spread(documents, _SAMPLE)
         texts = (set(re.findall(r"\w+", text.casefold())) for text in sample["text"][:])
         self.counts = Counter(word for words in texts for word in words)
 
-    def __call__(self, query: str, title: str = "") -> tuple[str, str] | None:
-        """Returns the exchanged word and the changed query.
+    def __call__(self, query: str) -> tuple[str, str] | None:
+        """Returns the query's rarest known word, and the query with another word in its place.
 
-        If the query names its document's title, the title is replaced by another title; otherwise
-        the query's rarest known word is replaced by another word. None if there is no such word, or
-        no tried replacement has as many tokens.
+        None if the query has no known word, or no tried replacement has as many tokens.
         """
-        old, others = title, self.titles
-        if not title or _replaced(query, title, "") == query:
-            known = [word for word in re.findall(r"\w+", query.casefold()) if word in self.counts]
-            old, others = min(known, key=self.counts.get, default=""), sorted(self.counts)
-        chosen = random.Random(f"{self.seed} {query}").sample(others, min(_TRIES, len(others)))
-        texts = [query, *(_replaced(query, old, new) for new in chosen)] if old else [query]
+        known = [word for word in re.findall(r"\w+", query.casefold()) if word in self.counts]
+        if not known:
+            return None
+        old, others = min(known, key=self.counts.get), sorted(self.counts)
+        chosen = random.Random(f"0 {query}").sample(others, min(_TRIES, len(others)))
+        word = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)", re.IGNORECASE)
+        texts = [query, *(word.sub(new, query) for new in chosen)]
         own, *tokens = self.reader.tokenise(texts)
         fitting = zip(texts[1:], tokens, strict=True)
         return next(((old, t) for t, ids in fitting if len(ids) == len(own) and ids != own), None)
-
-
-def _replaced(text: str, old: str, new: str) -> str:
-    return re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _: new, text, flags=re.IGNORECASE)
-
-
-def patch_texts(
-    retriever: Retriever, texts: Sequence[str], document: Any, look: Callable[[PatchedPair], Any]
-) -> Any:
-    """Calls `look` on the pairs of a query and its perturbed version with a document.
-
-    Args:
-        texts: the query and the perturbed query.
-        document: as `Retriever.align` takes it.
-    """
-    filler = retriever.reader.tokenise([FILLER])[0][-1]
-    return retriever.examine(lambda *pair: look(PatchedPair(*pair, filler)), texts, [document] * 2)
 
 
 LARGEST = {
@@ -307,13 +261,9 @@ class Patching(Analysis):
 
     Args:
         queries: the maximum number of pairs.
-        named: use only pairs whose query contains the document's title.
-        seed: of the random replacement words.
     """
 
     queries: Count
-    named: bool = False
-    seed: Seed = 0
 
     name, title = "patching", "Activation patching"
     reading = (
@@ -327,51 +277,34 @@ class Patching(Analysis):
         # An encoder reads the query without the document.
         return isinstance(subject.model, MultiVector) or subject.model.generates == "document"
 
-    def __post_init__(self) -> None:
-        data = self.subject.data
-        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
-        self.retriever = Retriever(self.subject.model, reader, data.documents, data=data)
-        self.exchange = Exchange(reader, data.documents, self.seed)
-
     def finish(self) -> Findings:
         """Returns the largest shares of a layer's part and of a head, two tables and a figure."""
+        model, data, split = self.subject.model, self.subject.data, self.subject.split
+        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
+        retriever = Retriever(model, reader, data.documents, data=data)
+        exchange, queries = Exchange(reader, data.documents), data.evaluation.test_queries(split)
+        texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))
+        pairs, _ = data.evaluation.test_pairs(split, 2 * self.queries, covers=model.covers)
         rows, found = [], []
-        for about, texts in self._texts():
-            scores, table = patch_texts(self.retriever, texts, about["document"], _look)
-            rows.append(about | scores | {"counts": table is not None})
-            if table is not None:
-                found.append(table.assign(pair=len(found)))
+        for query, document in track(pairs, "patching"):
+            exchanged = exchange(texts[query])
+            if exchanged is None or len(rows) == self.queries:
+                continue
+            word, text = exchanged
+            about = {"query": query, "document": document, "exchanged": word, "text": text}
+            pair = retriever.examine(PatchedPair, (texts[query], text), [document] * 2)
+            rows.append(about | {"clean": pair.clean, "perturbed": pair.perturbed})
+            if pair.change > 0:
+                found.append(pair.table().assign(pair=len(found), change=pair.change))
         if len(found) < 2:
             return Findings()
         shares = patching_table(pandas.concat(found))
-        title = f"{self.subject.data.collection.name}: {len(found):,} pairs with an exchanged word"
+        title = f"{data.collection.name}: {len(found):,} pairs with an exchanged word"
         entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
         figures = [(patching_figure(shares, title), entry)]
         tables = {"patching": shares.to_dict("records"), "patching_pairs": rows}
         numbers = self.rows({"pairs": shares["pairs"].max()}) + summarise(shares)
         return self.findings(numbers, tables, figures)
-
-    def _texts(self) -> Iterator[tuple[dict[str, Any], tuple[str, str]]]:
-        """Yields facts about a pair, and its query's text before and after the exchange."""
-        data, split, left = self.subject.data, self.subject.split, self.queries
-        queries = data.evaluation.test_queries(split)
-        texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))
-        limit = len(queries) if self.named else 2 * left
-        pairs, _ = data.evaluation.test_pairs(split, limit, covers=self.retriever.system.covers)
-        for query, document in track(pairs, "patching"):
-            title = self.retriever.document(document)["title"]
-            found = self.exchange(texts[query], title)
-            if found and left and (found[0] == title or not self.named):
-                left -= 1
-                about = {"query": query, "document": document, "exchanged": found[0]}
-                yield about | {"text": found[1]}, (texts[query], found[1])
-
-
-def _look(pair: PatchedPair) -> tuple[dict[str, float], DataFrame | None]:
-    """Returns the scores, and what parts restore; None if the score does not fall."""
-    scores = {"clean": pair.clean, "perturbed": pair.perturbed}
-    lowered = pair.change > 0
-    return scores, pair.table().assign(change=pair.change) if lowered else None
 
 
 def patching_table(frame: DataFrame) -> DataFrame:

@@ -148,9 +148,9 @@ def _is_of_row(group: Group, line: Any) -> bool:
 
 
 def _measure(line: Any, group: Group) -> tuple[float, float, str]:
-    """Returns a group's value of a line's metric in percent, its deviation, and how few measured it.
+    """Returns a group's value of a line's metric in percent, its deviation, and a note on few seeds.
 
-    The value is NaN if there is none.
+    The value is NaN if no run has one.
     """
     values = Series([100 * v for run in group.runs for v in _find_value(line, run)], dtype=float)
     few = 0 < len(values) < len(group.runs)

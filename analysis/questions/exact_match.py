@@ -7,7 +7,6 @@ soft rate is the weight of all partners that are the same token.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 import pandas as pd
 import torch
@@ -15,19 +14,18 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
 
-from analysis.figures import BOXES, GalleryEntry, draw_boxes, draw_maps
+from analysis.figures import BOXES, GalleryEntry, draw_boxes
 from analysis.questions.alignment_store import StoreDescription
 from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Texts
 from analysis.questions.framework import candidate_batches
 from analysis.questions.tokens import BIN_NAMES, idf_bin
-from analysis.statistics import long_frame, mean_table, spread
+from analysis.statistics import mean_table, spread
 from analysis.viewer.directed_alignment import (
     ALIGNING,
     DIRECTIONS,
     aligning_side,
     aligning_words,
     directed_alignment,
-    directed_heads,
     own_direction,
     softmax_of_alignment,
 )
@@ -216,44 +214,13 @@ class ExactMatch(PairAnalysis):
     )
     metrics = tuple(METRICS.values())
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.heads: list[DataFrame] = []  # rates of each head, for generative systems only
-
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         special = self.texts.kinds.special
         units = torch.arange(first, first + len(batch))
-        if self.description.paradigm == "generative":
-            for layer, direction in product(range(len(batch.layers)), DIRECTIONS):
-                sums = _head_sums(batch.layers[layer], direction, special)
-                place = {"layer": layer + 1, "direction": direction}
-                self.heads.append(long_frame(first, sums, "head", **place))
         return find_matches(batch.layers[-1], self.description, special, units)
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """Returns `exact_match` and, for generative systems, `exact_match_heads`, with figures."""
-        found = summarise_matches(self, frame, self.description, self.texts)
-        if self.heads:
-            by = ["layer", "head", "direction"]
-            table = mean_table(pd.concat(self.heads), by, MEASURES, "occurrences")
-            found.tables["exact_match_heads"] = table.to_dict("records")
-            entry = GalleryEntry("exact_match_heads", "Exact match by layer and head", HEADS)
-            found.figures.append((head_map(table, self.description.title), entry))
-        return found
-
-
-def _head_sums(pairs: PairAlignment, direction: str, special: Tensor) -> dict[str, Tensor]:
-    """(B, H) sums of each head's hard and soft match over the tokens that count.
-
-    For document_to_query, a head's alignment is its attention itself; for query_to_document, it is
-    the attention with each column divided by its sum.
-    """
-    counted = aligning_words(pairs, direction, special)[:, None]
-    sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
-    heads = directed_heads(pairs, direction)
-    match = exact_match(heads, *(side[:, None] for side in sides), direction)
-    sums = {n: (v.double() * counted).sum(2) for n, v in zip(MEASURES, match, strict=True)}
-    return sums | {"occurrences": counted.sum(2).expand_as(sums["hard"])}
+        return summarise_matches(self, frame, self.description, self.texts)
 
 
 @part("analysis")
@@ -312,19 +279,3 @@ def match_boxes(types: DataFrame, direction: str, title: str) -> Figure:
     points = points.melt(["x", "line"], measures, "panel", "y").replace({"panel": PANELS})
     token = f"IDF of the {ALIGNING[direction]} token (n = token types)"
     return draw_boxes(points, title, token, "rate of a token type", [*labels.values()])
-
-
-HEADS = (
-    "Each cell is one head of the decoder's cross-attention, averaged over the tokens of the "
-    "aligning side. A dark cell is a head that copies; both panels read the same attention."
-)
-
-
-def head_map(table: DataFrame, title: str) -> Figure:
-    """Draws soft exact match of every head as a heat map, a panel per direction."""
-    maps = {
-        direction.replace("_", " "): rows.pivot(index="layer", columns="head", values="soft")
-        for direction, rows in table.groupby("direction")
-    }
-    # White is zero, so that small differences between heads do not look like contrasts.
-    return draw_maps(maps, title, "soft exact match", cmap="Blues", vmin=0)

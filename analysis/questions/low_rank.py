@@ -38,7 +38,6 @@ import torch
 from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
-from torch.nn.functional import pad
 
 from analysis.figures import BOXES, GalleryEntry, draw_boxes, draw_lines
 from analysis.questions.analysis import Findings, PairAnalysis
@@ -184,7 +183,6 @@ MARKS = {
     "bound": "4γ‖W‖₁, Lemma 5.1",
     "projection_norm": "‖W‖₁",
 }
-VALUES = range(1, 31)  # numbers of the singular values that are kept
 
 
 @part("analysis")
@@ -192,7 +190,7 @@ class LowRank(PairAnalysis):
     """How close are alignments to rank one, and what does Lemma 5.1 promise?
 
     The system's own A is measured and, if the system has salience, also Ã, the alignment without
-    it. Matrices of zeros have no relative error, rank or spectrum and are left out.
+    it. Matrices of zeros have no relative error or rank and are left out.
     """
 
     name, title = "low_rank", "Low rank"
@@ -227,8 +225,6 @@ class LowRank(PairAnalysis):
             found = rank_measures(values, residual) | {"residual": composite_norm(residual)}
             found["relative_error"] = found["equal_rows"] / found["frobenius"]
             found["relative_error_rank_one"] = found["best_rank_one"] / found["frobenius"]
-            spectrum = pad(normalised_values(values), (0, len(VALUES))).unbind(-1)
-            found |= dict(zip(VALUES, spectrum, strict=False))
             if batch.decoder is not None:  # A is a softmax over the query's tokens
                 terms = lemma_terms(alignment, *masks, SMALLEST[self.description.precision])
                 found |= _bound(terms, batch.decoder, layer)
@@ -246,28 +242,19 @@ class LowRank(PairAnalysis):
         for name, rows in last.groupby("alignment"):
             numbers += self.rows(rows[[*MEANS]].mean().to_dict(), "" if name == OWN else name)
         matrices = frame.groupby(["alignment", "layer", "head"])
-        measures = [n for n in frame if n not in ("pair", *matrices.keys, *VALUES)]
+        measures = [n for n in frame if n not in ("pair", *matrices.keys)]
         # Norms span orders of magnitude.
         columns = {name: "mean" if name in MEANS else "median" for name in measures}
         table = matrices.agg(columns | {"pair": "size"}).rename(columns={"pair": "pairs"})
-        spectrum = frame.groupby(["alignment", "layer"])[[*VALUES]].mean()
-        spectrum = spectrum.rename_axis(columns="number").stack().rename("share").reset_index()
-        spectrum = spectrum[spectrum["share"] > 0]
         title, table = self.description.title, table.reset_index()
         labels = {OWN: "alignment", PAIRWISE: "without salience"}
         if PAIRWISE in set(frame["alignment"]):
             labels[OWN] = "with salience"
-        frame, points = (
-            part.assign(label=part["alignment"].map(labels))
-            if self.description.paradigm != "generative"
-            else part.assign(label="layer " + part["layer"].astype(str))
-            for part in (frame, spectrum)
-        )
-        points = points.rename(columns={"number": "x", "share": "y", "label": "line"})
+        names = frame["alignment"].map(labels)
+        if self.description.paradigm == "generative":
+            names = "layer " + frame["layer"].astype(str)
         entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
-        figures = [(rank_figure(frame, title), entry)]
-        lines = draw_lines(points.assign(panel=""), title, "singular value", "share of their sum")
-        figures.append((lines, GalleryEntry("low_rank_spectrum", "Mean spectrum", SPECTRUM)))
+        figures = [(rank_figure(frame.assign(label=names), title), entry)]
         if "bound" in table:
             entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
             figures.insert(0, (norm_figure(table, title), entry))
@@ -275,11 +262,10 @@ class LowRank(PairAnalysis):
         if "projection_norm" in own:
             own = own.assign(norm_ratio=own["residual"] / own["projection_norm"])
         queries = own["pair"].map(lambda pair: self.subject.store.pairs[pair][0]).rename("query")
-        tables = {"low_rank": table, "spectrum": spectrum}
         by_query = own[[n for n in (*MEANS, "norm_ratio") if n in own]].groupby(queries).mean()
-        tables = {name: t.to_dict("records") for name, t in tables.items()}
+        values = [tabulate_queries(self.name, by_query)]
         return self.findings(
-            numbers, tables, figures, queries=[tabulate_queries(self.name, by_query)]
+            numbers, {"low_rank": table.to_dict("records")}, figures, queries=values
         )
 
 
@@ -312,10 +298,6 @@ def norm_figure(table: DataFrame, title: str) -> Figure:
 RANKS = (
     "‖A − R‖ / ‖A‖ (Frobenius) over pairs and heads, with the best R of equal rows (blue; 0 where "
     "all document tokens look at the query alike) and the best R of rank one (orange). " + BOXES
-)
-SPECTRUM = (
-    "The mean singular values, each matrix's divided by their sum: the faster a line falls, the "
-    "lower the rank."
 )
 
 

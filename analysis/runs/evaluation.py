@@ -185,7 +185,7 @@ def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None
 
 
 def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> list[Measured]:
-    """Measures the latency of single queries, encoding included: median and 95th percentile in ms."""
+    """Measures the latency of single queries, encoding included."""
     if not data.evaluation.test_splits:
         return []
     queries = data.evaluation.test_queries(data.evaluation.test_splits[0])

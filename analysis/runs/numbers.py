@@ -1,4 +1,4 @@
-"""The numbers of a run: one table, with a row for each number and what a reader needs to know of it.
+"""The numbers of a run: one table, with a row for each and what a reader needs to know of it.
 
 `metrics.parquet` holds the table, and `metrics.json` is its export: flat, a key for each number. A
 row is found by its columns; no key is ever taken apart.
@@ -108,7 +108,7 @@ def read_table(run: Path, name: str, columns: Sequence[str], place: Sequence[str
     return table
 
 
-# What a reader sees --------------------------------------------------------------------------------
+# What a reader sees -------------------------------------------------------------------------------
 
 
 def over_seeds(frames: Sequence[DataFrame]) -> DataFrame:
@@ -128,7 +128,7 @@ def over_seeds(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def describe(frame: DataFrame) -> DataFrame:
-    """Adds `section`, where each number stands as a row, and `name`, what it is outside its chapter.
+    """Adds `section`, the row in which each number stands, and `name`, its name outside its chapter.
 
     The rows come in the order of pages: searching, reranking, analyses, costs.
     """

@@ -45,10 +45,9 @@ def write_report(run: Path, finished: bool = True) -> Path:
         chapters[title]["tables"] = tables
     readings = dict(zip(table["chapter"], table["reading"], strict=True))
     for entry in read_gallery(read.path / "figures"):
-        if not entry.case:  # the cases themselves are on the page
-            title = entry.chapter or entry.title
-            chapters[title]["figures"].append(entry)
-            readings.setdefault(title, entry.reading)
+        title = entry.chapter or entry.title
+        chapters[title]["figures"].append(entry)
+        readings.setdefault(title, entry.reading)
     ranked = table["group"].isin(RANKED)
     return write_page(
         read.path / "report.html",

@@ -114,10 +114,10 @@ class Run:
     def is_trained(self) -> bool:
         """Whether weights were trained, by this run or by one that it took them from.
 
-        A fusion or a pipeline counts as trained: one of its systems nearly always is.
+        A pipeline or a fusion counts as trained: one of its systems nearly always is.
         """
         trained_here = find(self.numbers, COST.name, "train_seconds") is not None
-        is_combined = self.provenance.get("paradigm") in ("fusion", "pipeline")
+        is_combined = self.provenance.get("paradigm") == "pipeline"
         return trained_here or is_combined or bool(self.provenance.get("training_sources"))
 
     @property

@@ -32,15 +32,11 @@ CHOSEN_BY = "ndcg@10"
 CHOSEN, GROUP = ranking_metric(CHOSEN_BY), Group("adaptation", "Alignment adaptation")
 # Names of the rows for the system's own alignment and the collection's best one (Figure 4).
 DEFAULT, ORACLE = "default", "oracle"
-CURVES = {
-    "title": "Few-shot alignment adaptation",
-    "x": "strategy",
-    "y": CHOSEN_BY,
-    "caption": "nDCG@10 of all test queries when the same vectors are searched under another "
-    "pairwise alignment. Few-shot: the annotated queries of a fold choose the alignment, which is "
-    "evaluated on the queries outside the fold; the mean over folds. Default: the system's own "
-    "alignment.",
-}
+CAPTION = (
+    "nDCG@10 of all test queries when the same vectors are searched under another pairwise "
+    "alignment. Few-shot: the annotated queries of a fold choose the alignment, which is evaluated "
+    "on the queries outside the fold; the mean over folds. Default: the system's own alignment."
+)
 
 
 def describe_alignment(alignment: Alignment) -> str:
@@ -89,7 +85,8 @@ class Adaptation(SearchGrid):
         grids = [settings or {}] if isinstance(settings, dict | None) else settings
         names = {STRATEGY: [*self.strategies, DEFAULT]}
         hues = list(dict.fromkeys(key for grid in grids for key in grid))
-        super().__init__([grid | names for grid in grids], CURVES | {"hue": hues}, depth)
+        curves = {"x": STRATEGY, "y": CHOSEN_BY, "hue": hues}
+        super().__init__([grid | names for grid in grids], curves, depth)
         self.folds_of, self.seed = folds_of, seed
 
     def check(self, model: System) -> None:
@@ -139,13 +136,12 @@ class Adaptation(SearchGrid):
                     )
                     measured.append(deviation.row(values_of[metric.name].std()))
                 rows += study_rows(own, measured)
-                numbers.setdefault(
-                    f"few_shot_{size}", CHOSEN.row(_quality(measured), f"few_shot_{size}")
-                )
+                numbers.setdefault(size, CHOSEN.row(_quality(measured), f"few_shot_{size}"))
         tables = {"study_folds": folds} if folds else {}
-        table = StudyTable.of(*read_study(make_frame(keep_finite(rows, STUDY))))
-        rows = keep_finite(rows, STUDY) + keep_finite(numbers.values(), GROUP)
-        return Findings(rows, tables, draw_all(self.curves, table, title))
+        rows = keep_finite(rows, STUDY)
+        table = StudyTable.of(*read_study(make_frame(rows)))
+        figures = draw_all(self.curves, table, title, CAPTION)
+        return Findings(rows + keep_finite(numbers.values(), GROUP), tables, figures)
 
     def _draw_folds(self, setting: Setting, grid: Mapping[str, QueryMetrics]) -> Iterator[Setting]:
         """Yields each fold's choice of a strategy, and its metrics on the queries outside."""

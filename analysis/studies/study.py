@@ -1,7 +1,7 @@
 """A study's table: one finished model over a grid of settings, or a sweep's models side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,6 @@ from models.base import System
 # Columns that name a row's collection, or count what it holds.
 COLLECTION = ("setting", "collection", "documents", "n_queries")
 OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
-MOST_TICKS = 8  # the most x values that all get a tick
 MOST_NAMED = 3  # the most collections that a title names
 CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
 
@@ -193,53 +192,19 @@ def average_collections(table: StudyTable) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Curves:
-    """Which columns of a study's table are drawn, and how.
+    """The columns of a study's table that a figure shows.
 
     Attributes:
         x: a setting, or a measure such as "cost/index_bytes".
         y: a measure.
         hue: the settings that distinguish the lines.
         column: the setting that distinguishes the panels.
-        where: setting → the value, or values, to draw; null also draws rows without the setting.
-        log: draw x on a logarithmic scale.
-        labels: a column's name or a setting's value → what to write instead.
-        title: the figure's heading.
-        caption: how to read the figure.
     """
 
     x: str
     y: str = "mrr@10"
     hue: str | Sequence[str] = ()
     column: str | None = None
-    where: Mapping[str, Any] = field(default_factory=dict)
-    log: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
-    title: str = "Study"
-    caption: str = CAPTION
-
-    @property
-    def hues(self) -> list[str]:
-        return [self.hue] if isinstance(self.hue, str) else list(self.hue)
-
-    def label(self, column: str, table: StudyTable | None = None) -> str:
-        """Returns a column's name on an axis."""
-        return self.labels.get(column, table.label(column) if table else column)
-
-    def name(self, setting: Mapping[str, Any]) -> str:
-        """Returns a line's or panel's name: "mode, k' = 10"; a word needs no column's name."""
-        words = []
-        for column, value in setting.items():
-            if value == MISSING:
-                continue
-            shown = f"{value:g}" if is_number(value) else str(value)
-            named = is_number(value) or value in ("null", True, False)
-            shown = self.labels.get(shown, f"{self.label(column)} = {shown}" if named else shown)
-            words.append(shown)
-        return ", ".join(words)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def read_curves(curves: Any) -> list[Curves]:
@@ -256,14 +221,14 @@ def read_curves(curves: Any) -> list[Curves]:
 
 
 def draw_all(
-    drawings: Sequence[Curves], table: StudyTable, title: str
+    drawings: Sequence[Curves], table: StudyTable, title: str, caption: str = CAPTION
 ) -> list[tuple[Figure, GalleryEntry]]:
     """Draws the figures "study", "study_2", … of a table."""
     figures = []
     for number, curves in enumerate(drawings, start=1):
-        entry = GalleryEntry(
-            f"study_{number}" if number > 1 else "study", curves.title, f"{curves.caption} {title}."
-        )
+        name = f"study_{number}" if number > 1 else "study"
+        heading = f"{_plain(table.label(curves.y))} by {_plain(table.label(curves.x))}"
+        entry = GalleryEntry(name, heading, caption)
         figures.append((draw_curves(curves, table, title), entry))
     return figures
 
@@ -272,67 +237,53 @@ def draw_curves(curves: Curves, table: StudyTable, title: str) -> Figure:
     """Draws a study's table; points are means over seeds, whiskers their standard deviation.
 
     Raises:
-        ValueError: a column is missing, nothing is left to draw, or two settings share a point.
+        ValueError: a column is missing, or several settings share a point.
     """
-    points = _select_points(curves, table)
-    labels = _plain(curves.label(curves.x, table)), _plain(curves.label(curves.y, table))
+    frame = table.frame
+    hues = [curves.hue] if isinstance(curves.hue, str) else [*curves.hue]
+    panels = [curves.column] if curves.column else []
+    asked = {"x": [curves.x], "y": [curves.y], "hue": hues, "column": panels}
+    for key, name in ((key, name) for key, names in asked.items() for name in names):
+        if name not in frame:
+            raise ValueError(f"curves.{key}={name}: must be one of {', '.join(frame)}")
+    frame = frame[frame[curves.y].notna() & ~frame[curves.x].isin([MISSING, "null"])]
+    x = frame[curves.x]
+    numeric = bool(x.map(is_number).all())
+    points = frame.assign(
+        x=x.astype(float if numeric else str),
+        y=frame[curves.y],
+        line=[_name(row) for row in frame[hues].to_dict("records")],
+        panel=[_name(row) for row in frame[panels].to_dict("records")],
+    )
+    # Averaging different settings would draw what nobody measured.
+    own = [name for name in ("x", "line", "panel", "seed") if name in points]
+    if curves.x not in table.measures and points.duplicated(own).any():
+        raise ValueError(
+            f"curves: several settings share a point of {curves.x}: name what distinguishes them "
+            "in hue or column"
+        )
+    labels = _plain(table.label(curves.x)), _plain(table.label(curves.y))
     figure = draw_lines(points, title, *labels)
     for axes in figure.axes:
-        _set_ticks(axes, curves, points["x"], curves.x in table.measures)
+        if numeric and 0 < 10 * points["x"].min() <= points["x"].max():
+            axes.set_xscale("log")
     return figure
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _name(setting: Mapping[str, Any]) -> str:
+    """Names a line or panel: "gather, neighbours = 10"; a setting that a row lacks has no part."""
+    shown = {name: value for name, value in setting.items() if value != MISSING}
+    words = [v if isinstance(v, str) and v != "null" else f"{n} = {v}" for n, v in shown.items()]
+    return _plain(", ".join(words))
 
 
 def _plain(text: str) -> str:
     """Escapes "$" in a text, which would begin a formula."""
     return text.replace("$", r"\$")
-
-
-def _set_ticks(axes: Any, curves: Curves, x: pd.Series, measured: bool) -> None:
-    """Scales x and puts a tick at each value of a setting with few values, if x is numeric."""
-    if not pd.api.types.is_numeric_dtype(x):
-        return
-    if curves.log and x.min() > 0:
-        axes.set_xscale("log")
-    if x.nunique() <= MOST_TICKS and not measured:
-        axes.minorticks_off()
-        axes.set_xticks(ticks := sorted(x.unique()), [f"{tick:g}" for tick in ticks])
-
-
-def _select_points(curves: Curves, table: StudyTable) -> DataFrame:
-    """Returns the columns x, y, line and panel of the rows to draw."""
-    frame, settings, measured = table.frame, table.settings, curves.x in table.measures
-    asked = {"x": [curves.x], "y": [curves.y], "hue": curves.hues, "where": [*curves.where]}
-    asked["column"] = [curves.column] if curves.column else []
-    for key, name in ((key, name) for key, names in asked.items() for name in names):
-        if name not in frame:
-            raise ValueError(f"curves.{key}={name}: must be one of {', '.join(frame)}")
-    frame = frame[frame[curves.y].notna() & ~frame[curves.x].isin([MISSING, "null"])]
-    for name, values in curves.where.items():
-        chosen = values if isinstance(values, list | tuple) else [values]
-        chosen = [v for value in chosen for v in (["null", MISSING] if value is None else [value])]
-        frame = frame[frame[name].isin(chosen)]
-    if frame.empty:
-        raise ValueError(
-            f"curves.where={dict(curves.where)}: no row has it and {curves.x} and {curves.y}"
-        )
-    x = frame[curves.x]
-    if measured:  # whiskers show only y: x is the mean over seeds
-        x = frame.groupby(settings, sort=False)[curves.x].transform("mean")
-    points = frame[settings].assign(
-        x=x.astype(float if x.map(is_number).all() else str),
-        y=frame[curves.y],
-        line=[_plain(curves.name(row)) for row in frame[curves.hues].to_dict("records")],
-        panel=[_plain(curves.name(row)) for row in frame[asked["column"]].to_dict("records")],
-    )
-    if not measured:  # averaging different settings would draw what nobody measured
-        apart = points.drop_duplicates(settings)
-        apart = apart[apart.duplicated(["x", "line", "panel"], keep=False)]
-        if differ := [name for name in settings if apart[name].nunique() > 1]:
-            raise ValueError(
-                f"curves: several settings share a point of {curves.x}; they differ in "
-                f"{', '.join(differ)}: name it in hue or column, or choose with where"
-            )
-    return points[["x", "y", "line", "panel"]]
 
 
 def write_sweep_study(

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,15 +10,8 @@ from analysis.questions.alignment_store import StoreDescription
 from analysis.questions.analysis import Subject, Texts
 from analysis.questions.tokens import TokenKinds
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad
-from gr_mvdr.evaluation.metrics import METRICS
-from gr_mvdr.evaluation.ranking import Ranking, SearchCosts
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
-from gr_mvdr.scoring import Scoring
-from gr_mvdr.texts import TextTable
-from gr_mvdr.token_index.codec import Storage
-from gr_mvdr.token_vectors import TokenVectors
 from tests.data_modules.tiny import TOKENIZER, make_collection, words
 from tests.runs import ROOT, write_store
 
@@ -146,97 +138,6 @@ def measure():
 @pytest.fixture(name="make_pairs")
 def _make_pairs():
     return make_pairs
-
-
-class StudiedData:
-    """One split of queries q0, q1, …; the document d<n> answers the query q<n>."""
-
-    test_splits = ("test",)
-    metrics = METRICS
-    drop_identical = False
-    collection = SimpleNamespace(name="fruit")
-
-    def __init__(self, n_queries):
-        self.evaluation = self
-        self.ids = [f"q{number}" for number in range(n_queries)]
-
-    def test_queries(self, split):
-        assert split == "test"
-        return TextTable({"id": self.ids})
-
-    def judgements(self, split, queries):
-        return {query: {query.replace("q", "d"): 1} for query in queries["id"]}
-
-
-class StudiedSystem:
-    """Random token vectors of documents; a query's are near its document's, encoded by a layer.
-
-    It searches as a multi-vector system does, and loses documents as `keep_document` says.
-    """
-
-    def __init__(self, n_queries=6, n_documents=12, tokens=5):
-        generator = torch.Generator().manual_seed(0)
-        self.encoder = torch.nn.Linear(8, 8, bias=False)
-        torch.nn.init.eye_(self.encoder.weight)
-        self.documents = torch.randn(n_documents, tokens, 8, generator=generator)
-        self.noise = torch.randn(n_queries, 3, 8, generator=generator)
-        self.scoring = Scoring(MaxSim("query_to_document"), "alignment")
-        self.searcher = SimpleNamespace(costs=SearchCosts())
-        self.search = SimpleNamespace(changed=self.changed, mode="exact")
-        self.searches = []
-
-    def changed(self, **options):
-        for key in options.keys() - {"mode", "keep_document", "neighbours"}:
-            raise ValueError(f"model.search.{key}: must be one of mode, keep_document, neighbours")
-        return SimpleNamespace(storage=Storage())
-
-    def storage_costs(self, k, **search):
-        return {"cost/bytes_per_token": 32.0, "cost/searched_bytes": 99}
-
-    def encoded_queries(self, queries):
-        encoded = []
-        for query in queries["id"]:
-            number = int(query[1:])
-            vectors = self.documents[number, :3] + 0.5 * self.noise[number]
-            encoded.append((query, vectors_of(self.encoder(vectors).detach())))
-        return encoded
-
-    def retrieve_encoded(self, encoded, k, scoring=None, keep_document=1.0, neighbours=1, **search):
-        if neighbours > 100:
-            raise ValueError(f"model.search.neighbours={neighbours}: must be ≤ the index's tokens")
-        self.searches.append((len(encoded), k, keep_document, search))
-        known = round(keep_document * len(self.documents))
-        results = {}
-        for query, vectors in encoded:
-            self.searcher.costs.add(known, 5 * known, 10 * known)
-            names = [f"d{number}" for number in range(known)]
-            results[query] = self.scores(vectors, names, scoring or self.scoring)
-        return Ranking(results).top(k)
-
-    def rerank_encoded(self, encoded, candidates, scoring=None):
-        scoring = scoring or self.scoring
-        return Ranking({q: self.scores(v, candidates[q], scoring) for q, v in encoded})
-
-    def scores(self, query, names, scoring):
-        documents = vectors_of(self.documents[[int(name[1:]) for name in names]])
-        scores = scoring(documents, query[None])
-        return dict(zip(names, scores.tolist(), strict=True))
-
-
-def vectors_of(vectors):
-    shape = vectors.shape[:-1]
-    mask, ids = torch.ones(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.int64)
-    return TokenVectors(vectors, mask, ids)
-
-
-@pytest.fixture
-def studied_system():
-    return StudiedSystem()
-
-
-@pytest.fixture
-def studied_data():
-    return StudiedData
 
 
 def tiny_collection():

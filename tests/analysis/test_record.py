@@ -154,11 +154,11 @@ def test_no_record_and_no_page_names_a_folder_of_one_machine():
     found += [(file.name, *place.findall(file.read_text())) for file in read]
     assert len(records) > 400 and len(read) > 50
     assert [paths for paths in found if len(paths) > 1] == []
-    explained = (ROOT / "docs/reproduce.md").read_text()
+    listed = (ROOT / "results/SHA256SUMS").read_text()
     for file in records:
         sources = read_json(file)["sources"] if file.name == "provenance.json" else {}
         for name, checksum in sources.items():
-            assert not name.startswith("DATA/") or f"{checksum}  {name}\n" in explained
+            assert not name.startswith("DATA/") or f"{checksum}  {name}\n" in listed
 
 
 def test_a_link_in_a_run_brings_no_other_file_into_its_record(tmp_path):

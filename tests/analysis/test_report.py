@@ -18,7 +18,7 @@ from analysis.figures import (
     read_gallery,
 )
 from analysis.questions.alignment_store import StoreDescription
-from analysis.viewer.heatmap import alignment_heatmap
+from analysis.runs.report import write_report
 from gr_mvdr.files import UnfinishedRun
 from tests.runs import write_store
 
@@ -80,13 +80,9 @@ def test_a_figure_without_points_is_left_out(tmp_path, table):
     assert [entry.name for entry in read_gallery(tmp_path)] == ([*drawn] if table is POINTS else [])
 
 
-def test_the_report_holds_everything_in_one_file(run, make_pairs):
-    pairs = make_pairs(1)
-    weights = pairs.alignment[0, 0]
-    gallery = Gallery(run / "figures")
-    labels = [list(map(str, range(n))) for n in weights.shape]
-    figure = alignment_heatmap(weights, weights > 0, *labels, "title")
-    gallery.add(figure, GalleryEntry("boxes", "Boxes & more", "How to read boxes."))
+def test_the_report_holds_everything_in_one_file(run):
+    figure, entry = draw_boxes(POINTS, "", "", ""), "How to read boxes."
+    Gallery(run / "figures").add(figure, GalleryEntry("boxes", "Boxes & more", entry))
     path = write_report(run)
     references = assert_self_contained(path.read_text())
     picture = (run / "figures/boxes.png").read_bytes()

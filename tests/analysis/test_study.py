@@ -60,24 +60,22 @@ def test_a_line_for_each_hue_sorted_by_x_with_the_deviation_over_seeds():
     assert legend(figure) == ["lp", "hard"]
 
 
-def test_where_chooses_rows_and_null_also_means_a_missing_setting():
+def test_a_line_is_named_by_the_settings_that_a_row_has():
     rows = [
         {"mode": "gather", "k": 1, "mrr@10": 0.9},
         {"mode": "impute", "k": 1, "m": "last", "mrr@10": 0.8},
-        {"mode": "impute", "k": 1, "m": "zero", "mrr@10": 0.1},
+        {"mode": "impute", "k": 1, "m": 0.2, "mrr@10": 0.1},
     ]
-    figure = draw_curves(Curves(x="k", hue=["mode", "m"], where={"m": ["last", None]}), rows, "t")
-    assert legend(figure) == ["gather", "impute, last"]
-    with pytest.raises(ValueError, match=r"curves.where=\{'m': 'mean'\}: no row"):
-        draw_curves(Curves(x="k", where={"m": "mean"}), rows, "t")
-    with pytest.raises(ValueError, match=r"settings share a point of k; they differ in mode, m:"):
-        draw_curves(Curves(x="k"), rows, "t")
+    figure = draw_curves(Curves(x="k", hue=["mode", "m"]), rows, "t")
+    assert legend(figure) == ["gather", "impute, last", "impute, m = 0.2"]
+    with pytest.raises(ValueError, match=r"settings share a point of k: name what distinguishes"):
+        draw_curves(Curves(x="k", hue="mode"), rows, "t")
 
 
 def test_an_unknown_column_is_named():
     with pytest.raises(ValueError, match="curves.hue=depth: must be one of gate, keep, seed"):
         draw_curves(Curves(x="keep", hue="depth"), GATES, "t")
-    with pytest.raises(ValueError, match=r"curves.colour=red: must be one of caption"):
+    with pytest.raises(ValueError, match=r"curves.colour=red: must be one of column"):
         read_curves({"x": "keep", "colour": "red"})
 
 
@@ -99,7 +97,7 @@ def gates(tmp_path):
     return tmp_path
 
 
-CURVES = {"x": "keep_document", "hue": "salience", "title": "Figure 6"}
+CURVES = {"x": "keep_document", "hue": "salience"}
 
 
 def finish(sweep, **callback):
@@ -112,7 +110,7 @@ def finish(sweep, **callback):
 
 
 def test_a_sweep_ends_with_its_studies_as_one_table_and_its_curves(gates):
-    finish(gates, curves=OmegaConf.create([CURVES, CURVES | {"title": "again"}]))
+    finish(gates, curves=OmegaConf.create([CURVES, CURVES | {"column": "system"}]))
     rows = read_rows(gates / "study.csv")
     assert list(rows[0]) == ["system", "salience", "seed", "keep_document", "mrr@10"]
     assert [list(row.values()) for row in rows][1:4] == [
@@ -122,7 +120,8 @@ def test_a_sweep_ends_with_its_studies_as_one_table_and_its_curves(gates):
     ]
     table = (gates / "study.md").read_text()
     assert "| ALIGNER | lp | 0.5 | 0.375 ± 0.177 |" in table
-    assert [entry.title for entry in read_gallery(gates / "figures")] == ["Figure 6", "again"]
+    titles = [entry.title for entry in read_gallery(gates / "figures")]
+    assert titles == ["MRR@10 by keep_document"] * 2
 
 
 def test_curves_that_cannot_be_drawn_fail_the_sweep(gates):
@@ -148,7 +147,7 @@ def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
             folder = tmp_path / f"runs/{name}{seed}"
             write_study_run(folder, "XTR", seed, study, name, collection=name)
     comparison = compare_runs([tmp_path / "runs"])
-    curves = [Curves("k", hue="collections", where={"collection": "average"})]
+    curves = [Curves("k", hue="collection")]
     table, _ = write_sweep_study(comparison, tmp_path, ["collection"], curves)
     rows = read_rows(tmp_path / "study.csv")
     assert {row.get("setting") for row in rows} == {"arguana", "nq", None}

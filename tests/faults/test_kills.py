@@ -1,4 +1,4 @@
-"""A run that is killed at any file event is resumed to equal metrics."""
+"""A run that is killed, or finds no room, is resumed to equal metrics; one folder has one owner."""
 
 import os
 import re
@@ -98,3 +98,50 @@ def test_runs_killed_while_they_fill_a_cache_are_resumed(folder, unbroken):
         check_event(folder, "bm25", event, expected, cache="new")
         left = [path for path in (folder / "new").rglob(".*.partial")]
         assert not left, "the next one that makes something there sweeps"
+
+
+def test_a_file_that_may_not_grow_is_named_and_the_run_resumed(folder, unbroken):
+    model, expected = "model=t5_colbert", unbroken("t5_colbert").metrics
+    largest = (folder / "t5_colbert-warm/checkpoints/last.ckpt").stat().st_size
+    for number, longest in enumerate((largest - 1, 2000)):
+        name = f"limited-{number}"
+        keys = model, f"name={name}"
+        child = Child(run(folder, *keys), folder / "cache", longest=longest)
+        assert child.status() == 1
+        last = child.said.strip().splitlines()[-1]
+        assert "File too large" in last and str(folder / name) in last, last
+        child = Child(run(folder, *keys, "resume=true"), folder / "cache")
+        assert child.status() == 0, child.said
+        assert metrics(folder / name) == pytest.approx(expected, abs=1e-6)
+
+
+def together(*jobs, cache):
+    """Runs jobs that begin at the same moment: their children, ended, by status."""
+    reads, writes = os.pipe()
+    children = [Child(job, cache, gate=reads) for job in jobs]
+    os.write(writes, b"x" * len(jobs))
+    os.close(reads), os.close(writes)
+    return sorted(((child.status(), child) for child in children), key=lambda pair: pair[0])
+
+
+def test_a_folder_has_one_owner_and_the_other_is_told_who(folder, unbroken):
+    assert unbroken("bm25")
+    for pair in range(4):
+        name = f"both-{pair}"
+        jobs = [run(folder, "model=bm25", f"name={name}", f"seed={seed}") for seed in (1, 2)]
+        (won, _), (lost, loser) = together(*jobs, cache=folder / "cache")
+        assert (won, lost) == (0, 1), loser.said
+        assert "another process works in it" in loser.said or "folder exists" in loser.said
+        assert metrics(folder / name)
+
+
+@pytest.mark.slow
+def test_a_cache_is_filled_by_one_and_used_by_both(folder, unbroken):
+    expected = unbroken("bm25").metrics
+    for number in range(3):
+        names = [f"{number}-{side}" for side in "ab"]
+        jobs = [run(folder, "model=bm25", f"name={name}") for name in names]
+        for status, child in together(*jobs, cache=folder / f"cache-{number}"):
+            assert status == 0, child.said
+        for name in names:
+            assert metrics(folder / name) == pytest.approx(expected, abs=1e-6)

@@ -25,14 +25,13 @@ from analysis.tables.rows import read_rows
 
 from analysis.compare import compare
 from analysis.figures import read_gallery
-from analysis.fuse import read_parts
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription
 from analysis.questions.learning_curves import Curve
 from analysis.run import analyse_again
 from analysis.runs.run_folder import read_kept, read_run
 from analysis.viewer.cases import embed_json
 from conf.command import report_errors
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, read_qrels
 from gr_mvdr.files import (
     open_tensors,
     read_checkpoint,
@@ -369,8 +368,8 @@ READERS = {
     "provenance.json": read_run,
     "metrics.json": read_run,
     "queries.parquet": read_table,
-    "retrieve.trec": lambda run: read_parts([run, run]),
-    "retrieve.qrels": lambda run: read_parts([run, run]),
+    "retrieve.trec": lambda run: Ranking.read(run / "retrieve.trec", run),
+    "retrieve.qrels": lambda run: read_qrels(run / "retrieve.qrels", run),
     "best_documents.json": lambda run: read_kept(run, "best_documents"),
     "token_contexts.json": lambda run: read_kept(run, "token_contexts"),
     "training/metrics.csv": lambda run: Curve(SimpleNamespace(run=run)).finish(),

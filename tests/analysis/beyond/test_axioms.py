@@ -1,6 +1,5 @@
 """Perturbed texts, their effects by hand, and BM25's axioms."""
 
-import re
 import shutil
 from random import Random
 
@@ -31,7 +30,7 @@ def texts_of(pair):
     return [{n: text for s, n, text in named if s == side} for side in ("query", "document")]
 
 
-def test_added_words_and_removed_ones(pairs):
+def test_added_words(pairs):
     for pair in pairs:
         own, asked = split_words(f"{pair.document['title']} {pair.text}"), split_words(pair.query)
         said, written = texts_of(pair)
@@ -44,14 +43,6 @@ def test_added_words_and_removed_ones(pairs):
         assert said["rare_term"].rpartition(" ")[2] in {*own} - {*asked}
         added = written["foreign_words"].removeprefix(pair.text)
         assert added and {*split_words(added)}.isdisjoint(asked)
-        (start, end) = pair.answer[0]
-        assert not re.search(
-            rf"(?<!\w){re.escape(pair.text[start:end])}(?!\w)", written["without_the_answer"]
-        )
-        for start, end in pair.given:
-            assert written["without_the_given"].count(pair.text[start:end]) < pair.text.count(
-                pair.text[start:end]
-            )
 
 
 def row(name, score, mean, rank, **more):
@@ -101,11 +92,9 @@ def ask(tmp_path):
 @pytest.mark.slow
 def test_bm25_keeps_its_axioms(ask, finished_run):
     found = ask(finished_run("bm25", "data.test_split=test"), queries=8, others=8)
-    for side in ("query", "document"):  # to BM25 a text is a bag of words
-        assert found[f"{side}_word_order/shift"] == pytest.approx(0, abs=1e-5)
-        assert found[f"{side}_word_order/overlap@10"] == 1
+    assert found["query_word_order/shift"] == pytest.approx(0, abs=1e-5)  # a bag of words
+    assert found["query_word_order/overlap@10"] == 1
     assert found["tfc1/holds"] == 1 and found["tdc/holds"] == 1
-    assert found["document_without_the_given/mrr@10_change"] < 0
     assert found["query_typo/shift_low"] <= found["query_typo/shift"]
 
 
@@ -113,7 +102,7 @@ def test_bm25_keeps_its_axioms(ask, finished_run):
 def test_documents_return_to_their_places_after_their_perturbation(ask, finished_run):
     run = finished_run("t5_colbert", *TINY)
     first = ask(run, queries=4)
-    assert "document_typo/shift" in first and ask(run, times=2, queries=4) == first
+    assert "document_rare_query_term/shift" in first and ask(run, times=2, queries=4) == first
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ from tests.families import ENCODERS, FAMILIES
 from tests.models.conftest import BACKBONE, make_multi_vector, make_seal
 from tests.runs import TINY
 
-FILLER = 5
 QUERIES = [[11, 12, 13, 14, 1], [11, 21, 13, 14, 1]]
 DOCUMENT = [31, 12, 33, 34, 35, 36, 11, 1]
 
@@ -95,9 +94,9 @@ SYSTEMS = {
 }
 
 
-def make_pair(system, texts=QUERIES, filler=FILLER):
-    batch = PairBatch(*pad(texts), *pad([DOCUMENT] * 2), torch.zeros(2).long())
-    return PatchedPair(system, batch, filler)
+def make_pair(system):
+    batch = PairBatch(*pad(QUERIES), *pad([DOCUMENT] * 2), torch.zeros(2).long())
+    return PatchedPair(system, batch)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -178,8 +177,6 @@ def test_maps_show_the_tokens_that_are_read(tmp_path):
 
 def test_what_cannot_be_patched_is_refused(tmp_path):
     system = multi_vector(None, tmp_path)
-    with pytest.raises(ValueError, match="perturbed: must be read as other tokens than the query"):
-        make_pair(system, texts=[QUERIES[0]] * 2)
     albert = transformers.AlbertConfig(
         vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=2, intermediate_size=4
     )
@@ -191,20 +188,13 @@ def test_what_cannot_be_patched_is_refused(tmp_path):
 
 
 def test_words_are_exchanged_for_words_of_the_collection():
-    rows = [
-        {"id": "a", "title": "Ada Born", "text": "ada born was a baker"},
-        {"id": "b", "title": "Bea Cole", "text": "bea cole was a baker"},
-        {"id": "c", "title": "", "text": "the mill was old"},
-    ]
+    texts = "ada born was a baker", "bea cole was a baker", "the mill was old"
+    rows = [{"id": str(n), "title": "", "text": text} for n, text in enumerate(texts)]
     reader = TextReader(build_word_tokenizer([" | ".join(row.values()) for row in rows]))
     exchange = Exchange(reader, reader.documents(rows))
-    assert exchange("Where was ADA born born?", "Ada Born") == (
-        "Ada Born",
-        "Where was Bea Cole born?",
-    )
-    old, text = exchange("who was the baker", "Ada Born")
-    assert old == "the" and text.split()[:2] == ["who", "was"] and text != "who was the baker"
-    assert exchange("zzz yyy", "Ada Born") is None
+    old, text = exchange("Who was THE baker")
+    assert old == "the" and text.split()[:2] == ["Who", "was"] and text.split()[2] != "THE"
+    assert exchange("zzz yyy") is None
 
 
 def test_shares_are_ratios_of_sums():

@@ -18,7 +18,7 @@ from analysis.questions.exact_match import (
     summarise_matches,
 )
 from analysis.questions.tokens import BIN_NAMES, TokenKinds, idf_bin
-from analysis.viewer.directed_alignment import aligning_side, directed_alignment, directed_heads
+from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import DecoderPaths, Explanation
@@ -196,29 +196,3 @@ def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_d
     assert [entry.name[:22] for _, entry in found.figures] == ["exact_match_candidates"] * 2
     nothing = replace(subject, texts=Texts(texts.idf, TokenKinds(~no, no, no), list))
     assert CandidateMatch(nothing, queries=3).finish() == Findings()  # special tokens alone
-
-
-def test_every_head_of_every_layer_has_its_own_rates(make_explanation, store_of, measure):
-    explanation = make_explanation(12, layers=2, heads=3)
-    explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
-    special = [2, 3, 4]
-    found = measure(ExactMatch, store_of(explanation, "generative"), size=5, special=special)
-    rows = found.tables["exact_match_heads"]
-    assert len(rows) == 2 * 3 * 2
-    for (layer, head), direction in product(((1, 1), (2, 1), (2, 3)), DIRECTIONS):
-        pairs = explanation.layers[layer - 1]
-        weights = directed_heads(pairs, direction)[:, head - 1]
-        sides = pairs.document_ids, pairs.query_ids, pairs.document_mask, pairs.query_mask
-        hard, soft = exact_match(weights, *sides, direction)
-        ids, mask = aligning_side(pairs, direction)
-        counted = mask & ~torch.isin(ids, torch.tensor(special))
-        place = {"layer": layer, "head": head, "direction": direction}
-        (row,) = (row for row in rows if place.items() <= row.items())
-        assert row["hard"] == pytest.approx(float(hard[counted].float().mean()), rel=1e-5)
-        assert row["soft"] == pytest.approx(float(soft[counted].mean()), rel=1e-5)
-        assert row["occurrences"] == int(counted.sum())
-        assert row["soft_low"] < row["soft"] < row["soft_high"]
-    *boxes, (heads, _) = found.figures
-    assert [entry.name for _, entry in boxes] == [f"exact_match_{d}" for d in DIRECTIONS]
-    assert all("only the soft rate" in entry.caption for _, entry in boxes)
-    assert [len(axes.collections[0].get_array().ravel()) for axes in heads.axes[:2]] == [6, 6]

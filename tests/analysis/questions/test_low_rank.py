@@ -170,26 +170,9 @@ def test_matrices_of_zeros_are_left_out_of_every_mean(make_explanation, store_of
     assert one.metrics == pytest.approx(other.metrics) and len(one.metrics) == 3
     (row,) = one.tables["low_rank"]
     assert "bound" not in row and row["pairs"] == 3
-    shares = [[row["share"] for row in found.tables["spectrum"]] for found in (one, other)]
-    assert shares[0][: len(shares[1])] == pytest.approx(shares[1])
     whole.layers[0].alignment[:] = 0
     nothing = measure(LowRank, store_of(whole, "multi_vector", name="nothing"))
     assert nothing == Findings()
-
-
-def test_the_mean_spectrum_stands_in_a_table(make_explanation, store_of, measure):
-    store = store_of(make_explanation(6, layers=2, heads=3), "generative")
-    rows = measure(LowRank, store, size=1).tables["spectrum"]
-    for layer in (1, 2):
-        found = [row for row in rows if row["layer"] == layer]
-        assert [row["number"] for row in found] == list(range(1, len(found) + 1))
-        assert {row["alignment"] for row in found} == {"own"}
-        matrices = [pair for head in range(3) for pair in heads_of(store, layer - 1, head)]
-        values = [torch.linalg.svdvals(matrix[0].double()) for matrix, _, _ in matrices]
-        for row in found:
-            number = row["number"] - 1
-            shares = [float(v[number] / v.sum()) if number < len(v) else 0 for v in values]
-            assert row["share"] == pytest.approx(mean(shares), abs=1e-6)
 
 
 def test_half_precision_keeps_the_bound_above_the_residual(make_explanation, store_of, measure):
