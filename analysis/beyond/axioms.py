@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from random import Random
-from typing import Any, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pandas
 import torch

@@ -148,7 +148,7 @@ def _is_of_row(group: Group, line: Any) -> bool:
 
 
 def _measure(line: Any, group: Group) -> tuple[float, float, str]:
-    """Returns a group's value of a line's metric in percent, its deviation, and a note on few seeds.
+    """Returns a group's value of a line's metric in percent, its deviation, a note on few seeds.
 
     The value is NaN if no run has one.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pandas import DataFrame, Series, concat, isna
+from pandas import DataFrame, concat, isna
 from pyarrow import parquet
 
 from gr_mvdr.files import METRICS, check_file, check_finite, new_file, reading, write_json
@@ -48,7 +48,7 @@ def add_keys(frame: DataFrame) -> DataFrame:
         for row in frame[PLACE].itertuples()
     ]
     types = dict.fromkeys(VALUES, float) | {"headline": bool}
-    return frame.astype(types).assign(key=Series(keys, dtype=object))
+    return frame.astype(types).assign(key=keys)
 
 
 def flatten_rows(frame: DataFrame) -> dict[str, float]:
@@ -128,7 +128,7 @@ def over_seeds(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def describe(frame: DataFrame) -> DataFrame:
-    """Adds `section`, the row in which each number stands, and `name`, its name outside its chapter.
+    """Adds `section`, the row where each number stands, and `name`, its name outside its chapter.
 
     The rows come in the order of pages: searching, reranking, analyses, costs.
     """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from analysis.runs.run_folder import Run, ranking_file
 from analysis.compare.groups import compare_runs
 from analysis.runs.glossary import Glossary
+from analysis.runs.run_folder import Run, ranking_file
 from analysis.viewer.pair import describe_pair
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath

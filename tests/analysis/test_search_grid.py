@@ -4,10 +4,10 @@ from statistics import fmean
 from unittest import mock
 
 import pytest
+from analysis.tables.rows import read_rows
 
 from analysis.studies.search_grid import expand_grids
 from analysis.studies.study import check_study, run_study
-from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, recall_of_exact
 from tests.models.conftest import make_docid, make_multi_vector
 
