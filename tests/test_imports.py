@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "analysis": {"gr_mvdr", "data_modules", "models"},
     "conf": {"gr_mvdr"},
 }
-ENTRY_POINTS = {"train.py", "analysis/compare.py", "analysis/studies/sweep.py"}
+ENTRY_POINTS = {"train.py", "analysis/compare/comparison.py", "analysis/studies/sweep.py"}
 
 # What gr_mvdr and models import; any other library is for the function that needs it.
 NEEDED = {

@@ -6,10 +6,10 @@ from itertools import product
 from unittest.mock import MagicMock
 
 import pytest
-from analysis.tables.paper import PAPERS, read_paper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
+from analysis.compare.paper import PAPERS, read_paper
 from analysis.reproduce import compose_experiment, makers, read_experiments
 from analysis.runs.run_folder import find_runs
 from analysis.studies.study import read_curves

@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from analysis.tables.metric_names import join_intervals
 from datasets import Dataset
 
 from analysis.beyond.length_bias import (
@@ -19,7 +18,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 from tests.analysis.asking import Indexed, text_of
-from tests.analysis.test_run import is_explained
+from tests.analysis.test_run import unexplained
 
 LENGTHS = range(2, 8)
 DOCUMENTS = [f"d{length}" for length in LENGTHS]
@@ -105,7 +104,7 @@ def measured(tmp_path):
     def run(model):
         line = {"_target_": "analysis.beyond.length_bias.LengthBias", "queries": 2}
         (found,) = ask(Subject(model, data, tmp_path), {LengthBias.name: line})
-        assert [k for k in join_intervals(found.metrics) if not is_explained(k)] == []
+        assert unexplained(found.rows) == []
         return {row["form"]: row for row in found.tables["length_bias"]}, found.metrics
 
     return run
