@@ -220,7 +220,7 @@ def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> Da
         says why there is no effect. The other columns are those of `estimate`, and the `verdict`.
     """
     tables = []
-    names = [section.setting.partition(" (")[0] for section in comparison.sections]
+    names = [section.groups[0].runs[0].provenance["collection"] for section in comparison.sections]
     for section, name in zip(comparison.sections, names, strict=True):
         title = name if names.count(name) == 1 else section.setting
         rows = [row for claim in claims for row in _judge(claim, section, title)]

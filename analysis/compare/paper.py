@@ -87,7 +87,7 @@ def read_paper(paper: str | Path) -> Paper:
     lines = tables[tables["table"] == name].drop(columns="table")
     kind = re.search(r"(table|figure)(\w?\d+)", name)
     title = f"{kind[1].capitalize()} {kind[2]} of {lines['file'].iloc[0]}" if kind else name
-    collections = lines["collection"].unique()
+    collections, lines["own"] = lines["collection"].unique(), lines["row"]
     if len(collections) == 1:
         return Paper(title, collections[0], lines)
     for line, collection in zip(lines["where"], lines["collection"], strict=True):
@@ -121,8 +121,8 @@ def match_runs(section: Section, paper: Paper) -> DataFrame:
     Returns:
         A line for each metric of each row, in the paper's order: `setting`; `system` (the row's
         name, with the group's label if there are several); `place`; `metric`; the `paper`'s value,
-        `ours` and its `std` over seeds in percent; `few` if these are fewer than the group's; and
-        `seeds`, "" if we have no run.
+        `ours` and its `std` over seeds in percent; `few` if these are fewer than the group's;
+        `seeds`, the number of runs; and `row`, the name without its collection.
     """
     lines = []
     for line in paper.lines.itertuples():
@@ -130,10 +130,11 @@ def match_runs(section: Section, paper: Paper) -> DataFrame:
         groups.sort(key=lambda group: line.systems.index(group.runs[0].system))
         for group in groups or [None]:
             ours = _measure(line, group) if group else (None, None, "")
-            name = f"{line.row}: {group.label}" if len(groups) > 1 else line.row
-            row = section.setting, name, line.place, line.metric, line.value, *ours
-            lines.append((*row, group.seeds if group else ""))
+            label = f": {group.label}" if len(groups) > 1 else ""
+            row = section.setting, line.row + label, line.place, line.metric, line.value, *ours
+            lines.append((*row, len(group.runs) if group else 0, line.own + label))
     columns = ["setting", "system", "place", "metric", "paper", "ours", "std", "few", "seeds"]
+    columns += ["row"]
     return DataFrame(lines, columns=columns).astype({"ours": float, "std": float})
 
 
@@ -172,7 +173,7 @@ def average_lines(lines: DataFrame) -> DataFrame:
 
     The paper's average is over the same collections; it is missing if one of its values is.
     """
-    rows = lines["system"].str.partition(", ")[2]
+    rows = lines["row"]
     measured = lines["ours"].notna().groupby(lines["system"]).transform("all")
     averages = [lines[:0]]
     for row, made in lines[measured].groupby(rows, sort=False):
@@ -181,7 +182,7 @@ def average_lines(lines: DataFrame) -> DataFrame:
         means = values.agg(lambda column: column.mean(skipna=False)).reset_index()
         name = f"average of {over[0]} of {over[1]}, {row}"
         averages.append(
-            means.assign(system=name, setting=made["setting"].iloc[0], seeds="", few="")
+            means.assign(system=name, setting=made["setting"].iloc[0], seeds=0, few="", row=row)
         )
     return concat(averages)
 
@@ -198,7 +199,7 @@ def tabulate_paper(heading: str, lines: DataFrame) -> Table:
             label = ranking_metric(known).label if known else line["metric"].replace("_", " ")
             cells[line["system"], f"{kind} {label}"] = text
     for system, seeds in zip(lines["system"], lines["seeds"], strict=True):
-        cells[system, "seeds"] = str(len(seeds.split(", "))) if seeds else MISSING
+        cells[system, "seeds"] = str(seeds) if seeds else MISSING
     return pivot(cells, heading, corner="system")
 
 
@@ -220,7 +221,7 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
             f"Values in percent; the paper's are measured on {paper.collection}. Ours: mean ± "
             "sample standard deviation over seeds. Difference: ours minus the paper's, in points."
         ]
-        if missing := list(lines["system"][lines["seeds"] == ""].unique()):
+        if missing := list(lines["system"][lines["seeds"] == 0].unique()):
             notes.append(f"{'; '.join(missing)}: no run here.")
         if paper.across and len(averages := average_lines(lines)):
             lines = concat([lines, averages])

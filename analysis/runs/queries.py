@@ -12,16 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pandas import DataFrame, concat
 
 from analysis.runs.numbers import read_table, write_table
+from analysis.runs.run_folder import Run
 from gr_mvdr.files import reading
-
-if TYPE_CHECKING:
-    from analysis.runs.run_folder import Run
 
 QUERIES = "queries.parquet"
 # What every run keeps besides data.metrics: comparisons and claims are tested on these.
@@ -86,7 +83,7 @@ class JudgedQueries:
         group, place, split, part: where they were measured.
     """
 
-    runs: Sequence["Run"]
+    runs: Sequence[Run]
     group: str = "retrieve"
     place: str = ""
     split: str = ""
@@ -98,7 +95,8 @@ class JudgedQueries:
         own = [self.group, self.place, self.split, self.part]
         tables = (read_queries(run.path) for run in self.runs)
         kept = (table[(table[WHERE] == own).all(axis=1)].drop(columns=WHERE) for table in tables)
-        return [table.set_index("query").sort_index().dropna(axis=1, how="all") for table in kept]
+        own_rows = (table.set_index("query").sort_index() for table in kept)
+        return [t.loc[:, t.notna().any() | (t.columns == JUDGEMENTS)] for t in own_rows]
 
     @property
     def metrics(self) -> list[str]:
