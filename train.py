@@ -47,16 +47,24 @@ from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_tokens
-from gr_mvdr.files import read_config, sha256
+from gr_mvdr.files import CHECKPOINT, new_folder, read_checkpoint, sha256
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import admitting, build, name_some
 from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
-from models.base import System, find_backbone
-from models.finished_run import IDENTIFIERS, FinishedRun
+from models.base import System, check_form, find_backbone
 from models.results import count_of
+from models.saved_model import (
+    IDENTIFIERS,
+    MODEL,
+    SavedWeights,
+    find_weights,
+    save_model,
+    save_options,
+    text_options,
+)
+from models.sentence_transformers import PublishedWeights, naming
 from models.training import CurveLogger, fit, save_tokenizer
-from models.weights import Weights, find_weights, naming, save_weights
 
 register_resolvers()  # for callers that compose a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
@@ -129,22 +137,23 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
             model = prepare_model(config, data, folder, taken, trainer.strategy.root_device)
             record = record_provenance(config.system, model, data, config.seed)
             record["overrides"] = list(typed)
-            if taken is not None and taken.is_run:
-                record["training_sources"][str(taken.checkpoint)] = sha256(taken.checkpoint)
+            if isinstance(taken, SavedWeights):
+                record["training_sources"][str(taken.file)] = sha256(taken.file)
         opened.callback(lambda: model.close())  # the model may be another after training
         logger = announce_run(config, folder, model, record) if is_first else None
         rows: list[Measured] = []
         if is_trained(config):
-            model, rows = train_model(trainer, folder, model, data, logger)
+            model, rows = train_model(config, trainer, folder, model, data, logger)
             release_memory()
         elif taken is not None:
-            # The weights of another run are not copied, unless nothing is measured: then this run
-            # exists only to be opened again.
             if is_first:
                 save_tokenizer(data.tokenizer, folder)  # doc2query's index reads it
-                if not (taken.is_run and data.evaluation.test_splits):
-                    save_weights(model, folder)
             model.eval().to(trainer.strategy.root_device)
+        if is_first:
+            # Of a system of words, whose tokeniser is its collection's, the options alone.
+            tokenizer = data.tokenizer if model.trainable else None
+            with new_folder(folder / MODEL, replace=True) as partial:
+                save_model(model, partial, tokenizer, text_options(data))
         start = time.perf_counter()
         if is_first or model.indexes_in_shards:
             model.index(data.documents, folder / "index")
@@ -155,7 +164,10 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
             queries = data.queries(split)
             model.tune(queries, data.evaluation.judgements(split, queries))
         rows += costs({"index_seconds": time.perf_counter() - start})
+        is_tuned = model.tunes_search
         rows += measure_run(config, folder, model, data) + measure_memory()
+        if is_tuned:
+            save_options(model, folder / MODEL)
         write_numbers(folder, make_frame(rows))
         report = write_report(folder, finished=False)
         run = read_run(folder, finished=False)
@@ -173,7 +185,7 @@ def prepare_model(
     config: DictConfig,
     data: RetrievalDataModule,
     run: Path,
-    taken: Weights | None = None,
+    taken: SavedWeights | PublishedWeights | None = None,
     device: torch.device | None = None,
 ) -> System:
     """Builds the system, prepares it on the collection and loads the weights that it takes over.
@@ -197,9 +209,9 @@ def prepare_model(
             raise ValueError(f"model.tune={split}: {rule}")
         check_study(config.study, model)
         for form, options in config.rerank.items():
-            model.check_form(f"rerank.{form}", options)
+            check_form(model, f"rerank.{form}", options)
         identifiers = run / IDENTIFIERS
-        if taken is not None and taken.is_run:
+        if isinstance(taken, SavedWeights):
             taken.give_identifiers(model, config, data.documents, identifiers)
         elif is_trained(config) and getattr(backbone := find_backbone(model)[1], "latent", 0.0):
             sample = sample_tokens(data.documents, data.known_documents, LATENT_TOKENS)
@@ -207,10 +219,8 @@ def prepare_model(
         if device is not None and hasattr(model, "scheme"):
             model.scheme.device = device
         model.prepare(data.documents, data.known_documents, identifiers)
-    said = None
-    if taken is not None:
-        said = taken.give(model, data.tokenizer)
-    elif is_trained(config) and (left_out := find_backbone(model)[1].left_out):
+        said = taken.give(model, data.tokenizer) if taken is not None else None
+    if taken is None and is_trained(config) and (left_out := find_backbone(model)[1].left_out):
         said = f"backbone.name={config.backbone.name}: trained without its {name_some(left_out)}"
     if said and rank() == 0:
         print(said)
@@ -232,14 +242,21 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
 
 
 def train_model(
-    trainer: pl.Trainer, run: Path, model: System, data: RetrievalDataModule, logger: Any
+    config: DictConfig,
+    trainer: pl.Trainer,
+    run: Path,
+    model: System,
+    data: RetrievalDataModule,
+    logger: Any,
 ) -> tuple[System, list[Measured]]:
     """Trains a model; returns it on its device, with the costs of its training."""
     trainer.loggers = [CurveLogger(run), *([logger] if logger else [])]
     spent = fit(model, data, trainer, run)
     if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole
-        trained = FinishedRun("run", run, read_config(run), {}, trust=True)
-        model = trained.load_model(data.documents, data.known_documents)
+        checkpoint = read_checkpoint(run / CHECKPOINT)
+        model = prepare_model(config, data, run)
+        model.on_load_checkpoint(checkpoint)
+        model.load_state_dict(checkpoint["state_dict"])
     # Lightning has moved it to the CPU. Search and analysis are in fp32, as in a restored run.
     return model.eval().float().to(trainer.strategy.root_device), spent
 

@@ -14,9 +14,8 @@ import re
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
@@ -25,9 +24,6 @@ from analysis.runs.run_folder import Run, claim_folder, look_up, read_run
 from analysis.runs.tables import Table, escape_markdown, format_markdown, pivot, select, tabulate
 from gr_mvdr.files import (
     CIRCUMSTANCES,
-    VERSION,
-    describe_hub_error,
-    find_hub_failure,
     is_on_hub,
     new_folder,
     reading,
@@ -36,13 +32,12 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.measures import RANKED
-from gr_mvdr.tokenizers import load_tokenizer
-from models.base import System
+from models.base import System, find_backbone
 from models.docid import Docid
-from models.export import find_backbone, generate_searches, write_system
-from models.finished_run import restore_run
+from models.export import ask_hub, export_model, generate_searches, upload
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
+from models.saved_model import restore_run, text_options
 from models.sentence_transformers import SIMILARITIES, find_obstacles
 from models.t5_seal import T5SEAL
 
@@ -90,40 +85,23 @@ def export_run(
     system, data = restore_run(read.path, trust=trust)
     if not system.trainable:
         raise ValueError(f"{type(system).__name__}: has no weights to export")
-    # An n-gram index holds the texts, which are not published.
     if isinstance(system, Docid) or (isinstance(system, T5SEAL) and not push):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
-            system.index(data.documents)
-    tokenizer = load_tokenizer(read.path / "tokenizer")
+            system.index(data.documents)  # what a constraint needs
+    tokenizer = data.tokenizer
     if push:  # fails before anything is written
-        _ask_hub(push, "create_repo", exist_ok=True)
+        ask_hub(push, "create_repo", exist_ok=True)
     # In a run, no other command may remove what is half written.
     in_run = folder.resolve().is_relative_to(read.path.resolve())
     with claim_folder(read.path) if in_run else nullcontext(), new_folder(folder) as partial:
-        texts = {"text_fields": data.text_fields, "cleaning": data.cleaning}
-        write_system(system, tokenizer, partial, texts)
+        export_model(system, partial, tokenizer, text_options(data), publish=push is not None)
         card = build_model_card(read, system, tokenizer, push, license)
         write_text(partial / "README.md", card)
     if not push or output:
         print(f"{read.path}: exported, {folder}")
     if push:
-        said = f"Export by gr-mvdr {VERSION}"
-        # Files of an earlier export, such as identifiers, are removed.
-        done = _ask_hub(
-            push, "upload_folder", folder_path=folder, delete_patterns="*", commit_message=said
-        )
-        print(f"{read.path}: published, {done.repo_url}")
+        print(f"{read.path}: published, {upload(folder, push)}")
     return folder
-
-
-def _ask_hub(name: str, method: str, **options: Any) -> Any:
-    """Calls a method of `HfApi` for a model's name; any failure is an error of one line."""
-    if cause := find_hub_failure():
-        raise ValueError(f"push={name}: the hub cannot be reached ({cause})")
-    try:
-        return getattr(HfApi(), method)(repo_id=name, **options)
-    except Exception as error:  # of the hub's client, or of the network below it
-        raise ValueError(f"push={name}: the hub refuses: {describe_hub_error(error)}") from None
 
 
 def build_model_card(

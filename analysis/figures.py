@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,29 +43,11 @@ _NAME = re.compile(r"[\w-][\w.=+ -]*")
 DOTS = 200  # per inch of a PNG: sharp on high-resolution screens
 
 
-def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
+def page_figure(title: str, height: float) -> Figure:
     """Creates an empty figure as wide as a page, with a title above its panels."""
     figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
-    if title:  # a "$" in it would otherwise start a formula
-        figure.suptitle(title, fontsize=9, parse_math=False)
+    figure.suptitle(title, fontsize=9, parse_math=False)
     return figure
-
-
-def turn_crowded_labels(figure: Figure) -> None:
-    """Turns the labels of a horizontal axis upright if they would overlap.
-
-    The figure becomes taller by the space that the labels need, so that its panels keep their
-    height.
-    """
-    figure.draw_without_rendering()  # computes the positions of the labels
-    needed = 0.0  # inches
-    for axes in figure.axes:
-        labels = [label for label in axes.get_xticklabels() if label.get_visible()]
-        boxes = [label.get_window_extent() for label in labels if label.get_text()]
-        if any(one.overlaps(other) for one, other in pairwise(boxes)):
-            axes.tick_params(axis="x", rotation=90)
-            needed = max(needed, *(box.width / figure.dpi for box in boxes))
-    figure.set_figheight(figure.get_figheight() + needed)
 
 
 def has_points(values: Series | DataFrame | None) -> bool:
@@ -142,6 +123,10 @@ def _finish(grid: Any, points: DataFrame, title: str, x: str, y: str) -> Figure:
         columns = LETTERS[min(panels, 2)] // (max(map(len, names)) + 6)  # 6: for the line itself
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "title": None}
         seaborn.move_legend(grid, **place, ncols=max(1, min(len(names), columns)))
+    grid.figure.draw_without_rendering()  # writes the labels of the ticks
+    letters = [label.get_text() for label in grid.axes.flat[0].get_xticklabels()]
+    if sum(map(len, letters)) > LETTERS[1]:
+        grid.tick_params("x", rotation=90)
     grid.figure.suptitle(title, y=1.02, parse_math=False)
     # seaborn has kept a margin for a legend beside the panels. Later labels move panels, too.
     grid.figure.set_layout_engine("tight")
@@ -193,32 +178,6 @@ def draw_boxes(
         aspect=PAGE_WIDTH / across / PANEL_HEIGHT,
     )
     return _finish(grid, points, title, x, y)
-
-
-@styled
-def draw_maps(maps: Mapping[str, DataFrame], title: str, label: str, **look: Any) -> Figure:
-    """Draws heat maps, two in a row.
-
-    Args:
-        maps: title of a panel → its values.
-        label: what the colours mean.
-        look: of `seaborn.heatmap`, such as `cmap`.
-    """
-    import seaborn
-
-    maps = {name: values for name, values in maps.items() if has_points(values)}
-    if not maps:
-        return Figure()
-    lines = -(-len(maps) // 2)
-    height = max(PANEL_HEIGHT, 1.2 + 0.2 * max(map(len, maps.values())))
-    figure = page_figure(title, lines * height)
-    panels = figure.subplots(lines, 2, squeeze=False).flat
-    for axes, (name, values) in zip(panels, maps.items(), strict=False):
-        bar, labelled = {"label": label}, {"xticklabels": True, "yticklabels": True}
-        seaborn.heatmap(values, ax=axes, cbar_kws=bar, **labelled, **look)
-        axes.tick_params(axis="y", rotation=0)
-        axes.set_title(name)
-    return figure
 
 
 ONE_SERIES = {"": (COLOURS[0], MARKERS[0])}
@@ -320,7 +279,6 @@ def save_figure(figure: Figure, directory: Path, name: str) -> Path:
     with warnings.catch_warnings():
         # Characters that the font lacks show as boxes; one warning per character does not help.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        turn_crowded_labels(figure)
         for kind in ("pdf", "png"):
             # Without a date, equal figures are equal files.
             metadata = {"CreationDate": None} if kind == "pdf" else None

@@ -55,7 +55,7 @@ from gr_mvdr.options import ROOMS, TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings
 from models.base import System
-from models.finished_run import restore_run
+from models.saved_model import restore_run
 from models.t5_seal import T5SEAL
 
 # Pairs per batch and their similarity values; they affect only speed and memory.

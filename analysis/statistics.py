@@ -30,7 +30,7 @@ def long_frame(first: int, values: Mapping[str, Tensor], axis: str = "", **place
     Returns:
         A row for each pair, or each pair and head: `pair`, `axis`, the place, fp64 measures.
     """
-    columns = {name: value.double().cpu().numpy() for name, value in values.items()}
+    columns = {name: value.cpu().double().numpy() for name, value in values.items()}
     shape = next(iter(columns.values())).shape
     numbers = dict(zip(("pair", axis), np.indices(shape).reshape(len(shape), -1), strict=False))
     numbers = {name: number + (1 if name == axis else first) for name, number in numbers.items()}

@@ -47,10 +47,9 @@ def check_values(config: DictConfig, typed: Sequence[str] = ()) -> None:
     resolved = OmegaConf.to_container(config, resolve=True)
     nodes = dict(walk(resolved))
     added = {word[1:].partition("=")[0] for word in typed if word.startswith("+")}
-    for key in resolved:  # Hydra adds any key with "+", also one of another command
-        if key in added or not find_types(nodes, key):
-            meant = did_you_mean(key, own_keys(config))
-            raise ValueError(f"{key}={show(nodes[key])}: no such key{meant}")
+    for key in added & resolved.keys():  # Hydra adds any key with "+"
+        meant = did_you_mean(key, own_keys(config))
+        raise ValueError(f"{key}={show(nodes[key])}: no such key{meant}")
     # Keys before their groups, so that an error names the innermost one.
     for key in sorted(nodes, key=lambda key: isinstance(nodes[key], dict)):
         for kind in find_types(nodes, key):
@@ -166,9 +165,11 @@ def _check_together(config: dict[str, Any]) -> None:
     """Raises an error if keys contradict each other, or the place of a run is wrong."""
     model = config.get("model") or {}
     search, size = model.get("search") or {}, model.get("dimension")
-    codes = search.get("pq_bytes")
-    if search.get("dtype") in ("pq", "residual") and codes and size and size % codes:
-        raise ValueError(f"model.search.pq_bytes={codes}: must divide model.dimension={size}")
+    source = search.get("source") or {}
+    codes = source.get("pq_bytes")
+    if source.get("dtype") in ("pq", "residual") and codes and size and size % codes:
+        rule = f"must divide model.dimension={size}"
+        raise ValueError(f"model.search.source.pq_bytes={codes}: {rule}")
     key, longest = model.get("key_length"), model.get("document_length")
     if key and longest and key > longest:
         raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")

@@ -6,6 +6,7 @@ one model adds, and `smoke` is what `smoke=true` changes in the file's experimen
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,9 +17,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader
 
-from conf.wandb_logger import wandb_offline
 from gr_mvdr.files import CIRCUMSTANCES
 from gr_mvdr.options import show
 
@@ -69,6 +68,19 @@ def _place_in_name(change: tuple[str, str]) -> tuple[bool, bool, bool, str]:
     return is_long, not is_number, not key.startswith("model."), key
 
 
+def wandb_offline() -> bool:
+    """Whether wandb runs offline: as WANDB_MODE says, else True unless the user has logged in.
+
+    A login is WANDB_API_KEY or a netrc entry.
+    """
+    if mode := os.environ.get("WANDB_MODE"):
+        return mode == "offline"
+    if os.environ.get("WANDB_API_KEY"):
+        return False
+    accounts = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    return not (accounts.is_file() and "wandb" in accounts.read_text())
+
+
 def one_of(value: str, *options: str) -> bool:
     """Whether a value is one of the options."""
     return value in options
@@ -98,8 +110,8 @@ GROUPS = ("experiment", "shared", "smoke", "study")  # that have options only th
 def read_experiments() -> dict[str, dict[str, dict[str, Any]]]:
     """Returns file name → group → option → content, not resolved."""
     files = sorted(EXPERIMENTS.glob("*.yaml"))
-    # Without the tree of `OmegaConf.load`, which takes longer than the parsing.
-    return {file.stem: yaml.load(file.read_text("utf-8"), get_yaml_loader()) for file in files}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return {file.stem: yaml.load(file.read_text("utf-8"), loader) for file in files}
 
 
 @cache
@@ -109,7 +121,8 @@ def register_experiments(names_only: bool = False) -> None:
     Args:
         names_only: for `--help`, which lists the user's choices and composes none.
     """
-    # Hydra copies the store whenever it composes, but never changes the copy: none is needed.
+    # Hydra copies the store whenever it composes, and never changes the copy: `--help` would take
+    # seconds longer.
     ConfigStore.__deepcopy__ = lambda store, memo: store
     store = ConfigStore.instance().store
     if names_only and "experiment" in ConfigStore.instance().repo:

@@ -2,20 +2,18 @@
 
 A key is written as the user types it; `*` matches any part of it, dots included. The first line
 that matches a key counts. A key that a class takes needs no line here if its type in the signature
-says which values are valid (`Size`, `Literal[...]`, `bool`). Any other new key needs a line; a test
-names the keys that lack one.
+says which values are valid (`Size`, `Literal[...]`, `bool`). Any other new key needs a line.
 """
 
 from typing import Annotated, Any, Literal
 
-from conf.signatures import Definition, read_signature
+from conf.signatures import Definition
 from gr_mvdr.evaluation.metrics import KNOWN, find_metric
 from gr_mvdr.files import HUB_NAME, is_on_hub
 from gr_mvdr.options import (
     AtLeast,
     Count,
     ExistingPath,
-    NonNegative,
     Rule,
     Seed,
     Size,
@@ -32,21 +30,14 @@ def _some(item: Any) -> Any:
     ]
 
 
-def _counts_devices(text: str) -> bool:
-    return all(part.strip().isdecimal() for part in text.strip(",").split(",")) and "," in text
-
-
 Length = Annotated[int, AtLeast(2)]
 Group = dict
 Metric = Annotated[str, Rule(KNOWN, find_metric)]
-Devices = Annotated[str, Rule("numbers of devices such as 0,1", _counts_devices)]
 RunOrHubName = Annotated[
     str,
     Rule("an existing folder or a hub name", lambda name: is_on_hub(name) or exists(name)),
 ]
 Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
-# `study.settings` has a list of values for each search option.
-_SEARCH = read_signature("gr_mvdr.token_index.search.SearchOptions").types
 
 RULES: dict[str, Any] = {
     "seed": Seed,
@@ -65,12 +56,6 @@ RULES: dict[str, Any] = {
     "neighbours": Size,
     "beam_size": Size,
     "docid_beam": Size,
-    # Keys that experiments set or that sweeps vary.
-    "experiment": Text,
-    **dict.fromkeys(("size", "sizes", "trained", "trainings", "collections"), Text),
-    **dict.fromkeys(("batches", "k_trains", "table4.row"), Text),
-    "table4*": Any,
-    "multipass*": Any,
     # The other commands.
     "runs": ExistingPath | list[ExistingPath],
     "labels": dict[str, Text | int] | None,
@@ -88,13 +73,9 @@ RULES: dict[str, Any] = {
     "tokenizer": Annotated[Group, Definition("data_modules.tokenisation.choose_tokenizer")],
     #
     "backbone": Annotated[Group, Definition("gr_mvdr.backbones.load_backbone")],
-    "spans": Group,
     #
     "trainer": Group,
-    "trainer.max_epochs": Size | Literal[-1] | None,
-    "trainer.devices": Size | Literal["auto", -1] | _some(Count) | Devices,
     # Lightning itself checks the other keys when the trainer is made, before anything is trained.
-    "trainer.max_time": Any,
     "trainer.enable_checkpointing": Checkpointing,
     #
     "data": Group,
@@ -109,24 +90,22 @@ RULES: dict[str, Any] = {
     "model.identifiers.embeddings.run": ExistingPath | None,
     #
     "alignments": dict[str, Group],
+    "sources": dict[str, Group],
     "rerank": dict[str, Group],
     "rerank.*.pool": Literal["sum", "mean", "max"],
     #
     "analysis": Group,
     "analysis.precision": Literal["float32", "float16"],
     "analysis.questions": dict[str, Group | None] | None,
-    "analysis.questions.*": Any,  # each analysis declares its own options
+    "analysis.questions.*": Any,  # each question declares its own options
     "analysis.*": Count,
     #
     "study": Group | None,
     "study.alignments": list[Group],
     "study.curves*": Any,  # see `Curves`
     "study.settings": Group | _some(Group),
-    **{
-        f"study.settings.{place}{key}": _some(rule)
-        for key, rule in {**_SEARCH, "beam_size": Size, "plan_weight": NonNegative}.items()
-        for place in ("", "*.")
-    },
+    "study.settings.*": Any,  # lists of values of a search's options, which the study checks
+    "study.searches*": Any,
     #
     "logger": Group | None,
 }

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from data_modules.tables import (
     arrow_column,
     cache_folder,
     damage_named,
+    find_rows,
     integers,
     open_table,
     short_hash,
@@ -138,15 +138,15 @@ class Collection:
         judged = np.zeros(len(self.queries), dtype=bool)
         for split in self.qrels:
             judged |= self._are_judged(split)
-        found = {"in no split": int((~judged).sum())}
+        counts = {"in no split": int((~judged).sum())}
         documents = arrow_column(self.documents, "id")  # not a Python set: they may be millions
         for split in splits:
             table = self.qrels[split].to_pandas()
             known = pc.is_in(arrow_column(self.qrels[split], "document_id"), value_set=documents)
             answers = (table["relevance"] > 0) & known.to_numpy()
             answered = answers.groupby(table["query_id"]).any()
-            found[f"{split}: none relevant"] = int((~answered).sum())
-        return {name: count for name, count in found.items() if count}
+            counts[f"{split}: none relevant"] = int((~answered).sum())
+        return {name: count for name, count in counts.items() if count}
 
 
 def collect(
@@ -171,28 +171,25 @@ def collect(
     contents = sorted((Path(name).name, value) for name, value in sources.items())
     key = short_hash(VERSION, contents, sorted(options.items()))
 
-    def write(partial: Path) -> dict[str, Any]:
-        try:
-            counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
-        except pa.ArrowException as error:
-            raise OSError(f"data.store={place}: could not be written: {error}") from None
-        return {
-            "name": layout.name,
-            "format": VERSION,
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "sources": sources,
-            "options": options,
-            "splits": [split for split in layout.judgements if split in counts],
-            "counts": counts,
-        }
-
     folder = place / f"{layout.name}-{key[:12]}"
     with write_once(folder) as partial:
         if partial is not None:
             partial.mkdir()
-            manifest = write(partial)
+            try:
+                counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
+            except pa.ArrowException as error:
+                raise OSError(f"data.store={place}: could not be written: {error}") from None
             files = [file for file in sorted(partial.rglob("*")) if file.is_file()]
-            manifest["files"] = {str(f.relative_to(partial)): checksum(f) for f in files}
+            manifest = {
+                "name": layout.name,
+                "format": VERSION,
+                "made": datetime.now(UTC).isoformat(timespec="seconds"),
+                "sources": sources,
+                "options": options,
+                "splits": [split for split in layout.judgements if split in counts],
+                "counts": counts,
+                "files": {str(f.relative_to(partial)): checksum(f) for f in files},
+            }
             write_json(partial / MANIFEST, manifest)
     return open_collection(folder)
 
@@ -293,22 +290,16 @@ def find_relevant_pairs(judgements: Dataset, queries: Dataset, documents: Datase
     Returns:
         A table with the columns query_row and document_row.
     """
-    rows = {
-        "query_row": _rows_of(arrow_column(judgements, "query_id"), queries),
-        "document_row": _rows_of(arrow_column(judgements, "document_id"), documents),
-    }
-    relevant = pc.greater(arrow_column(judgements, "relevance"), 0)
-    known = pc.and_(*map(pc.is_valid, rows.values()))
+    query_rows = find_rows(arrow_column(judgements, "query_id"), queries)
+    document_rows = find_rows(arrow_column(judgements, "document_id"), documents)
+    relevant = integers(judgements, "relevance") > 0
+    kept = relevant & (query_rows >= 0) & (document_rows >= 0)
+    rows = {"query_row": query_rows[kept], "document_row": document_rows[kept]}
     made_from = [table._fingerprint for table in (judgements, queries, documents)]
     return Dataset(
-        InMemoryTable(pa.table(rows).filter(pc.and_(relevant, known))),
+        InMemoryTable(pa.table(rows)),
         fingerprint=short_hash("pairs/1", *made_from),
     )
-
-
-def _rows_of(ids: pa.ChunkedArray, table: Dataset) -> pa.ChunkedArray:
-    """The row of each id in a table; null if the table lacks the id."""
-    return pc.index_in(ids, value_set=arrow_column(table, "id")).cast(pa.int64())
 
 
 class PairSet:
@@ -343,8 +334,8 @@ class PairSet:
         wanted = np.asarray(query, np.int64) * self.n_documents + np.asarray(documents, np.int64)
         if not len(self):
             return np.full(wanted.shape, -1)
-        found = np.searchsorted(self.keys, wanted).clip(max=len(self) - 1)
-        return np.where(self.keys[found] == wanted, found, -1)
+        places = np.searchsorted(self.keys, wanted).clip(max=len(self) - 1)
+        return np.where(self.keys[places] == wanted, places, -1)
 
 
 @dataclass(frozen=True)
@@ -402,10 +393,10 @@ class TrainingTables:
         """The pairs whose document is excluded from the query's negatives."""
         queries, documents = self.query_rows, self.document_rows
         if self.drop_identical:
-            row_of = {name: row for row, name in enumerate(self.documents["id"][:])}
-            ids = enumerate(self.queries["id"][:])
-            own = np.array([(row, row_of[name]) for row, name in ids if name in row_of], np.int64)
-            queries, documents = np.concatenate([[queries, documents], own.reshape(-1, 2).T], 1)
+            own = find_rows(arrow_column(self.queries, "id"), self.documents)
+            asked = np.flatnonzero(own >= 0)
+            queries = np.append(queries, asked)
+            documents = np.append(documents, own[asked])
         return PairSet(queries, documents, len(self.documents))
 
     @cached_property

@@ -14,10 +14,11 @@ from data_modules.examples import Example, collate
 from data_modules.negatives import index_texts, read_candidates
 from data_modules.tables import TokenColumn, sample_rows
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
 from gr_mvdr.progress import track
+from gr_mvdr.texts import split_words
 
 Different = Annotated[
     Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
@@ -73,13 +74,13 @@ class EvaluationData:
             return []
         return self.data.test_split or [collection.default_test_split(self.data.train_split)]
 
-    def planning_queries(self) -> Dataset:
+    def tuning_queries(self) -> Dataset:
         """The validation queries, else training queries, else documents: to tune a search on."""
-        split = self.planning_split
+        split = self.tuning_split
         return self.data.queries(split) if split else self.data.documents
 
     @property
-    def planning_split(self) -> str | None:
+    def tuning_split(self) -> str | None:
         """The split of the planning queries; None = the documents serve."""
         trained, validated = self.data.train_split, self.data.validation_split
         return trained if validated in self.test_splits else validated or trained
@@ -110,8 +111,8 @@ class EvaluationData:
             query = row["id"]
             if (candidates := named.get(query)) is None:
                 words = split_words(row["text"])
-                found = self.bm25.best(words, self.data.candidates + self.data.drop_identical)
-                candidates = self.keep_hits(query, found)[: self.data.candidates]
+                hits = self.bm25.best(words, self.data.candidates + self.data.drop_identical)
+                candidates = self.keep_hits(query, hits)[: self.data.candidates]
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *relevant]))
         return lists
@@ -141,14 +142,18 @@ class EvaluationData:
     def candidates_from(self) -> dict[str, str]:
         """Test split → the source of its candidates, as a text for reports; reads the files."""
         sources = dict.fromkeys(self.test_splits, "BM25")
-        for split, (file, found) in self._given.items():
-            missing = len(self.rerank_queries(split)) - len(found)
+        for split, (file, named) in self._given.items():
+            missing = len(self.rerank_queries(split)) - len(named)
             sources[split] = f"{file}; {missing:,} queries from BM25" if missing else str(file)
         return sources
 
     def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
         """Returns the documents; `drop_identical` removes the one with the query's own id."""
-        return [found for found in documents if not (self.data.drop_identical and found == query)]
+        return [
+            document
+            for document in documents
+            if not (self.data.drop_identical and document == query)
+        ]
 
     def test_pairs(
         self,

@@ -172,8 +172,8 @@ class Examples:
         """Rows of the other documents relevant to a pair's query; [] without `mask_relevant`."""
         if not self.tables.mask_relevant:
             return []
-        found = self.tables.relevant.of(int(self.tables.query_rows[pair]))
-        return found[found != self.tables.document_rows[pair]].tolist()
+        rows = self.tables.relevant.of(int(self.tables.query_rows[pair]))
+        return rows[rows != self.tables.document_rows[pair]].tolist()
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return self.pairs

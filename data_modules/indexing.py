@@ -210,9 +210,9 @@ class GeneratedQueries(Inputs):
         """
         prepared = super().prepare(tables, retrieval)
         ids = tables.documents.select_columns(["id"])
-        found = add_views(ids, {"generated": self.path}, tables.tokenizer)
-        prepared.queries = found["generated_tokens"]
-        prepared.rows = np.flatnonzero(TokenColumn(found, "generated_tokens").lengths)
+        table = add_views(ids, {"generated": self.path}, tables.tokenizer)
+        prepared.queries = table["generated_tokens"]
+        prepared.rows = np.flatnonzero(TokenColumn(table, "generated_tokens").lengths)
         return prepared
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
@@ -223,6 +223,6 @@ class GeneratedQueries(Inputs):
     @cached_property
     def lengths(self) -> np.ndarray:
         lengths = np.zeros(len(self.tables.documents), dtype=np.int64)
-        for row, found in enumerate(self.queries):
-            lengths[row] = np.mean([len(query) for query in found] or [0])
+        for row, own in enumerate(self.queries):
+            lengths[row] = np.mean([len(query) for query in own] or [0])
         return lengths

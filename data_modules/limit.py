@@ -17,7 +17,7 @@ from data_modules.tables import cache_table
 
 _VERSION = "1"  # raise it when the texts change
 _MOST_SETS = 1000  # the maximum number of places; each then has a name of one word
-_TEST_SHARE = 5  # one query in five is in the test split
+_TEST_EVERY = 5  # one query in five is in the test split
 
 
 def limit(
@@ -49,7 +49,7 @@ def limit(
         ", ".join(names.places(p) for p in range(number) if person in liked_by[p]) or "no place"
         for person in range(n_documents)
     ]
-    first = number // _TEST_SHARE
+    first = number // _TEST_EVERY
     splits = {"train": range(first, number), "test": range(first)}
     made = {"n_documents": n_documents, "relevant": relevant, "attributes": number, "seed": seed}
     sources = {key: str(value) for key, value in made.items()} | {"limit": _VERSION}
@@ -68,27 +68,27 @@ def limit(
         name=f"limit-{n_documents}",
         documents=keep("documents", DOCUMENTS, ids, people, texts),
         queries=keep("queries", QUERIES, asked, questions),
-        qrels={s: keep(s, JUDGEMENTS, *zip(*found, strict=True)) for s, found in pairs.items()},
+        qrels={s: keep(s, JUDGEMENTS, *zip(*judged, strict=True)) for s, judged in pairs.items()},
         sources=sources,
     )
 
 
 def _count_places(n_documents: int, relevant: int, attributes: int | None, sets: int) -> int:
-    if sets < _TEST_SHARE:
-        rule = f"must make at least {_TEST_SHARE} sets of data.relevant={relevant}"
+    if sets < _TEST_EVERY:
+        rule = f"must make at least {_TEST_EVERY} sets of data.relevant={relevant}"
         raise ValueError(f"data.n_documents={n_documents}: {rule}")
     number, most = attributes or sets, min(sets, _MOST_SETS)
-    if not _TEST_SHARE <= number <= most:
-        rule = f"must be {_TEST_SHARE} to {most:,} for {n_documents} documents, {relevant} relevant"
+    if not _TEST_EVERY <= number <= most:
+        rule = f"must be {_TEST_EVERY} to {most:,} for {n_documents} documents, {relevant} relevant"
         raise ValueError(f"data.attributes={attributes or f'null, all {sets:,} sets'}: {rule}")
     return number
 
 
 def nth_set(number: int, size: int) -> list[int]:
     """The `number`-th set of `size` natural numbers in combinadic order, from 0; descending."""
-    found = []
+    members = []
     for left in range(size, 0, -1):
         largest = next(n for n in count(left - 1) if comb(n + 1, left) > number)
-        found.append(largest)
+        members.append(largest)
         number -= comb(largest, left)
-    return found
+    return members

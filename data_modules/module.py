@@ -212,7 +212,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     def known_documents(self) -> np.ndarray:
         """(known,) int64: rows of the documents that training may see.
 
-        All except those that are relevant in a split of `new_documents` and not in the train split.
+        Every document, except those that only queries of `new_documents` ask for.
         """
         return self._known_rows(self.texts)
 
@@ -310,11 +310,11 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             reason = "a vocabulary of words would contain the words of the new documents"
             raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
         tested = self.evaluation.test_splits
-        if model.plans_search and (split := self.evaluation.planning_split) in tested:
+        if model.tunes_search and (split := self.evaluation.tuning_split) in tested:
             raise ValueError(
                 f"data.test_split=[{', '.join(tested)}]: must not name {split}, on which "
-                "the search's auto options are chosen: name another data.validation_split, or give "
-                "model.search.… numbers"
+                "model.search.recall tunes the search: name another data.validation_split, or set "
+                "model.search.recall=null"
             )
         if not (trained and model.needs_negatives and self.examples.negatives is None):
             return
@@ -352,5 +352,5 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         named = [Path(f).expanduser() for f in (self.identifiers, *self.views.values()) if f]
         named += [*self.examples.files, *(self.indexing.inputs.files if self.indexing else ())]
         lists = ((file, ScoredLists.find(file)) for file in named)
-        files = [file for place, found in lists for file in (found.files if found else [place])]
+        files = [file for place, one in lists for file in (one.files if one else [place])]
         return {str(file): sha256(file) for file in files}

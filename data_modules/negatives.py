@@ -15,12 +15,12 @@ from data_modules.collection import PairSet, TrainingTables, write_run
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.named_pairs import ScoredLists, read_pairs
 from data_modules.tables import cache_folder, write_once
-from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import CONFIG, check_finished
 from gr_mvdr.options import ExistingPath, Rule, Size, Text, exists, part, show
 from gr_mvdr.progress import track
-from gr_mvdr.texts import text_without_title
+from gr_mvdr.texts import split_words, text_without_title
 
 _KEY = "data.examples.negatives"
 _RANKING = "retrieve.trec"  # of a run's folder
@@ -70,14 +70,14 @@ class RowFinder:
     @cached_property
     def texts(self) -> dict[int, int]:
         """Hash of a text → row; the texts themselves may not fit into memory."""
-        found: dict[int, int] = {}
+        row_of: dict[int, int] = {}
         names = [name for name in ("text", "title") if name in self.table.column_names]
         rows = self.table.select_columns(names).select(self.rows)
         for row, texts in zip(self.rows, track(rows, "texts", total=len(rows)), strict=True):
             body = text_without_title(texts)
             for variant in (texts["text"], body, f"{texts.get('title', '')} {body}"):
-                found.setdefault(_hash_text(variant), row)
-        return found
+                row_of.setdefault(_hash_text(variant), row)
+        return row_of
 
     def by_text(self, text: str) -> int | None:
         """Returns the row of a text; None if no row has it."""
@@ -144,10 +144,10 @@ def read_candidates(
     named, _, unknown = read_rows(pairs, *rows)
     if unknown:
         print(f"{file}: {unknown:,} candidates are not in the collection and are left out")
-    found: dict[str, list[str]] = {}
+    candidates: dict[str, list[str]] = {}
     for query, document, *_ in rank_rows(named, document_ids).tolist():
-        found.setdefault(query_ids[query], []).append(document_ids[document])
-    return found
+        candidates.setdefault(query_ids[query], []).append(document_ids[document])
+    return candidates
 
 
 def index_texts(documents: Dataset) -> InvertedLists:
@@ -161,7 +161,7 @@ class Negatives:
     """A source of hard negatives; a subclass names candidates for each query.
 
     A training example draws `n` candidates of its query. Relevant documents, documents that arrive
-    after training and, with a teacher, documents that it did not score are no candidates. A query
+    after training and, with a teacher, documents that it did not score are not candidates. A query
     with fewer than `n` candidates takes them all, and random documents fill up the rest.
 
     Args:
@@ -378,7 +378,7 @@ class TripleNegatives(Negatives):
     n: Size = 1
 
     def choose(self, named: np.ndarray, tables: TrainingTables) -> np.ndarray:
-        """See `Negatives`; documents that a triple calls positive for a query are no candidates."""
+        """See `Negatives`; documents that a triple calls positive for a query are left out."""
         positive = named[named["positive"]]
         positive = PairSet(positive["query"], positive["document"], len(tables.documents))
         return named[positive.places(named["query"], named["document"]) < 0]
@@ -409,8 +409,8 @@ def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = Fal
         ]
     else:
         pairs, finders = read_pairs(file, triples), [queries.ids.get, documents.ids.get]
-    found, other_queries, unknown = read_rows(track(pairs, f"reading {file.name}"), *finders)
-    used, left_out = len(found), other_queries + unknown
+    named, other_queries, unknown = read_rows(track(pairs, f"reading {file.name}"), *finders)
+    used, left_out = len(named), other_queries + unknown
     said = (
         f"{other_queries:,} are of queries outside the {tables.split_name} split, {unknown:,} name "
         "documents that are not known in training"
@@ -419,4 +419,4 @@ def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = Fal
         raise ValueError(f"{key}={file}: none of its {left_out:,} pairs can be used: {said}")
     if left_out:
         print(f"{file}: {used:,} of {used + left_out:,} pairs are used; {said}")
-    return found
+    return named

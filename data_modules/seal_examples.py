@@ -247,13 +247,13 @@ class UnsupervisedParts(Inputs):
         """The kinds of examples of a document: (source part, view that the source asks for)."""
         views = [view for view, has in self.texts.has.items() if has[row]]
         titles = [("document", "title"), ("span", "title"), ("title", BODY)]
-        found = [*(titles if "title" in views else []), ("span", BODY)]
+        parts = [*(titles if "title" in views else []), ("span", BODY)]
         for view in views:
             if view != "title":
-                found += [
+                parts += [
                     (view, asked) for asked in (BODY, "title", view) if asked in (BODY, *views)
                 ]
-        return found
+        return parts
 
     def _draw_from_view(self, row: int, view: str, asked: str, rng: np.random.Generator) -> Example:
         texts = self.texts.read(view, row)
@@ -295,7 +295,7 @@ class _ViewTexts:
         self.longest = tables.document_length
         self.columns = {view: tables.documents[f"{view}_tokens"] for view in views}
         self.has = {
-            view: np.array([len(read_view(found)) > 0 for found in column])
+            view: np.array([len(read_view(cell)) > 0 for cell in column])
             for view, column in self.columns.items()
         }
 

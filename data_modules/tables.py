@@ -152,6 +152,12 @@ def integers(table: Dataset, name: str) -> np.ndarray:
     return arrow_column(table, name).to_numpy().astype(np.int64, copy=False)
 
 
+def find_rows(ids: pa.ChunkedArray, table: Dataset) -> np.ndarray:
+    """The row of each id in a table: (ids,) int64, −1 = the table lacks the id."""
+    rows = pc.index_in(ids, value_set=arrow_column(table, "id"))
+    return pc.fill_null(rows, -1).to_numpy().astype(np.int64)
+
+
 class TokenColumn(Sequence):
     """The token lists of a table: all lengths at once, single lists on request.
 

@@ -341,14 +341,14 @@ def add_views(
 
 def _read_view(file: Path, documents: Dataset) -> dict[str, list[str]]:
     """Document id → the texts that a file has for the document; see `add_views`."""
-    known, found = set(documents["id"][:]), dict[str, list[str]]()
+    known, texts_of = set(documents["id"][:]), dict[str, list[str]]()
     for where, identifier, texts in read_generated(file):
         if identifier not in known:
             raise ValueError(f"{where}: document {identifier!r} is not in the collection")
-        found.setdefault(identifier, []).extend(texts)
-    if not any(map(str.strip, chain(*found.values()))):
+        texts_of.setdefault(identifier, []).extend(texts)
+    if not any(map(str.strip, chain(*texts_of.values()))):
         raise ValueError(f"{file}: the file holds no query")
-    return found
+    return texts_of
 
 
 def encode_special_tokens(
@@ -360,14 +360,14 @@ def encode_special_tokens(
         ValueError: the tokeniser does not know all characters of a text; unknown tokens would make
             special tokens equal.
     """
-    found = {}
+    encoded = {}
     for name, text in special_tokens.items():
         # The text may name one of the tokeniser's own special tokens (T5's "<extra_id_1>").
-        encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=False)
-        found[name] = encoded["input_ids"]
-        if not found[name] or tokenizer.unk_token_id in found[name]:
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=False)
+        encoded[name] = ids["input_ids"]
+        if not encoded[name] or tokenizer.unk_token_id in encoded[name]:
             raise ValueError(f"tokenizer.special_tokens.{name}={text}: unknown to the tokeniser")
-    return found
+    return encoded
 
 
 def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -156,7 +156,7 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
     from huggingface_hub import constants, try_to_load_from_cache
 
     cached = None
-    with suppress(ValueError):  # the name is no valid hub name
+    with suppress(ValueError):  # the name is not a valid hub name
         cached = try_to_load_from_cache(str(name), "config.json")
     if not isinstance(cached, str):
         what = f"{key}={name}" if key else name
@@ -487,7 +487,7 @@ def check_fingerprint(what: str, held: Mapping[str, Any], expected: Mapping[str,
 # The files of a finished run ----------------------------------------------------------------------
 
 CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, or of weights that were taken over
-PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
+PARTS = CONFIG, PROVENANCE, METRICS_FILE = "config.yaml", "provenance.json", "metrics.json"
 # Keys of the configuration that change where or how a run is made, but not its results.
 CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
 

@@ -140,8 +140,8 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
     if isinstance(path, str) and path in _admitted.get():
         return import_named(f"{kind}.{TARGET}", path)
     raise ValueError(
-        f"{kind}.{TARGET}={show(path)}: is no part of this library, and opening a folder runs "
-        "no other code: trust=true runs it, for a folder of your own"
+        f"{kind}.{TARGET}={show(path)}: is not a part of this library. Opening a folder "
+        "never runs other code; pass trust=true if the folder is yours"
     )
 
 
@@ -176,9 +176,9 @@ def import_named(key: str, path: str) -> Callable[..., Any]:
     """
     module, _, name = path.rpartition(".")
     try:
-        if callable(found := getattr(import_module(module), name)):
-            return found
-        raise TypeError(f"is {show(found)}, not a class")
+        if callable(target := getattr(import_module(module), name)):
+            return target
+        raise TypeError(f"is {show(target)}, not a class")
     except Exception as error:  # a module of the user may raise anything
         cause = f"{type(error).__name__}: {error}"
         raise ValueError(f"{key}={path}: cannot be imported ({cause})") from error

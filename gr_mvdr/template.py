@@ -31,8 +31,6 @@ class TextTemplate:
         unknown: the token for text outside the vocabulary.
         expansion: the token that pads queries (ColBERT's augmentation); None = no expansion.
         skip: tokens whose vectors a document does not keep (punctuation in ColBERT).
-        cuts_start: whether a text that is too long loses its first tokens, not its last ones.
-        pads_start: whether the expansion precedes a query.
     """
 
     query: Ids = ()
@@ -46,8 +44,6 @@ class TextTemplate:
     unknown: int | None = 2
     expansion: int | None = None
     skip: Ids = ()
-    cuts_start: bool = False
-    pads_start: bool = False
 
     def __post_init__(self):
         for field in fields(self):
@@ -74,11 +70,11 @@ class TextTemplate:
 
     def read_query(self, tokens: Sequence[int], length: int) -> list[int]:
         """Returns a query as an encoder reads it, cut to `length` tokens in total."""
-        return _within(self.query, tokens, self.suffix, length, self.cuts_start)
+        return _within(self.query, tokens, self.suffix, length)
 
     def read_document(self, tokens: Sequence[int], length: int) -> list[int]:
         """Returns a document as an encoder reads it, cut to `length` tokens in total."""
-        return _within(self.document, tokens, self.suffix, length, self.cuts_start)
+        return _within(self.document, tokens, self.suffix, length)
 
     def append(self, read: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """Inserts further tokens before the suffix of an encoder's input."""
@@ -89,12 +85,8 @@ class TextTemplate:
         return _within(self.target, tokens, (self.stop,), length)
 
 
-def _within(
-    before: Ids, tokens: Sequence[int], after: Ids, length: int, cuts_start: bool = False
-) -> list[int]:
-    room = max(0, length - len(before) - len(after))
-    first = max(0, len(tokens) - room) if cuts_start else 0
-    return [*before, *tokens[first : first + room], *after]
+def _within(before: Ids, tokens: Sequence[int], after: Ids, length: int) -> list[int]:
+    return [*before, *tokens[: max(0, length - len(before) - len(after))], *after]
 
 
 def read_template(
@@ -119,12 +111,7 @@ def read_template(
         stop = tokenizer.sep_token_id
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed, both = (tokenizer(*texts)["input_ids"] for texts in (("a",), ("a", "a")))
-    start = _find(framed, text)
-    if start is None:
-        raise ValueError(
-            f"tokenizer={tokenizer.name_or_path}: must give a text the same tokens with "
-            "special tokens around it and without them"
-        )
+    start: Any = _find(framed, text)
     before, after = tuple(framed[:start]), tuple(framed[start + len(text) :])
     suffix = after or (stop,)  # a tokeniser made by this library adds nothing
     rest = both[start + len(text) :] if _find(both, text) == start else []
@@ -143,13 +130,11 @@ def read_template(
         unknown=tokenizer.unk_token_id,
         expansion=_find_token(tokenizer, "expansion", expansion) if expansion else None,
         skip=_find_words(tokenizer, skip or ()),
-        cuts_start=tokenizer.truncation_side == "left",
-        pads_start=tokenizer.padding_side == "left",
     )
 
 
 def _read_marker(tokenizer: Any, key: str, text: str) -> Ids:
-    """Returns the token of a marker, or the tokens of a text that is no token itself.
+    """Returns the token of a marker, or the tokens of a text that is not itself a token.
 
     Raises:
         ValueError: the text changes the tokens of what follows it.

@@ -28,6 +28,7 @@ Documents = Document | Iterable[Document] | Mapping[Any, Document]
 Queries = str | Iterable[str | Mapping[str, Any]]
 BODY = "body"  # the view that holds a document's text
 ID_RULE = "a word without white space, as TREC runs need"
+_WORD = re.compile(r"\w+")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # ASCII without control characters and entities
 # Elements whose content is not text. Without an end tag, a text only mentions them ("the <style>
@@ -71,6 +72,15 @@ def clean_text(text: str, steps: Sequence[str]) -> str:
             raise ValueError(f"data.cleaning=[{step}]: must be of {', '.join(STEPS)}")
         text = " ".join(STEPS[step](text).split())
     return text
+
+
+def split_words(text: str) -> list[str]:
+    """Splits a text into BM25's terms: lower-cased runs of letters, digits and underscores.
+
+    There is no stemming.
+    """
+    # All small sigmas become σ: lower() gives ς or σ depending on what follows the letter.
+    return _WORD.findall(text.lower().replace("ς", "σ"))
 
 
 def join_texts(parts: Iterable[str]) -> str:
@@ -265,8 +275,8 @@ def _items(name: str, given: Any, rule: str) -> list[Any]:
 def find_fields(names: Iterable[Any]) -> dict[str, Any]:
     """Returns which of these names are those of id, title and text (`FIELDS`), in any case."""
     plain = {str(name).strip().lower(): name for name in names}
-    found = {field: [n for n in usual if n in plain] for field, usual in FIELDS.items()}
-    return {field: plain[own[0]] for field, own in found.items() if own}
+    named = {field: [n for n in usual if n in plain] for field, usual in FIELDS.items()}
+    return {field: plain[own[0]] for field, own in named.items() if own}
 
 
 def _read_row(document: Any) -> dict[str, Any]:
@@ -293,10 +303,10 @@ def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
         ValueError: there is no document, a document has no text, two have the same id, or an id
             has white space.
     """
-    found = list(map(_read_row, list_documents(documents)))
-    given = Counter(row["id"] for row in found if "id" in row)
+    documents = list(map(_read_row, list_documents(documents)))
+    given = Counter(row["id"] for row in documents if "id" in row)
     numbers = (name for name in map(str, count(first)) if name not in given)
-    rows = [{"id": number} | row for number, row in zip(numbers, found, strict=False)]
+    rows = [{"id": number} | row for number, row in zip(numbers, documents, strict=False)]
     if not rows:
         raise ValueError("documents=[]: must hold at least one document")
     for row in rows:

@@ -1,6 +1,6 @@
 """The token vectors of texts, padded or packed: each side of Eq. 1."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -117,6 +117,10 @@ class PackedTokens(NamedTuple):
 
         parts = (self.ids, self.salience, self.keys)
         return TokenVectors(spread(self.vectors), mask, *map(spread, parts))
+
+
+# Encodes the documents with these ids, in this order, and yields them in batches.
+Encode = Callable[[Sequence[str]], Iterable[PackedTokens]]
 
 
 def stack(texts: Sequence[TokenVectors]) -> TokenVectors:

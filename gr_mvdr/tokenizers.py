@@ -12,10 +12,9 @@ from typing import Any
 
 import tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.utils import is_sentencepiece_available
 
-from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files import check_file, check_files, hub_options, reading
+from gr_mvdr.texts import split_words
 
 # T5's order of special ids, which this library's own tokenisers share.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -59,18 +58,9 @@ def load_tokenizer(
                 check_files(Path(source))
             options = {"split_special_tokens": True, "trust_remote_code": False}
             options |= {"local_files_only": local} | hub_options(source, key)
-            try:
-                tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
-            except Exception as error:
-                if "tiktoken" not in str(error) or is_sentencepiece_available():
-                    raise
-                cause = "is SentencePiece's file alone, pip install sentencepiece reads it"
-                raise ValueError(cause) from None
+            tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
             if isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
                 _split_special_pieces(tokenizer)
-        # transformers compares it with the length of every text.
-        if not isinstance(tokenizer.model_max_length, int | float):
-            raise ValueError("model_max_length must be a number")
         if tokenizer.pad_token_id is None:
             raise ValueError("has no token that pads a text (pad_token)")
         if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
@@ -149,7 +139,7 @@ def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
 def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Builds a tokeniser of whole words, the terms of lexical systems.
 
-    Words are those of `gr_mvdr.evaluation.bm25.split_words`.
+    Words are those of `gr_mvdr.texts.split_words`.
 
     Args:
         texts: every word of these texts gets an id; other words become the unknown token.

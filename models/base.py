@@ -77,8 +77,8 @@ class System(pl.LightningModule):
     searcher: Any = None
     # The number of token ids, if larger than the tokeniser's vocabulary.
     vocabulary_size: int = 0
-    # Whether a search has options that `plan_search` chooses.
-    plans_search: bool = False
+    # Whether `tune_search` chooses options of the search.
+    tunes_search: bool = False
     # The special tokens around the texts that it reads, those of its backbone.
     template = TextTemplate()
 
@@ -113,7 +113,7 @@ class System(pl.LightningModule):
         """Returns the loss () and logs its mean over ranks."""
         loss = self.loss(batch)
         mean = sum_over_ranks(loss) / world_size()
-        self.log("train/loss", mean, batch_size=len(batch))
+        self.log("train/loss", mean, prog_bar=True, batch_size=len(batch))
         return loss
 
     def validation_step(self, batch: PairBatch) -> None:
@@ -203,7 +203,7 @@ class System(pl.LightningModule):
             among: ids of the documents that can be retrieved; None = all indexed documents.
             with_shares: whether to fill the ranking's `shares`, the parts that sum to each score:
                 query id → document id → shares.
-            search: options that override the system's own: those of `SearchOptions`, or
+            search: options that replace the system's own: `search`, a `SearchOptions`, or
                 `beam_size` and `plan_weight`.
 
         Raises:
@@ -259,11 +259,6 @@ class System(pl.LightningModule):
                 results[query][name] = value
         return results
 
-    def check_form(self, key: str, form: Mapping[str, Any]) -> None:
-        """Raises ValueError, which names the key, unless `rerank` takes these options."""
-        given = ("queries", "documents", "candidates")
-        check_options(key, inspect_signature(self.rerank), form, given)
-
     def close(self) -> None:
         """Closes what an index holds open, such as a database; until then its folder is locked."""
         for part in self.modules():
@@ -296,6 +291,12 @@ class System(pl.LightningModule):
     def statistics(self) -> list[Measured]:
         """Returns further numbers about an indexed system."""
         return []
+
+
+def check_form(system: System, key: str, form: Mapping[str, Any]) -> None:
+    """Raises ValueError, which names the key, unless `system.rerank` takes these options."""
+    given = ("queries", "documents", "candidates")
+    check_options(key, inspect_signature(system.rerank), form, given)
 
 
 def query_shares(pairs: PairAlignment) -> list[list[Share]]:

@@ -1,4 +1,4 @@
-"""Lexical systems, where A_ij > 0 if the terms are equal (Eq. 1); BM25, also as a proposer."""
+"""Lexical systems, where A_ij > 0 if the terms are equal (Eq. 1)."""
 
 from collections.abc import Hashable, Iterator
 from pathlib import Path
@@ -9,10 +9,11 @@ from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Fraction, NonNegative, part
 from gr_mvdr.relevance import PairAlignment, relevance
+from gr_mvdr.texts import split_words
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import Among, Candidates, Share, System, Table, hash_documents
 
@@ -44,11 +45,6 @@ class LexicalSystem(System):
                 for query, terms in asked.items()
             }
         return ranking
-
-    def propose(self, queries: Table, depth: int, among: Among = None) -> dict[str, list[str]]:
-        """Returns query id → its best `depth` documents, for another system to rerank."""
-        ranking = self.retrieve(queries, depth, among)
-        return {query: ranking.documents(query) for query in ranking.query_ids}
 
     def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Ranks the candidates by the scores of their indexed terms."""
@@ -136,7 +132,7 @@ class BM25(LexicalSystem):
 
 
 class WordBM25(BM25):
-    """BM25 over the words of `text`, for any tokeniser; proposes candidates for reranking."""
+    """BM25 over the words of `text`, for any tokeniser."""
 
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
         """Yields the words of each text."""

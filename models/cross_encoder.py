@@ -1,5 +1,6 @@
 """A cross-encoder: one encoder over query and document together (mva Figure 1a, Table 6)."""
 
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,13 +10,14 @@ from torch import Tensor, nn
 from gr_mvdr.backbones import check_length, load_backbone, max_length, read_states
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.losses import rotate_documents
 from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
+from gr_mvdr.token_index.bm25_candidates import FOLDER, find_candidates, open_words
 from gr_mvdr.token_index.costs import transformer_flops
-from models.base import Among, Share, System, Table, token_shares
-from models.bm25 import WordBM25
+from models.base import Among, Share, System, Table, hash_documents, token_shares
 from models.training import OptimizerOptions
 
 # Names of the inner size of feed-forward layers in the configurations of transformers.
@@ -167,21 +169,25 @@ class CrossEncoder(System):
         return passed + (tokens * size if self.hparams.pooling == "mean" else 0) + 2 * size
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
-        """Indexes the documents' words for BM25, which proposes the candidates of `retrieve`."""
-        self.documents, self.bm25 = documents, WordBM25()
-        self.bm25.index(documents, directory and Path(directory) / "bm25")
+        """Lists the documents' words for BM25, which proposes the candidates of `retrieve`."""
+        place = Path(directory or temporary_folder("bm25"))
+        shutil.rmtree(place / FOLDER, ignore_errors=True)
+        self.open_index(documents, place)
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
-        """Opens the BM25 index; see `System.open_index`."""
-        self.documents, self.bm25 = documents, WordBM25()
-        self.bm25.open_index(documents, Path(directory) / "bm25")
+        """Opens the lists of words; see `System.open_index`."""
+        self.documents = documents
+        self.words = open_words(documents, Path(directory), hash_documents(documents))
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them.
 
         For shares, the retrieved pairs are encoded again.
         """
-        candidates = self.bm25.propose(queries, self.hparams.depth, among)
+        candidates = {
+            query: find_candidates(self.words, text, self.hparams.depth, among)
+            for query, text in zip(queries["id"], queries["text"], strict=True)
+        }
         ranking = self.rerank(queries, self.documents, candidates).top(k)
         if with_shares:
             best = {query: ranking.documents(query) for query in ranking.query_ids}

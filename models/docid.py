@@ -123,7 +123,7 @@ class Docid(DocumentGenerator):
         vocabulary = Vocabulary(tokens, first_token, scheme.width)
         self.set_head(vocabulary, self.identifiers.sequences, documents)
         if self.plan is not None:
-            self.plan.prepare(documents, known)
+            self.plan.prepare(documents)
         if not kept:  # last: an impossible head leaves no files
             self.save_identifiers(folder)
             # Documents with the same identifier have the same score: their order is arbitrary.

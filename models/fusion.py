@@ -112,7 +112,7 @@ class Fusion(System):
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Loads every run's model with its identifiers; raises as `Stage.prepare`."""
         for stage in self.stages:
-            stage.prepare(documents, known)
+            stage.prepare(documents)
         self.models = nn.ModuleList(stage.model for stage in self.stages)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
@@ -181,8 +181,8 @@ class Fusion(System):
         """Adds up what the rankings contribute; in exact sums, the order of the runs is nothing."""
         parts, results = self._contributions(rankings, weights), {}
         for query in parts[0]:
-            found = dict.fromkeys(name for own in parts for name in own[query])
-            results[query] = {n: fsum(own[query].get(n, 0.0) for own in parts) for n in found}
+            names = dict.fromkeys(name for own in parts for name in own[query])
+            results[query] = {n: fsum(own[query].get(n, 0.0) for own in parts) for n in names}
         return Ranking(results)
 
     def _contributions(
@@ -206,5 +206,5 @@ class Fusion(System):
             return {d: 1 / (self.hparams.k + rank) for rank, d in enumerate(scores, start=1)}
         least, most = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
         width = most - least
-        # A single score, or equal ones, are the best that a run found.
+        # A single score, or equal ones, are the best of a run.
         return {d: (s - least) / width if width >= _LEAST else 1.0 for d, s in scores.items()}

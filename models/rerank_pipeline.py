@@ -16,13 +16,15 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import reading, temporary_folder
 from gr_mvdr.measures import COST, COSTS, Measured, keep_finite
 from gr_mvdr.options import TARGET, Size, Text, admitting, build, part, show
-from models.base import Among, Candidates, Share, System, Table
+from models.base import Among, Candidates, Share, System, Table, check_form
 from models.bm25 import BM25, WordBM25
-from models.finished_run import FinishedRun
+from models.saved_model import FinishedRun
 
 
 class Stage:
     """A finished run as a stage of a search: its model, its index, its form of reranking."""
+
+    model: System | None = None  # until `prepare`
 
     def __init__(self, key: str, run: Text, depth: Size | None = None, trust: bool = False):
         """
@@ -40,22 +42,22 @@ class Stage:
         # The system's name, made safe as a folder's name: a run from elsewhere may have "../..".
         self.name = re.sub(r"[^\w +-]", "_", self.run.provenance["system"])
 
-    def prepare(self, documents: Table, known: Sequence[int]) -> None:
-        """Loads the model; the arguments are those of `System.prepare`.
+    def prepare(self, documents: Table) -> None:
+        """Loads the model.
 
         Raises:
             ValueError: the run is of other documents or had another tokeniser.
-            FileNotFoundError: it has no checkpoint.
+            FileNotFoundError: a file of the model is missing.
         """
         run = self.run
         run.check_documents(documents)
         with reading(run.key):
-            self.model = run.load_model(documents, known)
+            self.model = run.load_model(documents)
             words = run.config.get("tokenizer", {}).get("unit") == "word"
             if words and isinstance(self.model, BM25):  # its tokens were the texts' words
                 self.model = WordBM25(**self.model.hparams)
             name, form = next(iter((run.config.get("rerank") or {}).items()), ("", {}))
-            self.model.check_form(f"rerank.{name}", form)
+            check_form(self.model, f"rerank.{name}", form)
             with admitting(form if run.trust else None):
                 self.form = {
                     key: build(key, value) if isinstance(value, dict) and TARGET in value else value
@@ -109,7 +111,7 @@ class RerankPipeline(System):
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Loads every stage's model with its run's identifiers; raises as `Stage.prepare`."""
         for stage in self.stages:
-            stage.prepare(documents, known)
+            stage.prepare(documents)
         self.models = nn.ModuleList(stage.model for stage in self.stages)
         self.template = self.stages[-1].model.template  # pairs are for the last stage's `score`
 

@@ -1,4 +1,4 @@
-"""A finished run or an exported folder behind one class that takes plain texts.
+"""A finished run or a saved model behind one class that takes plain texts.
 
 r = Retriever.load("outputs/RUN")
 r.search("who wrote …", k=10)        # documents and the shares of their scores
@@ -7,9 +7,9 @@ r.explain("a query", "d17")          # why d17 has its rank
 """
 
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from threading import RLock
@@ -19,9 +19,16 @@ import torch
 from tokenizers.models import WordLevel
 
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
-from gr_mvdr.decoding.search_trace import Continuation
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import CONFIG, remove_with, temporary_folder
+from gr_mvdr.files import (
+    CONFIG,
+    check_file,
+    new_folder,
+    read_json,
+    reading,
+    remove_with,
+    temporary_folder,
+)
 from gr_mvdr.options import Rule, Size, checked, make_printable
 from gr_mvdr.texts import (
     Document,
@@ -40,34 +47,129 @@ from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, readable, token_strings
 from models.base import Share, System, Table, pad_pairs
-from models.export import SETTINGS, load_exported, read_texts
-from models.finished_run import FinishedRun
+from models.export import export_model, upload
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, count_of, find_snippet
+from models.saved_model import (
+    SETTINGS,
+    FinishedRun,
+    open_index,
+    open_model,
+    save_model,
+    text_options,
+)
 from models.sentence_transformers import build_published, find_folder, is_model, read_published
 
 if TYPE_CHECKING:
     import pandas
 
 DEPTH = 100  # `explain` looks for a document among this many results
+DOCUMENTS = "documents.parquet"  # beside a saved model
 _SCORED = 64  # pairs scored at once
-_CONTEXT = 8  # tokens shown on either side of a nearest token
+
+
+def _is_device(value: Any) -> bool:
+    try:
+        return bool(torch.device(value))
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.dtype) and value.is_floating_point
+
 
 _BY_ID = "a mapping from queries' ids; search(query, among=ids) takes a text"
 ById = Annotated[Any, Rule(_BY_ID, lambda given: isinstance(given, Mapping))]
+Folder = Annotated[Any, Rule("a folder", lambda given: isinstance(given, str | os.PathLike))]
+Device = Annotated[Any, Rule("a device of torch, such as cuda", _is_device)]
+Dtype = Annotated[Any, Rule("a type of floating-point numbers, such as torch.bfloat16", _is_float)]
+Layer = Annotated[int, Rule("a whole number", lambda layer: True)]
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-def _locked(verb: Verb) -> Verb:
+def locked(verb: Verb) -> Verb:
     """Lets one call run at a time, since several threads cannot share a model's modules."""
 
     @wraps(verb)
-    def call(self: "Retriever", *arguments: Any, **named: Any) -> Any:
-        with self._lock, torch.inference_mode():
-            return verb(self, *arguments, **named)
+    def call(retriever: "Retriever", *arguments: Any, **named: Any) -> Any:
+        with retriever.lock, torch.inference_mode():
+            return verb(retriever, *arguments, **named)
 
     return call  # type: ignore[return-value]
+
+
+class Collection:
+    """The ids of the documents that a system has indexed.
+
+    Attributes:
+        rows: id → row of the document.
+        number: larger than every numeric id so far.
+    """
+
+    def __init__(self, label: str, table: Table | None, number: int = 0):
+        """
+        Args:
+            label: the system, which errors name.
+            table: `id`, `title`, `text` and `tokens`; None = no documents are indexed.
+            number: at least this is `number`.
+        """
+        self.label, self.is_empty = label, table is None
+        names = () if table is None else table["id"][:]
+        self.rows = {name: row for row, name in enumerate(names)}
+        used = (int(name) for name in names if name.isdecimal())
+        self.number = max(number, len(names), 1 + max(used, default=0))
+
+    def require(self) -> None:
+        """Raises ValueError unless documents are indexed."""
+        if self.is_empty:
+            raise ValueError(f"{self.label}: no documents are indexed, index(documents) does it")
+
+    def find(self, document: Document) -> int:
+        """Returns the row of an indexed document, given by its id; −1 = it is not indexed."""
+        name = id_text(document)
+        return self.rows.get(name, -1) if isinstance(name, str) else -1
+
+    def row(self, name: str | int) -> int:
+        """Returns the row of an indexed document; raises ValueError for an unknown id."""
+        self.require()
+        if (row := self.find(name)) < 0:
+            raise ValueError(f"document={name}: no such id among the {len(self.rows):,} documents")
+        return row
+
+    def known(self, ids: str | int | Iterable[str | int]) -> list[str]:
+        """Returns ids as a list, if all are ids of indexed documents."""
+        given = [*ids] if isinstance(ids, Mapping) else ids  # such as scores
+        names = [id_text(name) for name in list_documents(given)]
+        for name in names:
+            self.row(name)
+        return names
+
+
+def write_documents(documents: Table, file: Path) -> None:
+    """Writes a table as Parquet."""
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(dict(documents[:])), file)
+
+
+def read_documents(file: Path) -> TextTable | None:
+    """Reads what `write_documents` wrote; None = there is no such file.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    from pyarrow import parquet
+
+    if not file.exists():
+        return None
+    with reading(f"{file}: is damaged"):
+        table = parquet.read_table(check_file(file), memory_map=True).to_pydict()
+        if not {"id", "text", "tokens"} <= table.keys():
+            raise ValueError("must have the columns id, text and tokens")
+    return TextTable(table)
 
 
 class Retriever:
@@ -79,9 +181,10 @@ class Retriever:
     Attributes:
         system: the model.
         label: the system's name in tables.
-        documents: a table of the indexed documents, `id`, `title`, `text` and `tokens`; None = no
-            documents are indexed.
-        data: the run's data module; None for an exported folder.
+        reader: makes tables from texts, by the system's tokeniser.
+        documents: a table of the indexed documents; None = no documents are indexed.
+        collection: the same by their ids.
+        data: the run's data module; None for another folder.
     """
 
     def __init__(
@@ -91,38 +194,33 @@ class Retriever:
         documents: Table | None = None,
         label: str = "",
         data: Any = None,
+        number: int = 0,
     ):
         """
         Args:
             system: a system that has indexed the documents.
             reader: makes tables from texts, as for the system's training.
+            documents, number: see `Collection`.
         """
         self.system, self.reader, self.data = system.eval(), reader, data
-        self.label, self._lock = label or type(system).__name__, RLock()
-        self._hold(documents)
-
-    def _hold(self, documents: Table | None, number: int = 0) -> None:
-        """Records these documents as indexed; all numeric ids so far are below `number`."""
-        self.documents = documents
-        names = () if documents is None else documents["id"][:]
-        self._rows = {name: row for row, name in enumerate(names)}
-        used = (int(name) for name in names if name.isdecimal())
-        self._number = max(number, len(names), 1 + max(used, default=0))
+        self.label, self.lock = label or type(system).__name__, RLock()
+        self.documents, self.collection = documents, Collection(self.label, documents, number)
 
     @classmethod
+    @checked
     def load(
         cls,
-        folder: "str | os.PathLike[str]",
-        device: str | torch.device | None = None,
-        dtype: torch.dtype | None = None,
+        folder: Folder,
+        device: Device | None = None,
+        dtype: Dtype | None = None,
         trust: bool = False,
         path: str | None = None,
     ) -> "Retriever":
-        """Opens a finished run with its index, or a model without documents.
+        """Opens a finished run or what `save` wrote with its index, or a model without documents.
 
         Args:
-            folder: a run's folder (`outputs/RUN`); or, without documents, what `analysis.export`
-                wrote or a published dense model (a folder or a name on the hub).
+            folder: a run's folder (`outputs/RUN`) or `save`'s; or, without documents, what
+                `analysis.export` wrote or a published dense model (a folder or a name on the hub).
             device: such as "cpu" or "cuda"; None = a GPU if there is one.
             dtype: the type of the weights, such as `torch.bfloat16`; None = fp32. A salience
                 stays in fp32.
@@ -136,43 +234,95 @@ class Retriever:
         """
         place = find_folder(os.fspath(folder))
         if (place / SETTINGS).is_file():
-            reader = TextReader(load_tokenizer(place), **read_texts(place))
-            retriever = cls(load_exported(place, trust), reader)
+            settings = read_json(place / SETTINGS)
+            reader = TextReader(load_tokenizer(place), **settings.get("texts", {}))
+            documents, system = read_documents(place / DOCUMENTS), open_model(place, trust)
+            own = documents, settings.get("label", ""), None, settings.get("number", 0)
         elif not (place / CONFIG).is_file() and is_model(place):
             settings, projection = read_published(place)
             reader = TextReader(load_tokenizer(place, settings["tokenizer.prefix_space"]))
-            system = build_published(settings, projection)
-            retriever = cls(system, reader, label=Path(folder).name)
+            system, own = build_published(settings, projection), (None, Path(folder).name)
         else:
             run = FinishedRun.read("run", place, trust)
             system, data = run.restore(path)
-            remove_with(system, index := temporary_folder("index"))
-            run.open_index(system, data.documents, index)
             reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
-            retriever = cls(system, reader, data.documents, run.provenance["system"], data)
+            own = data.documents, run.provenance["system"], data
+        if own[0] is not None:
+            remove_with(system, made := temporary_folder("index"))
+            open_index(system, own[0], place / "index", made, trust)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        retriever.system.to(device=device, dtype=dtype)
-        return retriever
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.reader.tokenizer
+        system.to(device=device, dtype=dtype)
+        return cls(system, reader, *own)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.collection.rows)
 
     def document(self, name: str | int) -> dict[str, str]:
         """Returns an indexed document: its `id`, its `title` and its whole `text`."""
-        row = self.documents[self._row(name)]
+        row = self.documents[self.collection.row(name)]
         text = text_without_title(row)
         return {"id": row["id"], "title": row.get("title") or "", "text": text}
 
     def __repr__(self) -> str:
-        return f"Retriever of {self.label}, {count_of(len(self._rows), 'document')}"
+        return f"Retriever of {self.label}, {count_of(len(self), 'document')}"
+
+    # Saving -----------------------------------------------------------------------------------
+
+    @locked
+    @checked
+    def save(self, folder: Folder) -> None:
+        """Saves the system with its documents and their index to a new folder, for `load`.
+
+        What `index`, `add` and `remove` did is kept. The folder holds the documents' texts.
+
+        Raises:
+            NotImplementedError: the system is a pipeline, whose stages are runs.
+        """
+        if self.system.paradigm == "pipeline":
+            raise NotImplementedError(f"{self.label}: its stages are runs, each saves its own")
+        index, place = self.system.searcher, Path(folder)
+        is_copied = isinstance(index, TokenIndex)
+        with new_folder(place) as partial:
+            own = {"label": self.label, "number": self.collection.number}
+            save_model(
+                self.system, partial, self.reader.tokenizer, text_options(self.reader), **own
+            )
+            if self.documents is None:
+                return
+            write_documents(self.documents, partial / DOCUMENTS)
+            if is_copied:  # not encoded again
+                shutil.copytree(index.directory, partial / "index")
+            else:
+                self.system.index(self.documents, partial / "index")
+                self.system.close()
+        if not is_copied:  # the index has moved with its folder
+            self.system.open_index(self.documents, place / "index")
+
+    @locked
+    @checked
+    def save_pretrained(self, folder: Folder) -> None:
+        """Saves the model alone to a new folder, as `analysis.export` does without a model card."""
+        with new_folder(folder) as partial:
+            export_model(self.system, partial, self.reader.tokenizer, text_options(self.reader))
+
+    @locked
+    def push_to_hub(self, name: str) -> str:
+        """Publishes the model, without documents, on the Hugging Face hub; returns its address.
+
+        Args:
+            name: "USER/NAME", whose content becomes the model's; a new repository is public.
+
+        Raises:
+            ValueError: the hub cannot be reached or refuses.
+        """
+        folder = temporary_folder("push")
+        own = self.reader.tokenizer, text_options(self.reader)
+        export_model(self.system, folder, *own, publish=True)
+        return upload(folder, name)
 
     # Search -----------------------------------------------------------------------------------
 
-    @_locked
+    @locked
     @checked
     def search(
         self, query: Queries, k: Size = 10, among: str | int | Iterable[str | int] | None = None
@@ -181,38 +331,25 @@ class Retriever:
 
         Args:
             query: a text, or several texts or a table with a column `query` or `text`, for which a
-                list is returned. Among several, a blank one finds nothing, with a warning.
+                list is returned. In a list, a blank one gets no hits and a warning.
             among: ids of the documents that can be found; None = all.
         """
         if isinstance(query, str):
             check_query(query)
-        names = among if among is None else self._known(among)
+        names = among if among is None else self.collection.known(among)
         texts = {str(number): text for number, text in enumerate(list_queries(query))}
         ranking = self._rank(texts, lambda t: self.system.retrieve(t, k, names, with_shares=True))
-        shares = ranking.shares or {}
-        every = [self._hits(t, ranking.scores(n), shares.get(n, {})) for n, t in texts.items()]
+        every = [_hits(self, text, number, ranking) for number, text in texts.items()]
         return every[0] if isinstance(query, str) else every
 
-    def _hits(self, query: str, scores: dict[str, float], shares: dict[str, list[Share]]) -> Hits:
-        hits = []
-        for rank, (name, score) in enumerate(scores.items(), start=1):
-            row, parts = self.document(name), self._written(shares[name])
-            snippet = find_snippet(query, row["text"])
-            hits.append(Hit(rank, name, row["title"], snippet, score, parts))
-        return Hits(str(query) if isinstance(query, str) else "", hits)
-
-    def _written(self, shares: Sequence[Share]) -> tuple[Share, ...]:
+    def _named(self, shares: Sequence[Share]) -> tuple[Share, ...]:
         return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
 
     def text_of(self, tokens: tuple[int, ...] | str) -> str:
         """Returns tokens as text; see `gr_mvdr.tokenizers.readable`."""
-        return readable(self.tokenizer, tokens, self.system.spell)
+        return readable(self.reader.tokenizer, tokens, self.system.spell)
 
-    def token_strings(self, tokens: Sequence[int]) -> list[str]:
-        """Returns each token as a string; see `gr_mvdr.tokenizers.token_strings`."""
-        return token_strings(self.tokenizer, tokens, self.system.spell)
-
-    @_locked
+    @locked
     @checked
     def retrieve(self, queries: ById, k: Size = 100) -> Ranking:
         """Searches for many queries (id → text), without shares; a blank query finds nothing, with
@@ -220,17 +357,23 @@ class Retriever:
         """
         return self._rank(queries, lambda table: self.system.retrieve(table, k))
 
-    @_locked
+    @locked
     @checked
     def rerank(self, queries: ById, candidates: ById) -> Ranking:
-        """Orders given indexed documents (query id → ids) for each query (id → text)."""
-        given = {q: list(dict.fromkeys(self._known(candidates.get(q, ())))) for q in queries}
+        """Orders given indexed documents (query id → ids) for each query (id → text).
+
+        A query without candidates has an empty ranking, with a warning.
+        """
+        known = self.collection.known
+        given = {q: list(dict.fromkeys(known(candidates.get(q, ())))) for q in queries}
+        for name in (name for name in queries if not given[name]):
+            warnings.warn(f"query {name} has no candidates", stacklevel=4)
         asked = {name: text for name, text in queries.items() if given[name]}
-        found = self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
-        return Ranking({name: found.scores(name) for name in queries})
+        ranking = self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
+        return Ranking({name: ranking.scores(name) for name in queries})
 
     def _rank(self, queries: Mapping[Any, str], search: Callable[[Table], Ranking]) -> Ranking:
-        self._require_documents()
+        self.collection.require()
         asked = {}
         for name, text in queries.items():
             try:
@@ -246,8 +389,9 @@ class Retriever:
 
     # Given pairs ------------------------------------------------------------------------------
 
-    @_locked
-    def align(self, query: str, document: Document, layer: int = -1) -> AlignedPair:
+    @locked
+    @checked
+    def align(self, query: str, document: Document, layer: Layer = -1) -> AlignedPair:
         """Returns S and A of a query and a document (Eq. 1), with their tokens.
 
         Args:
@@ -259,24 +403,17 @@ class Retriever:
                 layer.
             NotImplementedError: the system's relevance is not a sum over token pairs.
         """
-        layers = self.layers(query, document)
+        layers = align_layers(self, query, document)
         if not -len(layers) <= layer < len(layers):
             raise ValueError(f"layer={layer}: must be ≥ {-len(layers)} and < {len(layers)}")
         return layers[layer]
 
-    @_locked
-    def layers(self, query: str, document: Document) -> list[AlignedPair]:
-        """Returns what `align` returns for every layer; a multi-vector system has one."""
-        title = make_printable(f"{self.label}: {query}")[:100]
-        explained = self.system.explain(self._pairs([query], [document]))
-        return [AlignedPair.of(layer, self.token_strings, title) for layer in explained.layers]
-
-    @_locked
+    @locked
     def shares(self, query: str, document: Document) -> tuple[Share, ...]:
         """Splits the pair's score into parts; see `System.shares`, and `align` for arguments."""
-        return self._written(self.system.shares(self._pairs([query], [document]))[0])
+        return self._named(self.system.shares(self.pairs([query], [document]))[0])
 
-    @_locked
+    @locked
     def score(self, queries: Queries, documents: Documents) -> "pandas.DataFrame":
         """Returns the scores by which the system reranks, documents as rows, queries as columns.
 
@@ -288,104 +425,35 @@ class Retriever:
         queries, rows, scores = list_queries(queries), list_documents(documents), []
         pairs = [(query, document) for document in rows for query in queries]
         for start in range(0, len(pairs), _SCORED):
-            batch = self._pairs(*zip(*pairs[start : start + _SCORED], strict=True))
+            batch = self.pairs(*zip(*pairs[start : start + _SCORED], strict=True))
             scores += self.system.score(batch).tolist()
         names = [r.get("id", r["text"]) if isinstance(r, Mapping) else id_text(r) for r in rows]
         values = torch.tensor(scores, dtype=torch.float64).view(len(rows), len(queries))
         return pandas.DataFrame(values.numpy(), names, queries)
 
-    @_locked
-    def examine(self, look: Callable, queries: Sequence[str], documents: Sequence[Document]) -> Any:
-        """Calls `look(system, pairs)`; no other method runs meanwhile, so it may hook modules."""
-        return look(self.system, self._pairs(queries, documents))
+    def pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
+        """Makes a batch of pairs; the document number of a text that is not indexed is −1."""
+        rows = list(map(self.collection.find, documents))
+        asked = map(self.system.cut_query, self.reader.queries(queries)["tokens"])
+        given = (self.system.cut_document(_tokens(self, document)) for document in documents)
+        return pad_pairs(self.system, list(asked), list(given), rows)
 
-    # Vectors ----------------------------------------------------------------------------------
-
-    @_locked
+    @locked
     def encode_queries(self, texts: Queries) -> list[EncodedText]:
         """Encodes queries as token vectors Q; a generative system returns its encoder's states."""
         tokens = self.reader.queries(list_queries(texts))["tokens"]
-        return self._encode("queries", [*map(self.system.cut_query, tokens)])
+        return _encode(self, "queries", [*map(self.system.cut_query, tokens)])
 
-    @_locked
+    @locked
     def encode_documents(self, documents: Documents) -> list[EncodedText]:
         """Encodes documents as the token vectors D that an index stores (multi-vector systems)."""
-        tokens = map(self._tokens, list_documents(documents))
-        return self._encode("documents", [*map(self.system.cut_document, tokens)])
+        tokens = [_tokens(self, document) for document in list_documents(documents)]
+        return _encode(self, "documents", [*map(self.system.cut_document, tokens)])
 
-    def _encode(self, side: str, texts: list[list[int]]) -> list[EncodedText]:
-        encoded = {}
-        for places in batch_by_length([*map(len, texts)]):
-            batch = [texts[place] for place in places]
-            ids, mask = (part.to(self.system.device) for part in pad(batch))
-            if isinstance(self.system, GenerativeSystem) and side == "queries":
-                vectors = TokenVectors(self.system.encode(ids, mask), mask, ids)
-            elif not isinstance(self.system, MultiVector):
-                raise NotImplementedError(f"{self.label}: has no token vectors of {side}")
-            elif side == "queries":
-                vectors = self.system.encode_queries(ids, mask)
-            else:
-                vectors = self.system.encode_texts(batch)
-            vectors = vectors.to("cpu").float()
-            for row, place in enumerate(places):
-                text = vectors.unpad(row)
-                tokens = self.token_strings(text.ids.tolist())
-                encoded[place] = EncodedText(tokens, text.vectors, text.salience)
-        return [encoded[place] for place in range(len(texts))]
-
-    @_locked
-    @checked
-    def nearest_tokens(self, query: str, token: int, k: Size = 20) -> "pandas.DataFrame":
-        """Finds the k document tokens nearest to a query token, most similar first.
-
-        Args:
-            token: the place of the query token in `align(…).query_tokens`.
-
-        Returns:
-            A row for each token: `id` and `title` of its document, the text `before`, the `token`,
-            the text `after`, and the `similarity` (inner product) of the two tokens' vectors.
-        """
-        import pandas
-
-        index = self.system.searcher
-        if not isinstance(index, TokenIndex):
-            raise NotImplementedError(f"{self.label}: keeps no vectors of document tokens")
-        ((_, encoded),) = self.system.encoded_queries(self.reader.queries([query]))
-        if not 0 <= token < len(encoded):
-            raise ValueError(f"token={token}: must be ≥ 0 and < {len(encoded)}, the query's tokens")
-        vector = (encoded.vectors if encoded.keys is None else encoded.keys)[token]
-        tokens = index.nearest(self.system.search.keep_document)
-        similarities, rows = tokens.search(vector[None], min(k, len(tokens.rows)), None)
-        nearest = []
-        for row, similarity in zip(rows[0].tolist(), similarities[0].tolist(), strict=True):
-            name, before, own, after = index.store.context(row, _CONTEXT)
-            before, after = (self.tokenizer.decode(ids).strip() for ids in (before, after))
-            (text,) = token_strings(self.tokenizer, own)
-            nearest.append((name, self.document(name)["title"], before, text, after, similarity))
-        columns = ["id", "title", "before", "token", "after", "similarity"]
-        return pandas.DataFrame(nearest, columns=columns)
-
-    @_locked
-    def continuations(
-        self, query: str, prefix: Sequence[int] = (), k: int = 20
-    ) -> list[Continuation]:
-        """Lists the tokens that a generative system may generate after a prefix (token ids), and
-        the documents that they lead to.
-        """
-        if self.system.generates != "document":
-            raise NotImplementedError(f"{self.label}: its search generates no identifiers")
-        tokens = self.reader.queries([query])["tokens"][0]
-        return [
-            replace(one, text=self.text_of((one.token,)))
-            for one in self.system.list_continuations(tokens, list(prefix), k)
-        ]
-
-    # Why --------------------------------------------------------------------------------------
-
-    @_locked
+    @locked
     def explain(self, query: str, document: str | int) -> Explained:
         """Explains the rank of an indexed document, given by its id."""
-        row, document = self._row(document), id_text(document)
+        row, document = self.collection.row(document), id_text(document)
         hits = self.search(query, DEPTH)
         ranked = [hit for hit in hits if hit.id == document]
         alone = ranked or self.search(query, 1, [document])
@@ -407,7 +475,7 @@ class Retriever:
 
     # The collection ---------------------------------------------------------------------------
 
-    @_locked
+    @locked
     def index(self, documents: Documents) -> None:
         """Indexes these documents instead of all others.
 
@@ -418,7 +486,7 @@ class Retriever:
         """
         self._update(self.reader.documents(read_rows(documents)), self.system.index)
 
-    @_locked
+    @locked
     def add(self, documents: Documents) -> list[str]:
         """Adds documents (see `index`) to the index; a multi-vector system encodes only these.
 
@@ -426,81 +494,92 @@ class Retriever:
             The documents' ids in the given order. A document without an id gets a number that no
             document had before, not even one that was removed.
         """
-        rows = read_rows(documents, self._number)
+        rows = read_rows(documents, self.collection.number)
         names = [row["id"] for row in rows]
         for name in names:
-            if name in self._rows:
+            if name in self.collection.rows:
                 raise ValueError(f"document={name}: is indexed already, remove it first")
         columns, index = self.reader.documents(rows).columns, self.system.index
         if self.documents is not None:
             columns = {n: [*self.documents[n][:], *new] for n, new in columns.items()}
             index = self.system.update_index
-        self._update(TextTable(columns), index, self._number)
+        self._update(TextTable(columns), index, self.collection.number)
         return names
 
-    @_locked
+    @locked
     def remove(self, ids: str | int | Iterable[str | int]) -> None:
         """Removes documents from the index; NP decoding's output table keeps their rows."""
-        gone = {self._rows[name] for name in self._known(ids)}
-        if len(gone) == len(self._rows):
+        gone = set(map(self.collection.row, self.collection.known(ids)))
+        if len(gone) == len(self):
             raise ValueError(f"ids: must leave one of the {len(gone):,} documents")
-        kept = [row for row in range(len(self._rows)) if row not in gone]
-        self._update(self.documents.select(kept), self.system.update_index, self._number)
+        kept = self.documents.select([row for row in range(len(self)) if row not in gone])
+        self._update(kept, self.system.update_index, self.collection.number)
 
     def _update(self, table: Table, index: Callable[[Table], Any], number: int = 0) -> None:
-        model = getattr(self.tokenizer, "backend_tokenizer", None)
+        model = getattr(self.reader.tokenizer, "backend_tokenizer", None)
         if model is not None and isinstance(model.model, WordLevel):  # the vocabulary is the words
             self.reader.tokenizer = build_word_tokenizer(table["text"][:])
             table = TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})
         with torch.random.fork_rng():
             torch.manual_seed(0)
             index(table)
-        self._hold(table, number)
+        self.documents, self.collection = table, Collection(self.label, table, number)
 
-    # Texts and ids as the system reads them ---------------------------------------------------
 
-    def _require_documents(self) -> None:
-        if self.documents is None:
-            raise ValueError(f"{self.label}: no documents are indexed, index(documents) does it")
+@locked
+def align_layers(retriever: Retriever, query: str, document: Document) -> list[AlignedPair]:
+    """Returns what `Retriever.align` returns for every layer; a multi-vector system has one."""
+    title = make_printable(f"{retriever.label}: {query}")[:100]
+    system, tokenizer = retriever.system, retriever.reader.tokenizer
+    explained = system.explain(retriever.pairs([query], [document]))
 
-    def _row(self, name: str | int) -> int:
-        """Returns the row of an indexed document; raises ValueError for an unknown id."""
-        self._require_documents()
-        if (row := self._find(name)) < 0:
-            raise ValueError(f"document={name}: no such id among the {len(self):,} documents")
-        return row
+    def strings(tokens: Sequence[int]) -> list[str]:
+        return token_strings(tokenizer, tokens, system.spell)
 
-    def _find(self, document: Document) -> int:
-        """Returns the row of an indexed document, given by its id; −1 = it is not indexed."""
-        name = id_text(document)
-        return self._rows.get(name, -1) if isinstance(name, str) else -1
+    return [AlignedPair.of(layer, strings, title) for layer in explained.layers]
 
-    def _known(self, ids: str | int | Iterable[str | int]) -> list[str]:
-        """Returns ids as a list, if all are ids of indexed documents."""
-        given = [*ids] if isinstance(ids, Mapping) else ids  # such as scores
-        names = [id_text(name) for name in list_documents(given)]
-        for name in names:
-            self._row(name)
-        return names
 
-    def _pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
-        """Makes a batch of pairs; the document number of a text that is not indexed is −1."""
-        rows = list(map(self._find, documents))
-        asked = map(self.system.cut_query, self.reader.queries(queries)["tokens"])
-        given = map(self.system.cut_document, map(self._tokens, documents))
-        return pad_pairs(self.system, list(asked), list(given), rows)
+def _hits(retriever: Retriever, query: str, number: str, ranking: Ranking) -> Hits:
+    hits = []
+    for rank, (name, score) in enumerate(ranking.scores(number).items(), start=1):
+        row, shares = retriever.document(name), retriever._named(ranking.shares[number][name])
+        snippet = find_snippet(query, row["text"])
+        hits.append(Hit(rank, name, row["title"], snippet, score, shares))
+    return Hits(str(query) if isinstance(query, str) else "", hits)
 
-    def _tokens(self, document: Document) -> list[int]:
-        """Returns the tokens of an indexed document, given by its id, or of a text.
 
-        Raises:
-            ValueError: the text is not indexed, and the system scores only indexed documents.
-        """
-        if (row := self._find(document)) >= 0:
-            return self.documents[row]["tokens"]
-        if not self.system.scores_texts:
-            raise ValueError(
-                f"document={document!r:.80}: must be the id of an indexed document for "
-                f"{self.label}, add(documents) indexes a text"
-            )
-        return self.reader.documents(read_rows([document]))["tokens"][0]
+def _tokens(retriever: Retriever, document: Document) -> list[int]:
+    """Returns the tokens of an indexed document, given by its id, or of a text.
+
+    Raises:
+        ValueError: the text is not indexed, and the system scores only indexed documents.
+    """
+    if (row := retriever.collection.find(document)) >= 0:
+        return retriever.documents[row]["tokens"]
+    if not retriever.system.scores_texts:
+        raise ValueError(
+            f"document={document!r:.80}: must be the id of an indexed document for "
+            f"{retriever.label}, add(documents) indexes a text"
+        )
+    return retriever.reader.documents(read_rows([document]))["tokens"][0]
+
+
+def _encode(retriever: Retriever, side: str, texts: list[list[int]]) -> list[EncodedText]:
+    system, encoded = retriever.system, {}
+    for places in batch_by_length([*map(len, texts)]):
+        batch = [texts[place] for place in places]
+        ids, mask = (part.to(system.device) for part in pad(batch))
+        if isinstance(system, GenerativeSystem) and side == "queries":
+            vectors = TokenVectors(system.encode(ids, mask), mask, ids)
+        elif not isinstance(system, MultiVector):
+            raise NotImplementedError(f"{retriever.label}: has no token vectors of {side}")
+        elif side == "queries":
+            vectors = system.encode_queries(ids, mask)
+        else:
+            vectors = system.encode_texts(batch)
+        vectors = vectors.to("cpu").float()
+        for row, place in enumerate(places):
+            text = vectors.unpad(row)
+            tokens = token_strings(retriever.reader.tokenizer, text.ids.tolist(), system.spell)
+            encoded[place] = EncodedText(tokens, text.vectors, text.salience)
+    return [encoded[place] for place in range(len(texts))]

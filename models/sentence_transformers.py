@@ -11,7 +11,8 @@ transformers run code. `check_folder` first compares both with a list (docs/desi
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -30,14 +31,15 @@ from gr_mvdr.files import (
     hub_options,
     is_on_hub,
     read_json,
+    reading,
 )
-from gr_mvdr.options import TARGET, show
+from gr_mvdr.options import TARGET, name_some, show
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import TextTemplate, agree, read_template
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
-from models.base import System
+from models.base import System, find_backbone
 from models.multi_vector import MultiVector
 
 # Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
@@ -66,7 +68,7 @@ _ENCODER_OPTIONS = {  # of sentence_bert_config.json
 }
 _IDENTITIES = ("torch.nn.modules.linear.Identity", "torch.nn.Identity")
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-_TOKENS, _TEXTS = "token_embeddings", "sentence_embedding"
+_TOKENS = "token_embeddings"
 # Tokenisers and settings; and heads, which are only looked for.
 _DATA = ("*.json", "*.txt", "*.model", "*.metadata", "*_linear.pt")
 # As `gr_mvdr.backbones` loads weights: no attention kernel that config.json names, no pickles.
@@ -248,28 +250,18 @@ def _find_problems(model: Any, encoder: Any, parts: list[Any], pooling: Any) -> 
         pooling: the part that makes one vector of a text; None = the model has a vector a token.
     """
     every = [(type(part).__name__, part) for part in parts]
-    vectors = _TEXTS if pooling else _TOKENS
     similarity, prompted = str(model.similarity_fn_name), any(map(model.prompts.get, SIDES))
     order = [kind for kind, _ in every if kind != "MultiVectorMask"]
     dense = [part for kind, part in every if kind == "Dense"]
     whole = [*(["Pooling"] if pooling else []), *["Dense"] * len(dense), "Normalize"]
-    masks = [part for kind, part in every if kind == "MultiVectorMask"]
     # A single vector may have any length: the similarity then says whether that counts.
     orders = (whole, whole[:-1]) if pooling else (whole,)
-    names = {(part.module_input_name, part.module_output_name) for part in dense}
-    theirs, rows = model.tokenizer, encoder.model.config.vocab_size
+    expanded_left = encoder.query_expansion and model.tokenizer.padding_side == "left"
     problems = {
-        f"more tokens than the {rows:,} rows of its table": max(theirs.get_vocab().values())
-        >= rows,
-        "a prompt that truncation_side=left cuts": prompted and theirs.truncation_side == "left",
+        "texts that are cut at their start": model.tokenizer.truncation_side == "left",
+        "queries that are expanded at their start": bool(expanded_left),
         f"other modules than {', '.join(whole)}": order not in orders,
         "a projection with a bias": any(part.linear.bias is not None for part in dense),
-        f"a projection of other than {vectors}": bool(names - {(vectors, vectors)}),
-        "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
-        "an allow-list of tokens": any(mask.keep_only_token_ids is not None for mask in masks),
-        "a skip list of queries": any(
-            mask.skiplist_words and mask.skiplist_tasks != ["document"] for mask in masks
-        ),
     }
     if pooling:
         problems |= {
@@ -302,9 +294,6 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
     prompts = {side: model.prompts.get(side) or "" for side in SIDES}
     for prefix_space in (None, True):
         ours = load_tokenizer(folder, prefix_space, "")
-        if encoder.do_lower_case and not agree(theirs, ours, "", ()):
-            rule = "must be false, its tokeniser keeps capitals"
-            raise ValueError(f"{folder}/sentence_bert_config.json: do_lower_case=true: {rule}")
         heads = {s: text.rstrip(" ") if prefix_space else text for s, text in prompts.items()}
         markers = {side: _read(theirs)(head) for side, head in heads.items()}
         if all(agree(theirs, ours, prompts[side], markers[side]) for side in SIDES):
@@ -328,8 +317,6 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
         suffix=tuple(after),
         skip=tuple(sorted(skip)),
         expansion=expansion,
-        # Under "min" the library pads a text alone at its end, whatever the tokeniser's side.
-        pads_start=own.pads_start and (encoder.query_expansion or {}).get("strategy") == "fixed",
     )
     return template, prefix_space
 
@@ -354,7 +341,7 @@ def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector
     system = MultiVector(
         {**backbone, "dropout_rate": None, "attention": "sdpa"},
         loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
-        search={"mode": "exact"},
+        search={},
         optimizer={"learning_rate": 1e-5, "weight_decay": 0.01, "schedule": "constant"},
         **{name: value for (group, name), value in named.items() if group in ("", "model")},
     )
@@ -379,6 +366,107 @@ def take_projection(system: System, projection: Tensor) -> None:
     system.encoder.values["query"].weight.copy_(projection)
 
 
+class PublishedWeights:
+    """A published dense checkpoint, encoder or encoder-decoder, loaded through `backbone.name`.
+
+    A dense system reads its token vectors from the encoder's states by the published projection,
+    or by the identity if it has no projection. How they are pooled and aligned is the system's own
+    choice, except that a single vector must be the published one.
+
+    Attributes:
+        key: the user's key and value, "weights=NAME", which errors name.
+    """
+
+    def __init__(self, key: str, folder: Path):
+        self.key, self.folder = key, folder
+        self.published, self.projection = {}, None
+        self.config = read_backbone_config(str(folder), None, key)
+        with reading(key):
+            if is_published(folder):
+                self.published, self.projection = read_published(folder)
+            else:
+                template = read_template(load_tokenizer(folder, key=""))
+                self.published = {"backbone.template": template.settings}
+
+    def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the configuration values, by key, that the weights require.
+
+        Raises:
+            ValueError: the system has a single vector for a text, and the weights have another.
+        """
+        published, model = dict(self.published), config["model"]
+        published.pop("model.alignment", None)
+        projections = published.pop("model.projections", None)
+        pooling = published.pop("model.pooling", {})
+        dense = "projections" in model
+        for side, own in (model["pooling"] if dense else {}).items():
+            if own not in POOLINGS.values():
+                continue
+            if own != pooling.get(side):
+                known = f"{pooling[side][TARGET]}, the published one, or " if pooling else ""
+                raise ValueError(
+                    f"{self.key}: model.pooling.{side}={own[TARGET]}: must be {known}AllTokens"
+                )
+            published["model.projections"] = projections
+        named = {"system": Path(self.key.partition("=")[2]).name, "backbone.shape": None}
+        named["backbone.name"] = str(self.folder.resolve())
+        if (config.get("backbone") or {}).get("from_encoder"):
+            named["backbone.from_encoder"] = None  # its decoder would be searched untrained
+        if self.projection is None and dense:
+            named["model.dimension"] = self.config.hidden_size
+        return named | published
+
+    def give(self, model: System, tokenizer: Any) -> None:
+        """Gives a dense system its projection; checks that another learns its backbone alone.
+
+        Raises:
+            ValueError: the system learns parameters that the weights lack, or leaves some out that
+                its scores need.
+        """
+        if not isinstance(model, MultiVector) and model.paradigm != "generative":
+            raise ValueError(
+                f"{self.key}: must be taken over by a multi-vector or a generative system, "
+                "this one trains from backbone.name"
+            )
+        left_out = find_backbone(model)[1].left_out
+        if self.projection is not None:  # the published parts were read
+            single = type(model.encoder.pooling["query"]) is not AllTokens
+            left_out = [] if single else [name for name in left_out if name.endswith(".pt")]
+        if left_out:
+            raise ValueError(
+                f"{self.key}: holds {name_some(left_out)}, which {type(model).__name__} does not "
+                "read: its scores would differ; backbone.name trains without them"
+            )
+        if isinstance(model, MultiVector):
+            states = torch.eye(self.config.hidden_size)
+            with reading(self.key):
+                take_projection(model, states if self.projection is None else self.projection)
+            return
+        learned = [n for n, _ in model.named_parameters() if not n.startswith("backbone.")]
+        if model.backbone.config.vocab_size > self.config.vocab_size:
+            learned.append("tokens of its identifiers")
+        if learned:
+            raise ValueError(
+                f"{self.key}: must hold all that the system learns, {learned[0]} included; to "
+                "train the system, name the model as backbone.name instead"
+            )
+
+
+@contextmanager
+def naming(taken: Any) -> Iterator[None]:
+    """Names `weights=…`, which the user typed, in errors about the backbone that it sets."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if not isinstance(taken, PublishedWeights):
+            raise
+        own = f"backbone.name={taken.folder.resolve()}"
+        if own not in str(error):
+            raise
+        kind = type(error) if isinstance(error, OSError) else ValueError
+        raise kind(str(error).replace(own, taken.key)) from error
+
+
 # Writing --------------------------------------------------------------------------------------
 
 
@@ -395,9 +483,6 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "vectors of any length": not encoder.unit,
         "an expansion without a token": (template.expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
-        "markers before a text that is cut at its start": any(prompts) and template.cuts_start,
-        "padding at the start of a query, to less than its full length": template.pads_start
-        and system.filled_to not in (0, system.hparams.query_length),
     }
     return [name for name, holds in obstacles.items() if holds]
 

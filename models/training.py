@@ -1,4 +1,4 @@
-"""Training: optimiser, checks for divergence, progress, curves, atomic checkpoints, sharding."""
+"""Training: optimiser, callbacks, curves, atomic checkpoints, sharding."""
 
 import csv
 import os
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import ProgressBar, Timer
+from pytorch_lightning.callbacks import Timer
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
@@ -23,7 +23,6 @@ from torch.utils.flop_counter import (
 from gr_mvdr.files import CHECKPOINT, name_errors, new_file, new_folder, read_checkpoint
 from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import NonNegative, Positive
-from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, rank_zero_first
 from gr_mvdr.tokenizers import load_tokenizer
 
@@ -78,66 +77,30 @@ def make_optimizer(
 OptimizerOptions = Annotated[dict[str, Any], make_optimizer]  # the keys of `model.optimizer`
 
 
-class TrainingWatch(Timer):
-    """Times, seeds and logs a training, stops one that fails, saves the last step's checkpoint.
+class TrainingCosts(Timer):
+    """Measures the seconds of training and counts the operations of its matrix products.
 
-    A short training is logged more often than `trainer.log_every_n_steps` says, and the last step
-    always.
-
-    A training diverges if the loss or a gradient is not finite; it learns nothing if every gradient
-    of an epoch is exactly zero. An accelerator is checked only in logged steps and at the end of an
-    epoch, so that the other steps need not wait for it.
-
-    This callback writes the last step's checkpoint unless ModelCheckpoint has done so:
-    ModelCheckpoint may be missing (`trainer.callbacks=[]`), write elsewhere, or be off
-    (`fast_dev_run`).
-
-    The time covers all resumptions. The timer does not start if the checkpoint already holds the
-    last step.
-
-    Raises, from its hooks:
-        ValueError: names the key that is most likely at fault (rank 0; SystemExit elsewhere).
+    Both cover all resumptions. The timer does not start if the checkpoint already holds the last
+    step.
     """
 
-    def __init__(self, checkpoint: Path):
-        """
-        Args:
-            checkpoint: the path of the run's checkpoint.
-        """
+    def __init__(self):
         super().__init__()
-        self.checkpoint, self.saved_step = checkpoint, 0
-        self.norm: Tensor | None = None  # of the last step's gradients; None = no step yet
-        self.sum_of_norms: Tensor | float = 0.0  # in this epoch
         self.counter: FlopCounterMode | None = None  # counts the current batch
         self.batches = self.counted = self.operations = 0
 
     @property
-    def costs(self) -> list[Measured]:
-        """The seconds of training, and the operations of its matrix products on this rank.
+    def metrics(self) -> list[Measured]:
+        """The seconds, and the operations on this rank, estimated from the counted batches.
 
-        The operations are estimated from the counted batches, and missing if there was none: the
-        checkpoint of a finished training may be from before batches were counted.
+        The operations are missing if no batch was counted.
         """
         spent = {"train_seconds": self.time_elapsed()}
         if self.counted:
             spent["train_flops"] = self.operations * self.batches / self.counted
         return costs(spent)
 
-    def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
-        super().on_train_start(trainer, model)
-        if every := trainer.log_every_n_steps:  # 0 = no step is logged
-            most = trainer.estimated_stepping_batches / _LOGGED
-            trainer.log_every_n_steps = int(max(1, min(every, most)))
-        self.saved_step = trainer.global_step
-        if self.saved_step and trainer.is_global_zero:
-            where = f"step {self.saved_step:,}, the end of epoch {trainer.current_epoch}"
-            print(f"resume: training goes on from the checkpoint of {where}")
-
     def on_train_batch_start(self, trainer: pl.Trainer, model: Any, batch: Any, place: int) -> None:
-        # Dropout depends only on this seed: a resumed run draws the same numbers as an
-        # uninterrupted one, and each accumulated batch and each rank draws different numbers.
-        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-        torch.manual_seed(hash((seed, trainer.global_step, place, rank())))
         if place % _COUNTED == 0:
             self.counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS).__enter__()
 
@@ -158,7 +121,37 @@ class TrainingWatch(Timer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        vars(self).update({key: state_dict.get(key, 0) for key in _COUNTS})
+        vars(self).update({key: state_dict[key] for key in _COUNTS})
+
+
+class StepSeed(pl.Callback):
+    """Seeds every batch: a resumed run draws the same dropout as an uninterrupted one.
+
+    Each accumulated batch and each rank draws different numbers.
+    """
+
+    def on_train_batch_start(self, trainer: pl.Trainer, model: Any, batch: Any, place: int) -> None:
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+        torch.manual_seed(hash((seed, trainer.global_step, place, rank())))
+
+
+class StopRules(pl.Callback):
+    """Stops a training that diverges or learns nothing, and logs learning rate and gradient norm.
+
+    A training diverges if the loss or a gradient is not finite; it learns nothing if every gradient
+    of an epoch is exactly zero. An accelerator is checked only in logged steps and at the end of an
+    epoch, so that the other steps need not wait for it.
+
+    Raises, from its hooks:
+        ValueError: names the key that is most likely at fault (rank 0; SystemExit elsewhere).
+    """
+
+    norm: Tensor | None = None  # of the last step's gradients; None = no step yet
+    sum_of_norms: Tensor | float = 0.0  # in this epoch
+    saved_step = 0
+
+    def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
+        self.saved_step = trainer.global_step
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, model: Any, optimizer: Any) -> None:
         # The gradients are summed over ranks, unscaled and not clipped yet.
@@ -171,10 +164,10 @@ class TrainingWatch(Timer):
         model.log("train/gradient_norm", self.norm)
         step, every = trainer.global_step + 1, trainer.log_every_n_steps
         if self.norm.device.type == "cpu" or (every and step % every == 0):
-            self.stop_if_diverged(trainer, model, step)
+            self.check_step(trainer, model, step)
 
-    def stop_if_diverged(self, trainer: pl.Trainer, model: Any, step: int) -> None:
-        """Waits for the last step's loss and gradients; raises ValueError if one is not finite."""
+    def check_step(self, trainer: pl.Trainer, model: Any, step: int) -> None:
+        """Waits for the last step's loss and gradients, which must be finite."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if not trainer.callback_metrics["train/loss"].isfinite():
             self._stop_diverged(trainer, model, "the loss", step)
@@ -185,7 +178,7 @@ class TrainingWatch(Timer):
     def on_train_epoch_end(self, trainer: pl.Trainer, model: Any) -> None:
         if self.norm is None:
             return
-        self.stop_if_diverged(trainer, model, trainer.global_step)
+        self.check_step(trainer, model, trainer.global_step)
         if self.sum_of_norms == 0:
             _stop(
                 f"system={type(model).__name__}: every gradient of epoch "
@@ -193,18 +186,6 @@ class TrainingWatch(Timer):
                 "hold documents that are not relevant (data.batch_size, data.mask_relevant)"
             )
         self.norm, self.sum_of_norms = None, 0.0
-
-    def on_train_end(self, trainer: pl.Trainer, model: Any) -> None:
-        super().on_train_end(trainer, model)
-        if (every := trainer.log_every_n_steps) and trainer.global_step % every:
-            # Lightning has not logged the last step.
-            found = trainer.logged_metrics.items()
-            last = {name: float(value) for name, value in found if name.startswith("train/")}
-            for logger in trainer.loggers:
-                logger.log_metrics(last, trainer.global_step - 1)
-        kept = self.checkpoint.is_file() and self.saved_step == trainer.global_step
-        if not trainer.strategy.broadcast(kept):  # all ranks decide alike
-            trainer.save_checkpoint(self.checkpoint)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, model: Any, checkpoint: dict) -> None:
         state = checkpoint["state_dict"]
@@ -226,33 +207,56 @@ def _stop(message: str) -> None:
     raise ValueError(message) if rank() == 0 else SystemExit(1)
 
 
-class TrainingProgress(ProgressBar):
-    """Shows one progress bar for the whole training, over all epochs."""
+class CompleteCurve(pl.Callback):
+    """Logs a short training more often than `trainer.log_every_n_steps`, and always its last step.
 
-    bar: Any = None
+    Lightning alone would not log the last step.
+    """
 
-    def disable(self) -> None:
-        """Does nothing: Lightning calls it on all ranks but 0, where `track` shows nothing."""
+    def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
+        if every := trainer.log_every_n_steps:  # 0 = no step is logged
+            most = trainer.estimated_stepping_batches / _LOGGED
+            trainer.log_every_n_steps = int(max(1, min(every, most)))
 
-    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        steps = trainer.estimated_stepping_batches
-        total = int(steps) if 0 <= steps < float("inf") else None
-        self.bar = track(None, "training", total, trainer.global_step)
+    def on_train_end(self, trainer: pl.Trainer, model: Any) -> None:
+        if (every := trainer.log_every_n_steps) and trainer.global_step % every:
+            values = trainer.logged_metrics.items()
+            last = {name: float(value) for name, value in values if name.startswith("train/")}
+            for logger in trainer.loggers:
+                logger.log_metrics(last, trainer.global_step - 1)
 
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        step, every = trainer.global_step, trainer.log_every_n_steps
-        if every and step % every == 0:  # between logged steps nothing waits for the loss
-            of = f" of {trainer.max_epochs}" if trainer.max_steps == -1 < trainer.max_epochs else ""
-            loss = float(trainer.callback_metrics["train/loss"])
-            note = f"epoch {trainer.current_epoch + 1}{of}, loss {loss:.4g}"
-            self.bar.set_postfix_str(note, refresh=False)
-        self.bar.update(step - self.bar.n)
 
-    def on_train_end(self, *_: Any) -> None:
-        if self.bar is not None:
-            self.bar.close()
+class LastCheckpoint(pl.Callback):
+    """Writes the checkpoint of the last step unless ModelCheckpoint has done so.
 
-    on_exception = on_train_end
+    ModelCheckpoint may be missing (`trainer.callbacks=[]`), write elsewhere, or be off
+    (`fast_dev_run`).
+
+    Args:
+        checkpoint: the path of the run's checkpoint.
+    """
+
+    def __init__(self, checkpoint: Path):
+        self.checkpoint, self.saved_step = checkpoint, 0
+
+    def on_train_start(self, trainer: pl.Trainer, model: Any) -> None:
+        self.saved_step = trainer.global_step
+        if self.saved_step and trainer.is_global_zero:
+            where = f"step {self.saved_step:,}, the end of epoch {trainer.current_epoch}"
+            print(f"resume: training goes on from the checkpoint of {where}")
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, model: Any, checkpoint: dict) -> None:
+        self.saved_step = trainer.global_step
+
+    def on_train_end(self, trainer: pl.Trainer, model: Any) -> None:
+        kept = self.checkpoint.is_file() and self.saved_step == trainer.global_step
+        if not trainer.strategy.broadcast(kept):  # all ranks decide alike
+            trainer.save_checkpoint(self.checkpoint)
+
+
+def training_callbacks(checkpoint: Path) -> list[pl.Callback]:
+    """Returns the callbacks of every training; `checkpoint` is the path of the run's checkpoint."""
+    return [TrainingCosts(), StepSeed(), StopRules(), CompleteCurve(), LastCheckpoint(checkpoint)]
 
 
 class CurveLogger(CSVLogger):
@@ -266,7 +270,7 @@ class CurveLogger(CSVLogger):
     """
 
     def __init__(self, run: str | Path):
-        super().__init__(run, name="", version=Path(CURVES).parent.name)
+        super().__init__(run, name=Path(CURVES).parent.name, version="")
         self.file, rows = Path(run) / CURVES, []
         if rank() == 0 and self.file.is_file():  # CSVLogger's writer removes the file
             with self.file.open(encoding="utf-8") as file:
@@ -332,7 +336,7 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
         run: the run's folder, which receives the tokeniser and the checkpoint.
 
     Returns:
-        `TrainingWatch.costs`.
+        `TrainingCosts.metrics`.
 
     Raises:
         ValueError: the trainer's settings contradict each other, no step was trained, or the
@@ -341,11 +345,11 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     with rank_zero_first():  # caches negatives and spans
         data.epoch(0)
         data.val_dataloader()
-    watch = TrainingWatch(checkpoint := run / CHECKPOINT)
+    costs, *others = training_callbacks(checkpoint := run / CHECKPOINT)
     resumed = str(checkpoint) if checkpoint.is_file() else None
     if rank() == 0:
         save_tokenizer(data.tokenizer, run, resumed is not None)
-    trainer.callbacks.insert(0, watch)  # before those that save checkpoints
+    trainer.callbacks[:0] = [costs, *others]  # before those that save checkpoints
     handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
@@ -356,13 +360,13 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
         raise KeyboardInterrupt from None
     if not trainer.global_step:  # such as under trainer.max_time
         raise ValueError("trainer: training ended before its first step, nothing was trained")
-    if rank() == 0 and watch.start_time() is None:
+    if rank() == 0 and costs.start_time() is None:
         step = f"checkpoint of step {trainer.global_step:,}"
         print(f"resume: training is finished ({step}), goes on with the index")
     # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
-    return watch.costs
+    return costs.metrics
 
 
 def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:

@@ -32,7 +32,7 @@ _WAITS = {
     *(_ops._unique, _ops._unique2, _ops.unique_dim, _ops.unique_consecutive),
     *(_ops.unique_dim_consecutive, _ops._linalg_check_errors),
 }
-_TOOLS = ("stand_in.py", "synchronisations.py")
+_MASKS = (torch.bool, torch.uint8)
 _COPIES = {_ops._to_copy, _ops.copy_, _ops.to}
 _INDEXING = {_ops.index, _ops.index_put, _ops.index_put_, _ops._index_put_impl_}
 
@@ -41,7 +41,7 @@ _INDEXING = {_ops.index, _ops.index_put, _ops.index_put_, _ops._index_put_impl_}
 def synchronisations() -> Iterator[Counter[str]]:
     """Within `stand_in()`: how often each "file:line operation" waits, ours or a library's for us.
 
-    The line is the innermost one of this repository but its tests, else of the tests.
+    The line is the innermost one of this repository but its tests.
     """
     found: Counter[str] = Counter()
     run, to_list = stand_in._run, OnDevice.tolist
@@ -60,32 +60,25 @@ def synchronisations() -> Iterator[Counter[str]]:
 
 
 def waits(operation: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether CUDA's form of the operation waits for the device."""
+    """Whether CUDA's form of the operation waits for the device.
+
+    A copy between the two that is not `non_blocking` does: that has its values after an event only.
+    """
+    if operation is _ops.copy_:
+        late = kwargs.get("non_blocking", len(args) > 2 and args[2])
+        return _is_there(args[0]) != _is_there(args[1]) and not late
     if operation in _COPIES:
-        return _waits_to_copy(operation, args, kwargs)
+        target = kwargs.get("device")
+        there = _is_there(args[0]) if target is None else torch.device(target).type == DEVICE.type
+        return there != _is_there(args[0]) and not kwargs.get("non_blocking", False)
     if not any(map(_is_there, [*args, *kwargs.values()])):
         return False
-    if operation in _INDEXING:
-        if len(args) > 2 and not args[2].dim():  # one value at a mask: `masked_fill`
-            return any(x is not None and not _is_there(x) for x in args[1])
+    if operation in _INDEXING:  # one value at a mask is `masked_fill`
+        fills = len(args) > 2 and not args[2].dim()
         return any(
-            x is not None and (x.dtype in (torch.bool, torch.uint8) or not _is_there(x))
-            for x in args[1]
+            not _is_there(x) or (not fills and x.dtype in _MASKS) for x in args[1] if x is not None
         )
     return operation in _WAITS and kwargs.get("output_size") is None
-
-
-def _waits_to_copy(operation: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """One between the two that is not `non_blocking`: that has its values after an event only."""
-    if operation is _ops.copy_:
-        there, source = _is_there(args[0]), _is_there(args[1])
-        asynchronous = kwargs.get("non_blocking", len(args) > 2 and args[2])
-    else:
-        target = kwargs.get("device")
-        source = _is_there(args[0])
-        there = source if target is None else torch.device(target).type == DEVICE.type
-        asynchronous = kwargs.get("non_blocking", False)
-    return there != source and not asynchronous
 
 
 def _is_there(value: Any) -> bool:
@@ -93,11 +86,9 @@ def _is_there(value: Any) -> bool:
 
 
 def _place() -> str:
-    """The innermost line of the repository that is running."""
-    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_stack()]
-    inside = [(path.relative_to(ROOT), line) for path, line in frames if path.is_relative_to(ROOT)]
-    found = [(path, line) for path, line in inside if path.parts[0] != ".venv"]  # make's libraries
-    ours = [(path, line) for path, line in found if path.parts[0] != "tests"]
-    asked = [(path, line) for path, line in found if path.name not in _TOOLS]
-    path, line = (ours or asked)[-1]
-    return f"{path}:{line}"
+    """The innermost line of the repository's code that is running."""
+    for frame in reversed(traceback.extract_stack()):
+        path = Path(frame.filename)
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in ("tests", ".venv"):
+            return f"{path.relative_to(ROOT)}:{frame.lineno}"
+    return "a test"

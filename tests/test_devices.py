@@ -29,14 +29,14 @@ PREFERENCE = {"_target_": "models.beyond.ranking_losses.PreferenceRanking"}
 
 
 GATHER = dict(search=dict(mode="gather", neighbours=4, probes=None, refine=2))
-RERANK = dict(search=dict(mode="rerank", neighbours=3))
+RERANK = dict(search=dict(mode="rerank", depth=3))
 VIEWS = dict(special_tokens={"body": [50], "title": [51, 52], "title_end": [53]}, query_ngrams=2)
 SYSTEMS = {
     **{kind: partial(make_multi_vector, kind) for kind in MULTI_VECTOR},
     "gather": partial(make_multi_vector, **GATHER),
     "gather-salience": partial(make_multi_vector, "aligner", **GATHER),
     "impute": partial(make_multi_vector, "xtr", search=dict(mode="impute", neighbours=9)),
-    "fde": partial(make_multi_vector, search=dict(mode="fde", refine=2)),
+    "fde": partial(make_multi_vector, search=dict(mode="one_vector", refine=2)),
     "rerank": partial(make_multi_vector, "mva", **RERANK),
     "cross-encoder": make_cross_encoder,
     "cross-encoder-first": partial(make_cross_encoder, pooling="first"),

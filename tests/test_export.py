@@ -15,9 +15,8 @@ from safetensors.torch import load_file
 from analysis.export import export_run
 from gr_mvdr.files import UnfinishedRun, find_hub_failure
 from gr_mvdr.tokenizers import EOS_ID
-from models.export import load_exported
-from models.finished_run import restore_run
 from models.retriever import Retriever
+from models.saved_model import open_model, restore_run
 from tests.hub_server import serve_hub
 from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
 from train import train
@@ -56,7 +55,7 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
     system, data = restore_run(runs(model))
     if model.startswith("dsi"):
         system.assign_new(data.documents)
-    loaded, pairs = load_exported(folder), 0
+    loaded, pairs = open_model(folder), 0
     for batch in data.evaluation.test_pairs(data.evaluation.test_splits[0], 20)[1]:
         scores = system.score(batch)
         assert torch.allclose(loaded.score(batch), scores, atol=1e-6)

@@ -118,6 +118,27 @@ def test_no_import_comes_back_to_where_it_began_not_even_for_types():
     assert not waiting, "these import each other, or a module that does"
 
 
+# The rooms of gr_mvdr, lowest first, and the files at its top that lie above a room.
+LEVELS = ("", "evaluation", "identifiers", "heads", "decoding", "token_index")
+ABOVE = {"cross_attention": "heads", "pooling": "token_index"}
+
+
+def level(module: str) -> int:
+    """The level of ``gr_mvdr.heads.plain``, or of ``gr_mvdr.losses``, which is in no room."""
+    room = module.split(".")[1] if module.count(".") > 1 else ""
+    return LEVELS.index(room)
+
+
+def test_in_the_library_a_lower_file_imports_no_higher_room():
+    files = {named(f).removesuffix(".py").replace("/", "."): f for f in room_files("gr_mvdr")}
+    for name, file in files.items():
+        if file.stem == "__init__":
+            continue
+        own = LEVELS.index(ABOVE[file.stem]) if file.stem in ABOVE else level(name)
+        used = modules_imported(outside_functions(tree_of(file), types=True)) & files.keys()
+        assert max(map(level, used), default=0) <= own, name
+
+
 def test_nothing_imports_what_lies_beyond_the_papers():
     for file in code_files():
         if "beyond" not in file.parts:

@@ -9,16 +9,16 @@ from tests.runs import compose_config, write_beir
 from train import train
 
 ROOT = Path(__file__).parents[1]
-# doc2query retrieves by BM25: it has nothing to memorise; a pipeline is made of finished runs;
+# doc2query retrieves by BM25: it has nothing to memorise; pipelines and fusions are made of runs;
 # quantised docids are learned as those of a tree.
 SYSTEMS = sorted(
     {p.stem for p in (ROOT / "conf/model").glob("*.yaml")}
-    - {"bm25", "dsi_pq", "dsi_rq", "query_generator", "rerank_pipeline"}
+    - {"bm25", "dsi_pq", "dsi_rq", "query_generator", "rerank_pipeline", "fusion"}
 )
 # T5-SEAL has no indexing examples, so an epoch of half the steps, and must learn to copy.
 EPOCHS = {"t5_seal": 200, "t5_seal_views": 200, "cross_encoder": 30, "dsi_naive": 100}
 # Fifty documents of ten tokens have no thousand neighbours.
-OPTIONS = {"xtr": ["model.search.neighbours=100"]}
+OPTIONS = {"xtr": ["model.search.proposer.neighbours=100"]}
 PLACES = "harbour castle bridge market garden tower mill chapel library station".split()
 RIVERS = "Arno Elbe Rhone Tagus Vistula".split()
 

@@ -5,7 +5,6 @@ import shutil
 
 import datasets
 import pytest
-import torch
 from hydra.utils import instantiate
 
 from gr_mvdr.evaluation.ranking import Ranking
@@ -48,7 +47,7 @@ def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queri
 
 
 def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_path, capsys):
-    run = finished_run("t5_colbert", *TINY, "model.search.engine=edge")
+    run = finished_run("t5_colbert", *TINY, "source=engine")
     one, two = Retriever.load(run), Retriever.load(run, trust=True)
     query = "Which town lies on the river Ouse?"
     before = one.search(query, 5)
@@ -60,39 +59,31 @@ def test_a_run_in_an_engine_is_opened_twice_and_left_as_it_is(finished_run, tmp_
     assert "is made again" not in capsys.readouterr().out
     # Nobody's folder may send this user's queries, and a key, to an address.
     shutil.copytree(run, foreign := tmp_path / "foreign")
-    state = torch.load(file := foreign / "checkpoints/last.ckpt", weights_only=True)
-    state["hyper_parameters"]["search"]["engine"] = "http://127.0.0.1:9/texts"
-    torch.save(state, file)
+    settings = json.loads((file := foreign / "model/gr_mvdr.json").read_text())
+    settings["hyper_parameters"]["search"]["source"]["address"] = "http://127.0.0.1:9/texts"
+    file.write_text(json.dumps(settings))
     with pytest.raises(
         ValueError, match="vectors are at http://127.0.0.1:9/texts: an address is asked only"
     ):
         Retriever.load(foreign)
 
 
-def test_a_search_with_the_weights_of_a_run_is_opened_while_they_are_what_they_were(
-    finished_run, tmp_path
-):
-    shutil.copytree(finished_run("t5_colbert", *TINY), trained := tmp_path / "trained")
-    keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY, f"weights={trained}"]
+def test_a_search_with_the_weights_of_a_run_keeps_them(finished_run, tmp_path):
+    keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY]
+    keys += [f"weights={finished_run('t5_colbert', *TINY)}"]
     keys += [
-        "model.search.mode=gather",
-        "model.search.neighbours=300",
-        "model.search.dtype=float16",
+        "search=gather",
+        "model.search.proposer.neighbours=300",
+        "model.search.source.dtype=float16",
     ]
     run = train(small(tmp_path, *keys, name="searched")).path
-    assert not (run / "checkpoints").exists()
-    for folder in ("there", "here"):  # the second time, both runs have moved
-        shutil.copytree(run, there := tmp_path / folder / "searched")
-        trained = trained.rename(there.with_name("trained")) if folder == "here" else trained
-        r = Retriever.load(there)
-        assert r.system.search.mode == "gather"
-        query = next(iter(r.data.evaluation.test_queries("test")))
-        expected = Ranking.read(run / "retrieve.trec").scores(query["id"])
-        found = {hit.id: hit.score for hit in r.search(query["text"], 5)}
-        assert found == {name: pytest.approx(expected[name], abs=1e-4) for name in found}
-    (trained / "checkpoints/last.ckpt").write_bytes(b"another training")
-    with pytest.raises(FileNotFoundError, match="has no checkpoints/last.ckpt, and weights="):
-        Retriever.load(there)
+    r = Retriever.load(run.rename(tmp_path / "moved"))
+    assert r.system.search.recall is None  # tuned when the run was made
+    assert not r.system.tunes_search
+    query = next(iter(r.data.evaluation.test_queries("test")))
+    expected = Ranking.read(tmp_path / "moved/retrieve.trec").scores(query["id"])
+    hits = {hit.id: hit.score for hit in r.search(query["text"], 5)}
+    assert hits == {name: pytest.approx(expected[name], abs=1e-4) for name in hits}
 
 
 def test_only_the_store_holds_built_collections(tmp_path, cache, monkeypatch):

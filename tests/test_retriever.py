@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,8 +20,9 @@ import torch.nn.functional as F
 from analysis.runs.run_folder import read_run
 from models.base import System
 from models.beyond.quantised_docids import RunEmbeddings
-from models.finished_run import FinishedRun
+from models.inspection import continuations
 from models.retriever import Retriever
+from models.saved_model import FinishedRun
 from tests.runs import TINY, small
 from tests.stand_in import DEVICE, stand_in
 from train import train
@@ -30,7 +32,7 @@ QUERY = "Which city has a statue of the founder?"
 # One system of each kind; tests/analysis/viewer/test_explore.py has every one of `conf/model`.
 SYSTEMS = {
     "bm25": (),
-    "xtr": (*TINY, "model.search.neighbours=100"),
+    "xtr": (*TINY, "model.search.proposer.neighbours=100"),
     "cross_encoder": TINY,
     "t5_seal": TINY,
     "genre_np_base": TINY,
@@ -108,7 +110,14 @@ def test_a_pipelines_share_is_that_of_the_stage_that_scored_last(finished_run):
     assert {hit.id for hit in hits} == {hit.id for hit in alone.search(QUERY, 3)}
 
 
-def test_documents_are_added_and_removed(run):
+def save(retriever, folder) -> Path:
+    """Where it is opened: the folder has moved, and holds no link into another."""
+    retriever.save(folder / "saved")
+    assert not any(file.is_symlink() for file in (folder / "saved").rglob("*"))
+    return shutil.move(folder / "saved", folder / "moved")
+
+
+def test_documents_are_added_removed_and_saved(run, tmp_path):
     retriever = Retriever.load(run)
     before = retriever.search(QUERY, 5)
     # What the best hit says: two steps of training find little in other texts (T5-SEAL).
@@ -121,6 +130,13 @@ def test_documents_are_added_and_removed(run):
         retriever.add([{"id": "new", "text": "again"}])
     (number,) = map(int, retriever.add([{"title": "A new title", "text": "A text without an id."}]))
     assert str(number) not in list(before.to_pandas().id)
+    kept, asked = Retriever.load(save(retriever, tmp_path)), [QUERY, "a text without an id"]
+    for found, expected in zip(kept.search(asked, 4), retriever.search(asked, 4), strict=True):
+        assert [(hit.id, hit.snippet) for hit in found] == [(h.id, h.snippet) for h in expected]
+        assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-5)
+    assert kept.document("new") == row and kept.label == retriever.label
+    kept.remove(number)
+    assert kept.add([{"title": "Another", "text": "another text"}]) == [str(number + 1)]
     retriever.remove(["new", number])
     again = [{"title": "Another title", "text": text}]
     assert retriever.add(again) == [str(number + 1)], "an id is never given twice"
@@ -261,8 +277,8 @@ def assert_codes_have_one_name(retriever, table):
     explained = retriever.explain(QUERY, name)
     assert [share.text for share in explained.hit.shares] == [first, *others]
     assert explained.steps_to_pandas().best[0] == first
-    tokens = {one.text: one.token for one in retriever.continuations(QUERY, k=99)}
-    after = retriever.continuations(QUERY, [tokens[first]], k=99)
+    tokens = {one.text: one.token for one in continuations(retriever, QUERY, k=99)}
+    after = continuations(retriever, QUERY, [tokens[first]], k=99)
     assert others[0] in [one.text for one in after]
 
 
@@ -277,8 +293,8 @@ def test_documents_are_encoded_in_batches_as_the_index_stores_them(colbert, monk
     )
     encoded = colbert.encode_documents(ids)
     assert len(sizes) > 1 and sum(sizes) == len(ids)
-    for text, number in zip(encoded, system.searcher.numbers(ids), strict=True):
-        stored = system.searcher.vectors(number[None]).unpad(0).vectors
+    for text, name in zip(encoded, ids, strict=True):
+        stored = system.searcher.vectors([name]).unpad(0).vectors
         torch.testing.assert_close(text.vectors, stored, atol=1e-5, rtol=0)
     texts = ["a", "b " * 30, "c"]
     for one, alone in zip(colbert.encode_queries(texts), texts, strict=True):

@@ -240,20 +240,3 @@ def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
     assert (tmp_path / "run/retrieve.trec").stat().st_mtime_ns == before
     with pytest.raises(ValueError, match="another config"):
         train(small(tmp_path, *keys, "model.k1=0.9", "resume=true"))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["data.n_documents=10"], "data.n_documents=10"),
-        (
-            ["model=dsi_semantic", "model.identifiers.k=60", "data.n_documents=50"],
-            "model.identifiers.k=60: must be ≤ the 45 documents",
-        ),
-        (["model=splade", "data.batch_size=1"], "data.batch_size=1: must be ≥ 2: the loss"),
-    ],
-)
-def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path):
-    error = command("train.py", *overrides, f"output={tmp_path}", "name=run", "logger=none")
-    assert error.startswith(f"error: {message}") and "\n" not in error
-    assert not (tmp_path / "run").exists()

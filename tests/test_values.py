@@ -5,10 +5,8 @@ import os
 import re
 import subprocess
 import sys
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -18,10 +16,9 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 import train
-from conf.checks import check_values, find_types, walk
+from conf.checks import check_values, walk
 from conf.command import report_errors, run_command
 from conf.composition import list_options, register_experiments, run_name
-from conf.rules import RULES
 from conf.signatures import read_signature
 from gr_mvdr.options import (
     ROOMS,
@@ -39,18 +36,12 @@ CONF = ROOT / "conf"
 # each way in which a key is declared.
 MESSAGES = """
 retrieval_depth=1e3 → retrieval_depth=1000.0: must be a whole number ≥ 1
-seed=4294967296 → seed=4294967296: must be a whole number ≥ 0 and < 4294967296
 resume=1 → resume=1: must be true or false
 name=../x → name=../x: must be a folder's name within output=outputs
-output='' → output='': must be text that is not empty
-rerank=[relevance] → rerank=[relevance]: must be a group of keys, each a group of keys
-tokenizer.unit=letter → tokenizer.unit=letter: must be piece or word
 tokenizer.path=nowhere → tokenizer.path=nowhere: must be an existing file or folder or null
 weights=nowhere → weights=nowhere: must be an existing folder or a hub name or null
 backbone.dropout_rate=nan → backbone.dropout_rate=nan: must be a number ≥ 0 and < 1, or null
 backbone=from_encoder +backbone.from_encoder.depth=2 → backbone.from_encoder.depth=2: must be one of
-trainer.devices=[-1] → trainer.devices=[-1]: must be a whole number ≥ 1, auto or -1,
-data.metrics=[] → data.metrics=[]: must be a list with at least one value, each recall (R)
 data.groups='(' → data.groups=(: must be a regular expression
 data.views={a:nowhere} → data.views={'a': 'nowhere'}: must be a group of keys, each an existing
 negatives=run → data.examples.negatives.teacher=null: must be an existing file or folder, unless
@@ -58,11 +49,7 @@ model.loss.temperature=0 → model.loss.temperature=0: must be a number > 0
 model.loss._target_=gr_mvdr.losses.Nothing → model.loss._target_=gr_mvdr.losses.Nothing: cannot be
 +model.colour=red → model.colour=red: must be one of
 alignments.top_k={_target_:gr_mvdr.alignment.TopK,k:0} → alignments.top_k.k=0: must be a whole
-salience=learned_bm25 model.salience.document.prior.k1=-1 → model.salience.document.prior.k1=-1:
-model=dsi_pq model.identifiers.embeddings.otherwise.dimension=0 → model.identifiers.embeddings.othe
 model=rerank_pipeline model.stages=[{run:a,depth:0},{run:b}] → model.stages.0.depth=0: must be a
-study=adaptation study.settings={refine:[-1]} → study.settings.refine=[-1]: must be a list with
-study=growing data.new_documents=[] → data.new_documents=[]: must be a split whose documents
 """
 # The same by the other commands: the configuration, then the overrides.
 MESSAGES_ELSEWHERE = """
@@ -133,11 +120,8 @@ def test_the_other_commands_refuse_bad_values_too(typed, message):
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
         ("class Mine:", "IndentationError: expected an indented block"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
         ("", "AttributeError: module 'own.part' has no attribute 'Mine'"),
-        ("Mine = 3", "TypeError: is 3, not a class"),
     ],
 )
 def test_what_hinders_the_import_of_an_own_class_is_shown(text, cause, tmp_path, monkeypatch):
@@ -183,8 +167,8 @@ def test_a_signature_read_from_source_accepts_what_the_imported_one_accepts():
     [
         ("document_length=8 model=t5_seal", "model.key_length=10: must be ≤ document_length=8"),
         (
-            "model.search.dtype=pq model.search.pq_bytes=16 model.dimension=100",
-            "model.search.pq_bytes=16: must divide",
+            "model.search.source.dtype=pq model.search.source.pq_bytes=16 model.dimension=100",
+            "model.search.source.pq_bytes=16: must divide",
         ),
         ("query_length=0", "query_length=0: must be a whole number ≥ 2"),
         ("initial=. weights=.", "initial=.: must be null with weights"),
@@ -202,9 +186,9 @@ trainer.devices='0,1'
 trainer.max_steps=5 trainer.max_epochs=-1
 trainer.max_epochs=null +trainer.max_time=00:01:00:00
 +trainer.limit_train_batches=0.5
-model.search.imputation=0.2
+search=impute model.search.scorer.imputation=0.2
 analysis.questions.kernel=null
-study=pruning study.settings=[{mode:[gather],neighbours:[10]}]
+study=pruning study.settings=[{search:[gather],neighbours:[10]}]
 +data.examples.negatives=null
 model=aligner +model.salience.document.iterations=5
 +analysis.questions.deletion.draws=5
@@ -240,61 +224,13 @@ def combinations() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("overrides", combinations(), ids="-".join)
-def test_every_key_is_declared_and_every_default_is_valid(overrides):
+def test_every_default_is_valid(overrides):
     config = OmegaConf.create(base("train", *overrides))
     for key, value in walk(OmegaConf.to_container(config)):
         # What must be given is a folder that is there; a run is, unless there is a teacher.
         if value in ("???", "${data.examples.negatives.teacher}", "${data.new_documents}"):
             OmegaConf.update(config, key, ".")
     check_values(config)
-    assert not undeclared_keys(config)
-
-
-@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "claims"])
-def test_the_keys_of_other_commands_are_declared(name):
-    config = OmegaConf.create(base(name))
-    for key in ("run", "runs"):
-        if OmegaConf.is_missing(config, key):
-            config[key] = "."
-    check_values(config)
-    assert not undeclared_keys(config)
-
-
-def undeclared_keys(config) -> list[str]:
-    """The keys whose values neither the table nor a signature declares."""
-    nodes = dict(walk(OmegaConf.to_container(config)))
-    return [
-        key
-        for key, value in nodes.items()
-        if not isinstance(value, dict)
-        and not is_taken_by_a_library(nodes, key)
-        and not key.rpartition(".")[2].startswith("_")
-        and not any(fnmatchcase(key, pattern) for pattern in RULES)
-        and not any(map(says_its_values, find_types(nodes, key)))
-    ]
-
-
-def is_taken_by_a_library(nodes: dict[str, Any], key: str) -> bool:
-    """Whether the class that takes a key is not of this project: it checks its values itself."""
-    while key := key.rpartition(".")[0]:
-        if target := isinstance(nodes[key], dict) and nodes[key].get("_target_"):
-            return target.partition(".")[0] not in ROOMS
-    return False
-
-
-def says_its_values(kind: Any) -> bool:
-    """Whether a type restricts its values: int, float and text alone do not."""
-    if get_origin(kind) in (Annotated, Literal):
-        return True
-    parts = [part for part in get_args(kind) if part is not type(None)]
-    if dict in (kind, get_origin(kind)):  # its keys are declared each by themselves
-        return True
-    return any(map(says_its_values, parts)) if parts else kind is bool
-
-
-def test_a_new_key_must_be_declared():
-    config = OmegaConf.create({**base("train"), "colour": "red", "rooms": [{"size": 3}]})
-    assert undeclared_keys(config) == ["colour", "rooms", "rooms.0.size"]
 
 
 # What Hydra itself refuses.
@@ -305,22 +241,12 @@ TYPED = [
         "learning_rate=1e-5",
         "learning_rate=1e-5: no such key, did you mean model.optimizer.learning_r",
     ),
-    (
-        "+learning_rate=1",
-        "learning_rate=1: no such key, did you mean model.optimizer.learning_rate?",
-    ),
-    ("+neighbours=9", "neighbours=9: no such key"),
     ("beam_size=5", "beam_size=5: no such key"),
-    ("batch_size=3", "batch_size=3: no such key, did you mean data.batch_size?"),
     ("trainer.foo=1", "trainer.foo=1: no such key, +trainer.foo=… adds it"),
     ("data.path=/a=b/c", "data.path=/a=b/c: must be quoted: \"data.path='/a=b/c'\""),
-    ("trainer.max_tme=1", "trainer.max_tme=1: no such key, did you mean trainer.max_time"),
     ("model.query_ngrams=3", "model.query_ngrams=3: not a key of the chosen model, model=t5_seal_"),
     ("model.alignment.k=2", "model.alignment.k=2: not a key of the chosen alignment, alignment=fi"),
-    ("model.evidence.special_ids=[0]", "model.evidence.special_ids=[0]: no such key"),
-    ("path=x", "path=x: no such key, did you mean data.path or tokenizer.path?"),
     ("data.path=x", "data.path=x: not a key of the chosen data, data=files or "),
-    ("trainer.devices=2x", "trainer.devices=2x: must be a whole number"),
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("salience=null", "salience=null: must be one of bm25, hard, "),

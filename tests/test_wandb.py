@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from conf.command import run_command
-from conf.wandb_logger import make_logger
 from tests.offline_run import read_offline_runs
 from tests.runs import TINY, undrawn
 
@@ -73,20 +72,11 @@ def test_a_comparison_holds_tables_figures_and_its_page(sweep):
     assert (sweep / "comparison.html").is_file() and (sweep / "own/wandb").is_dir()
 
 
-def test_wandb_warns_of_nothing_and_is_told_what_the_user_says(tmp_path, monkeypatch):
-    import wandb
-
-    warned = []
-    monkeypatch.setattr(wandb, "termwarn", lambda text, **how: warned.append(text))
-    keys = ["logger.group=mine", "+logger.tags=[a,b]", "logger.project=p"]
-    arguments = ["model=bm25", f"output={tmp_path}", *KEYS, *keys]
-    run(monkeypatch, "train", *arguments)
-    assert not warned
+def test_wandb_is_told_what_the_user_says(tmp_path, monkeypatch):
+    keys = ["model=bm25", f"output={tmp_path}", *KEYS]
+    run(monkeypatch, "train", *keys, "logger.group=mine", "+logger.tags=[a,b]")
     (found,) = read_offline_runs(tmp_path)
     assert (found.group, found.tags) == ("mine", ["a", "b"])
-
-
-def test_wandb_is_not_even_offline_if_the_user_disables_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert make_logger(project="p", save_dir=tmp_path) is None
-    assert not [*tmp_path.iterdir()]
+    run(monkeypatch, "train", *keys, "name=off")
+    assert (tmp_path / "off/metrics.json").is_file() and not (tmp_path / "off/wandb").exists()

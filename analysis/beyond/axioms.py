@@ -30,11 +30,10 @@ from data_modules.almanac.prose import WORDINGS
 from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
 from data_modules.seal_examples import STOPWORDS
-from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import AtLeast, Count, part
 from gr_mvdr.progress import track
-from gr_mvdr.texts import TextReader, TextTable
+from gr_mvdr.texts import TextReader, TextTable, split_words
 from models.retriever import Retriever
 
 _LETTERS = re.compile(r"[^\W\d_]{4,}")

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor, nn
 
-from analysis.figures import GalleryEntry, draw_maps
+from analysis.figures import GalleryEntry, page_figure, styled
 from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.statistics import mean_table, spread
 from gr_mvdr.batch import PairBatch
@@ -148,7 +148,7 @@ class PatchedPair:
             return torch.where(mask, *(x.unflatten(-1, (site.heads, -1)) for x in both)).flatten(-2)
 
         with self._reading(swap):
-            return self._score([1] * rows).double().cpu()
+            return self._score([1] * rows).cpu().double()
 
     @contextmanager
     def _reading(self, change: Callable[[Site, Tensor, int], Any]) -> Iterator[None]:
@@ -292,7 +292,8 @@ class Patching(Analysis):
                 continue
             word, text = exchanged
             about = {"query": query, "document": document, "exchanged": word, "text": text}
-            pair = retriever.examine(PatchedPair, (texts[query], text), [document] * 2)
+            given = retriever.pairs((texts[query], text), [document] * 2)
+            pair = PatchedPair(retriever.system, given)
             rows.append(about | {"clean": pair.clean, "perturbed": pair.perturbed})
             if pair.change > 0:
                 found.append(pair.table().assign(pair=len(found), change=pair.change))
@@ -338,16 +339,23 @@ CAPTION = (
 )
 
 
+@styled
 def patching_figure(table: DataFrame, title: str) -> Figure:
     """Draws two maps per stack: layers' parts by groups of tokens, and attentions by heads."""
-    table, maps = table[table["layer"] > 0], {}
-    for stack, column in product(table["stack"].unique(), ("tokens", "head")):
-        rows = table[(table["stack"] == stack) & ((table["head"] > 0) == (column == "head"))]
-        names = rows["part"].str.replace("_", " ") + " " + rows["layer"].astype(str)
-        values = rows.assign(name=names).pivot(index="name", columns=column, values="restored")
-        values = values.loc[names.unique(), rows[column].unique()]
-        maps[f"{stack}, by {column}"] = values.rename_axis(index=None, columns=None)
-    return draw_maps(maps, title, "restored", cmap="RdBu", vmin=-1, vmax=1)
+    import seaborn
+
+    table = table[table["layer"] > 0]
+    names = table["part"].str.replace("_", " ") + " " + table["layer"].astype(str)
+    table, stacks = table.assign(name=names), table["stack"].unique()
+    figure = page_figure(title, len(stacks) * (1.2 + 0.2 * names.nunique()))
+    panels = figure.subplots(len(stacks), 2, squeeze=False).flat
+    for axes, (stack, by) in zip(panels, product(stacks, ("tokens", "head")), strict=True):
+        rows = table[(table["stack"] == stack) & ((table["head"] > 0) == (by == "head"))]
+        values = rows.pivot(index="name", columns=by, values="restored")
+        values = values.loc[rows["name"].unique(), rows[by].unique()]
+        seaborn.heatmap(values, ax=axes, cmap="RdBu", vmin=-1, vmax=1, yticklabels=True)
+        axes.set(title=f"{stack}, by {by}", xlabel="", ylabel="")
+    return figure
 
 
 def find_sites(stack: str, model: Any) -> list[Site]:

@@ -48,7 +48,7 @@ from analysis.runs.tables import (
     write_csv,
     write_tables,
 )
-from analysis.viewer.cases import embed_cases, open_runs
+from analysis.viewer.pairs import embed_cases, open_runs
 from gr_mvdr.evaluation.metrics import find_metric
 from gr_mvdr.measures import RANKED, RETRIEVE, STUDY, ranking_metric
 

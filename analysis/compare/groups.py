@@ -180,9 +180,9 @@ def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
 def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
     """Groups runs by system and choices, and labels the groups.
 
-    A study is made after the ranking and does not change it. Different studies separate runs only
-    if two runs have the same seed: they then differ in the table of their study. An option that is
-    null equals one that is not there: another commit may not have it.
+    A study is made after the ranking and does not change it. Runs that differ
+    only in their study form one group, unless two share a seed: these differ in the table of their
+    study. An option that is null equals a missing one, which another commit may not have had.
     """
     alike: dict[tuple[str, str], list[tuple[Run, str]]] = defaultdict(list)
     for run in runs:

@@ -4,8 +4,6 @@ Pages are made without the model, so the run's `best_documents.json` keeps what 
 search.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.questions.analysis import Analysis, Findings, Subject
@@ -14,16 +12,11 @@ from analysis.statistics import spread_numbers
 from gr_mvdr.options import Count, part
 from gr_mvdr.texts import text_without_title
 from gr_mvdr.tokenizers import readable
-from models.base import Share
 from models.results import find_snippet
 
 FILE = "best_documents"
 DEPTH = 100  # ranks in which relevant documents are looked for
 BEST = 5  # documents kept for each query
-SHARES = 12  # shares kept: the largest of each document, and those that differ most between them
-
-# The tokens that a share belongs to, and its number among shares of the same tokens.
-Part = tuple[tuple[int, ...] | str, int]
 
 
 @part("analysis")
@@ -63,37 +56,16 @@ class BestDocuments(Analysis):
                 for rank, (name, score) in enumerate(ranking.scores(query).items(), start=1)
                 if rank <= BEST or grades[query].get(name, 0) > 0
             ]
-            parts = [number_shares(searched.shares[query][one["id"]]) for one in documents]
-            shown = choose_parts(parts)
-            for one, values in zip(documents, parts, strict=True):
+            for one in documents:
                 document = data.documents[row[one["id"]]]
                 one["title"] = document["title"]
                 one["snippet"] = find_snippet(text, text_without_title(document))
                 one["shares"] = [
-                    {"text": readable(data.tokenizer, part[0], model.spell), "value": value}
-                    for part, value in values.items()
-                    if part in shown
+                    {
+                        "text": readable(data.tokenizer, share.tokens, model.spell),
+                        "value": share.value,
+                    }
+                    for share in searched.shares[query][one["id"]]
                 ]
             kept[query] = {"text": text, "documents": documents}
         return Findings(records={FILE: kept})
-
-
-def number_shares(shares: Sequence[Share]) -> dict[Part, float]:
-    """Maps parts to a document's shares, numbering repeated tokens; keeps the shares' order."""
-    seen: Counter = Counter()
-    values = {}
-    for share in shares:
-        seen[share.tokens] += 1
-        values[share.tokens, seen[share.tokens]] = share.value
-    return values
-
-
-def choose_parts(documents: Sequence[Mapping[Part, float]]) -> set[Part]:
-    """Returns the parts with each document's largest shares, and those that differ most."""
-    parts = {part for values in documents for part in values}
-    every = {part: [values.get(part, 0.0) for values in documents] for part in parts}
-    spread = sorted(parts, key=lambda part: (min(every[part]) - max(every[part]), str(part)))
-    chosen = set(spread[:SHARES])
-    for values in documents:
-        chosen.update(sorted(values, key=lambda part: -abs(values[part]))[:SHARES])
-    return chosen

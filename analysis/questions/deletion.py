@@ -156,7 +156,7 @@ class Deletion(Analysis):
                     ids, mask = (one.to(own.device) for one in pad(texts))
                     shorter = replace(part, **{f"{side}_ids": ids, f"{side}_mask": mask})
                     left.append(model.score(shorter))
-                fall = (scores[rows] - torch.stack(left).mean(0)).double().cpu()
+                fall = (scores[rows] - torch.stack(left).mean(0)).cpu().double()
                 yield DataFrame({"side": side, "removed": name, "tokens": k, "fall": fall})
 
 

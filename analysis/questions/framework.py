@@ -52,9 +52,10 @@ def tabulate_paths(paths: DecoderPaths, mask: Tensor, first: int) -> DataFrame:
 
     Columns: `pair`, numbered from `first`; the paths; `TOTAL`. fp64.
     """
-    both = torch.cat([paths.contributions, paths.logits[:, None]], 1).double().transpose(1, 2)
-    frame = DataFrame(both[mask].cpu().numpy(), columns=[*paths.names, TOTAL])
-    return frame.assign(pair=first + mask.nonzero()[:, 0].cpu().numpy())
+    both, mask = torch.cat([paths.contributions, paths.logits[:, None]], 1), mask.cpu()
+    values = both.cpu().double().transpose(1, 2)[mask].numpy()
+    frame = DataFrame(values, columns=[*paths.names, TOTAL])
+    return frame.assign(pair=first + mask.nonzero()[:, 0].numpy())
 
 
 def summarise_paths(frame: DataFrame) -> DataFrame:
@@ -255,9 +256,10 @@ def relevances(explanation: Explanation) -> dict[str, Tensor]:
     "last_layer": rel(d, q) of Eq. 14. "all_layers": the sum of Eq. 14 over the cross-attention of
     all layers. "logits": Σ e·h (Eq. 11). "log_prob": log p(d | q) (Eq. 8).
     """
-    layers = [pairs.relevance.double() for pairs in explanation.layers]
+    layers = [pairs.relevance.cpu().double() for pairs in explanation.layers]
     paths = explanation.decoder
-    sums = layers[-1], sum(layers), paths.logits.double().sum(1), paths.log_probs.double().sum(1)
+    logits, log_probs = (part.cpu().double().sum(1) for part in (paths.logits, paths.log_probs))
+    sums = layers[-1], sum(layers), logits, log_probs
     return dict(zip(NAMES, sums, strict=True))
 
 
@@ -314,7 +316,7 @@ class FrameworkRanking(Analysis):
         for pairs, batch in candidate_batches(self.subject, queries):
             explanation = model.explain(batch)
             last, sums = explanation.layers[-1], relevances(explanation)
-            lengths = last.document_mask.sum(1).clamp(min=1)
+            lengths = last.document_mask.sum(1).clamp(min=1).cpu()
             scores = {f"{name}/sum": value for name, value in sums.items()}
             scores |= {f"{name}/mean": value / lengths for name, value in sums.items()}
             scores["score/own"] = last.score

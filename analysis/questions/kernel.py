@@ -207,8 +207,9 @@ def squared_key_norm(factors: Factors) -> Tensor:
     """(B,) mean of ‖d_i + q_j‖² over keys and heads; determines how many features are needed."""
     squares, means = [], []
     for side in ("document", "query"):
-        mask = getattr(factors, f"{side}_mask")[:, None, :, None].double()
-        keys, share = getattr(factors, f"{side}_keys").double(), mask / mask.sum(2, keepdim=True)
+        mask = getattr(factors, f"{side}_mask")[:, None, :, None].cpu().double()
+        keys = getattr(factors, f"{side}_keys").cpu().double()
+        share = mask / mask.sum(2, keepdim=True)
         squares.append((keys.square() * share).sum((2, 3)))
         means.append((keys * share).sum(2))
     return (sum(squares) + 2 * (means[0] * means[1]).sum(-1)).mean(1)
@@ -234,7 +235,7 @@ def kernel_rankings(
     """
 
     def encoded(table: Table) -> tuple[TokenVectors, Sequence[str]]:
-        names, texts = zip(*model.encoded_queries(table), strict=True)
+        names, texts, _ = zip(*model.encoded_queries(table), strict=True)
         return replace(stack(texts).to(model.device), salience=None), names
 
     (asked, names), (sampled, _) = encoded(queries), encoded(sample)
@@ -251,11 +252,11 @@ def kernel_rankings(
         sides = (part.to(model.device) for part in pad([tokens[row] for row in rows]))
         texts = replace(model.encode_documents(*sides), salience=None)
         ids += [all_ids[row] for row in rows]
-        scores["exact"].append(all_pairs_relevance(texts, asked, _SOFTMAX).double().cpu())
+        scores["exact"].append(all_pairs_relevance(texts, asked, _SOFTMAX).cpu().double())
         for name, (log_features, shift, mass, vectors) in kernels.items():
             logarithms = log_features(keys_of(texts))
             stored = document_vectors(texts.vectors, logarithms, texts.mask, shift, mass)
-            scores[name].append((stored.flatten(1) @ vectors.T).double().cpu())
+            scores[name].append((stored.flatten(1) @ vectors.T).cpu().double())
     rankings = {}
     for name, parts in scores.items():
         columns = zip(names, torch.cat(parts).numpy().T, strict=True)
@@ -330,7 +331,7 @@ class Kernel(Analysis):
         searchable = len(data.documents) <= self.most_documents
         if self.retrieval_queries and searchable and model.paradigm == "multi_vector":
             queries = self.subject.queries(self.retrieval_queries)
-            sample = spread(data.evaluation.planning_queries(), _SAMPLE)
+            sample = spread(data.evaluation.tuning_queries(), _SAMPLE)
             depth = DEPTH + data.drop_identical
             tables = data.documents, queries, sample, self.features
             for name, ranking in kernel_rankings(model, *tables, depth).items():
@@ -356,7 +357,7 @@ class Kernel(Analysis):
                 parts[name].append(torch.stack(both))
             parts["truth"].append(softmax_relevance(factors))
             parts["norm"].append(squared_key_norm(factors))
-        return {name: torch.cat(values, -1).double().cpu() for name, values in parts.items()}
+        return {name: torch.cat(values, -1).cpu().double() for name, values in parts.items()}
 
 
 CAPTION = (

@@ -23,7 +23,6 @@ from gr_mvdr.relevance import Explanation
 from models.base import System
 from models.training import CURVES
 
-BINS = 100  # the most points of a curve that a page's width can show
 LOGARITHMIC = 10  # losses and norms that span more than this factor get a logarithmic axis
 FALL = 0.05  # of the first epoch's loss; see `still_falls`
 # Columns of the training curves → titles of the panels.
@@ -108,7 +107,7 @@ def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]
     """Measures each head, or each aligning token, of the last layer."""
     pairs = explanation.layers[-1]
     masks, direction = (pairs.document_mask, pairs.query_mask), own_direction(paradigm)
-    errors = low_rank(pairs.alignment, *(mask[:, None] for mask in masks))
+    errors = low_rank(pairs.alignment.cpu(), *(mask[:, None].cpu() for mask in masks))
     norms = errors["frobenius"].clamp_min(1e-12)
     sides = directed_alignment(pairs, paradigm, direction), pairs.document_ids, pairs.query_ids
     hard, soft = exact_match(*sides, *masks, direction)
@@ -162,8 +161,7 @@ class Curve(Training):
 
 
 STEPS = (
-    "The line is the mean of neighbouring steps; the band extends from their minimum to their "
-    "maximum. If the loss still falls at the end, train for more epochs. If the gradient norm "
+    "If the loss still falls at the end, train for more epochs. If the gradient norm "
     "grows or the loss jumps, lower the learning rate."
 )
 
@@ -174,13 +172,11 @@ def training_figure(curve: DataFrame) -> Figure:
     points = []
     for name, title in TRAINED.items():
         logged = curve[["step", name]].dropna().set_axis(["x", "y"], axis=1)
-        width = -(-len(logged) // BINS) or 1  # neighbouring steps that share a point
-        logged["x"] = logged.groupby(np.arange(len(logged)) // width)["x"].transform("mean")
         points.append(logged.assign(panel=title, line="training"))
     validated = curve[["step", "validation_loss"]].dropna().set_axis(["x", "y"], axis=1)
     points.append(validated.assign(panel=TRAINED["loss"], line="validation"))
     points = pandas.concat(points)
-    figure = draw_lines(points, "", "training step", "", ("pi", 100), shared=False, band=True)
+    figure = draw_lines(points, "", "training step", "", None, shared=False, band=True)
     for axes, (title, drawn) in zip(figure.axes, points.groupby("panel", sort=False), strict=True):
         low, high = drawn["y"].min(), drawn["y"].max()
         if title != TRAINED["learning_rate"] and 0 < LOGARITHMIC * low < high:

@@ -7,13 +7,10 @@ side: (..., N) for "query_to_document" and (..., M) for "document_to_query". T s
 
 from collections.abc import Iterator, Sequence
 
-import pandas
 import torch
-from matplotlib.figure import Figure
 from pandas import DataFrame
 from torch import Tensor
 
-from analysis.figures import GalleryEntry, draw_lines
 from analysis.questions.analysis import Findings, PairAnalysis
 from analysis.statistics import long_frame, mean_table
 from analysis.viewer.directed_alignment import (
@@ -126,6 +123,7 @@ class Shape(PairAnalysis):
             "The entropy of a token's weights over its partners, in nats: 0 for a single partner, "
             "ln n for n partners with equal weights.",
         ),
+        Metric("relative_entropy", "Entropy divided by its maximum: 1 if all weights are equal."),
         Metric("support", f"The number of a token's partners with a weight above {SUPPORT:g}."),
         Metric("top_1", "The share of a token's weight that its strongest partner holds."),
         Metric(
@@ -162,7 +160,7 @@ class Shape(PairAnalysis):
         return sums | {"aligned": aligned.sum(2), "tokens": counted.sum(2)}
 
     def summarise(self, frame: DataFrame) -> Findings:
-        """Returns metrics of the last layer, the table `shape` and its figure."""
+        """Returns metrics of the last layer, and the table `shape`."""
         by = ["alignment", "layer", "direction", "head"]
         table = mean_table(frame, by, MEASURES, "aligned")
         table = table.merge(frame.groupby(by, as_index=False)["tokens"].sum())
@@ -173,28 +171,4 @@ class Shape(PairAnalysis):
         rows = self.rows({"directions_agree": frame["returned"].sum() / frame["links"].sum()})
         for name, place in places.items():
             rows += self.rows({key: last.loc[[place], key].mean() for key in HEADLINES}, name)
-        entry = GalleryEntry("shape", "Sparsity of the alignment", CAPTION)
-        figures = [(shape_figure(table, self.description.title), entry)]
-        return self.findings(rows, {"shape": table.to_dict("records")}, figures)
-
-
-CAPTION = (
-    "Left: a high line is a sparse alignment (last layer). Right: relative entropy. Points are "
-    "means over heads, whiskers their standard deviation. “Directed” is the alignment as all "
-    "systems are compared: the softmax of the similarity over the other side, or the mean of the "
-    "attention's heads; “own” is the system's A itself."
-)
-
-
-def shape_figure(table: DataFrame, title: str) -> Figure:
-    """Plots the weight of the top k in the last layer, and relative entropy by layer."""
-    lines = table["alignment"] + ", " + table["direction"].str.replace("_", " ")
-    table = table.assign(line=lines).rename(columns={f"top_{k}": k for k in DEPTHS})
-    top = table[table["layer"] == table["layer"].max()].melt("line", DEPTHS, "x", "y")
-    spread = table.rename(columns={"layer": "x", "relative_entropy": "y"})
-    panels = {"weight of the strongest partners": top, "entropy / largest entropy": spread}
-    points = [part[["line", "x", "y"]].assign(panel=name) for name, part in panels.items()]
-    figure = draw_lines(pandas.concat(points), title, "", "", shared=False)
-    for axes, label in zip(figure.axes, ("strongest partners", "layer"), strict=False):
-        axes.set(ylim=(-0.03, 1.03), xlabel=label)
-    return figure
+        return self.findings(rows, {"shape": table.to_dict("records")})

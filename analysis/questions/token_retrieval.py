@@ -18,7 +18,7 @@ from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.neighbours import NearestTokens
+from gr_mvdr.token_index.neighbours import TokenSearch
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import readable
 
@@ -40,9 +40,7 @@ class Query(NamedTuple):
     ignored: Tensor
 
 
-def retrieve(
-    tokens: NearestTokens, queries: Sequence[Query], neighbours: int
-) -> Iterator[DataFrame]:
+def retrieve(tokens: TokenSearch, queries: Sequence[Query], neighbours: int) -> Iterator[DataFrame]:
     """Retrieves the nearest document tokens of all words of some queries in one search.
 
     Yields:
@@ -104,7 +102,7 @@ class TokenRetrieval(Analysis):
 
     def finish(self) -> Findings:
         """Returns metrics "gold@k" and "lexical@k", the probabilities at rank k itself."""
-        tokens = NearestTokens(self.subject.model.searcher.store)  # all tokens, none pruned
+        tokens = TokenSearch(self.subject.model.searcher.store)  # all tokens, none pruned
         neighbours, queries, parts = min(self.neighbours, len(tokens.rows)), self._queries(), []
         for start in track(range(0, len(queries), _SEARCHED), "retrieving tokens"):
             parts += retrieve(tokens, queries[start : start + _SEARCHED], neighbours)
@@ -132,7 +130,7 @@ class TokenRetrieval(Analysis):
         table, index = self.subject.queries(self.queries), model.searcher
         grades = data.evaluation.judgements(self.subject.split, table)
         special, known = torch.tensor(find_special(data)), set(index.store.document_ids)
-        for name, encoded in model.encoded_queries(table) if len(table) else ():
+        for name, encoded, _ in model.encoded_queries(table) if len(table) else ():
             relevant = [d for d, grade in grades[name].items() if grade > 0 and d in known]
             words = encoded[~torch.isin(encoded.ids, special)]
             ignored = [name] if data.drop_identical and name in known else []

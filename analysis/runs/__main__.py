@@ -16,7 +16,7 @@ from pandas import DataFrame
 from analysis.runs.numbers import find, format_value, make_frame
 from analysis.runs.run_folder import find_runs, named_folders, print_command, read_run
 from analysis.runs.tables import Table, format_text, pivot
-from gr_mvdr.files import METRICS, PROVENANCE, UnfinishedRun, read_provenance
+from gr_mvdr.files import METRICS_FILE, PROVENANCE, UnfinishedRun, read_provenance
 from gr_mvdr.measures import RETRIEVE, ranking_metric
 
 SHOWN = ("mrr@10", "recall@10")
@@ -49,7 +49,7 @@ def tabulate_runs(folders: Sequence[Path]) -> Table:
 
 def _written(run: Path) -> float:
     """Returns when a run was finished, or begun if it is unfinished, in seconds since 1970."""
-    finished = run / METRICS
+    finished = run / METRICS_FILE
     return (finished if finished.is_file() else run).stat().st_mtime
 
 

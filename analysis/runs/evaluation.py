@@ -26,8 +26,8 @@ from models.base import System, Table
 QueryMetrics = dict[str, dict[str, float]]
 # The kernel's memory counters of this process; writing 5 to the second resets the peak.
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-# How many queries the latency is measured on, one at a time, and how many plan a search.
-LATENCY_QUERIES, PLANNING_QUERIES = 50, 64
+# How many queries the latency is measured on, one at a time, and how many tune a search.
+LATENCY_QUERIES, TUNING_QUERIES = 50, 64
 MAIN = "mrr@10"  # the metric of a reranking that summaries show
 LEAST_QUERIES = 20  # a mean over fewer says nothing of their kind
 
@@ -49,9 +49,9 @@ def evaluate_retrieval(
         The metrics of each test split.
     """
     rows = []
-    if model.plans_search:
-        queries = sample_rows(data.evaluation.planning_queries(), PLANNING_QUERIES)
-        model.plan_search(queries, depth + data.drop_identical)
+    if model.tunes_search:
+        queries = sample_rows(data.evaluation.tuning_queries(), TUNING_QUERIES)
+        model.tune_search(queries, depth + data.drop_identical)
     for split in data.evaluation.test_splits:
         queries = data.evaluation.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)

@@ -14,7 +14,7 @@ from analysis.runs.glossary import Glossary, declared_terms
 from analysis.runs.numbers import format_value, over_seeds
 from analysis.runs.run_folder import flatten, read_kept, read_run
 from analysis.runs.tables import tabulate, tabulate_chapters, tabulate_rankings
-from analysis.viewer.cases import embed_cases, open_runs
+from analysis.viewer.pairs import embed_cases, open_runs
 from gr_mvdr.files import check_file, write_text
 from gr_mvdr.measures import RANKED, STUDY
 

@@ -22,7 +22,7 @@ from gr_mvdr.files import (
     CHECKPOINT,
     CIRCUMSTANCES,
     CONFIG,
-    METRICS,
+    METRICS_FILE,
     PARTS,
     PROVENANCE,
     check_file,
@@ -267,7 +267,7 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
         differ = [f"{k}={show(a)} (was {show(b)})" for k, (a, b) in pairs.items() if a != b]
         said = f"cannot resume, it was made with another config.yaml: {name_some(differ)}"
         raise ValueError(f"run={run}: {said}")
-    return run, [name for name in (PROVENANCE, METRICS, REPORT) if not (run / name).is_file()]
+    return run, [name for name in (PROVENANCE, METRICS_FILE, REPORT) if not (run / name).is_file()]
 
 
 def _identify(settings: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Qrels, Ranking
 from gr_mvdr.measures import STUDY, Group, Measured, keep_finite, ranking_metric
 from gr_mvdr.options import Count, Proportion, Size, part
+from gr_mvdr.token_index.search import FullRelevance
 from models.base import System, Table
 from models.multi_vector import MultiVector
 
@@ -97,15 +98,15 @@ class Adaptation(SearchGrid):
 
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
         encoded = model.encoded_queries(queries)
-        # "impute" and "fde" drop documents by an estimate of MaxSim; "gather" scores all of them.
-        wide = {"mode": "gather"} if model.search.mode in ("impute", "fde") else {}
+        # An estimate of MaxSim may drop documents: all that are proposed are scored.
+        own = replace(model.search, scorer=FullRelevance(), recall=None)
 
         def search(setting: Setting) -> tuple[Ranking, list[Measured]]:
             options = dict(setting)
             alignment = self.strategies.get(options.pop(STRATEGY), model.scoring.alignment)
             scoring = replace(model.scoring, alignment=alignment)
-            options = wide | {"refine": None} | options
-            return model.retrieve_encoded(encoded, depth, scoring, **options), []
+            search = self.options(own, options)
+            return model.searcher.search(encoded, scoring, depth, search), []
 
         return search
 

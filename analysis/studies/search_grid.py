@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +22,7 @@ from gr_mvdr.evaluation.ranking import Qrels, Ranking, SearchCosts, recall_of_ex
 from gr_mvdr.measures import RANKINGS, STUDY, Measured, Metric, costs, ranking_metric
 from gr_mvdr.options import Size, check_choice, part
 from gr_mvdr.progress import track
+from gr_mvdr.token_index.search import SearchOptions
 from models.base import System, Table
 from models.docid import Docid
 from models.multi_vector import MultiVector
@@ -48,15 +50,19 @@ class SearchGrid:
         curves: dict | list,
         depth: Size = 100,
         max_queries: Size | None = None,
+        searches: dict[str, dict] | None = None,
     ):
         """
         Args:
             settings: search option → its values, such as {keep_document: [0.2, 1.0]}; all
-                combinations are searched. A list of such grids is searched in order.
+                combinations are searched. A list of such grids is searched in order. `search`
+                names one of `searches`; an option of its parts is given by its name alone.
             curves: what the figure shows, see `Curves`; a list gives several figures.
             depth: documents retrieved for a query, or more if a metric of `data.metrics` looks at
                 deeper ranks.
             max_queries: the most queries of the first test split that are searched; None = all.
+            searches: name → the proposer and the scorer of a search; none = every document is
+                scored. The vectors are those of `model.search.source`.
 
         Raises:
             ValueError: an option without a list of values, or no setting at all.
@@ -65,19 +71,26 @@ class SearchGrid:
         if not any(self.settings):
             raise ValueError("study.settings: must hold at least one search option")
         self.curves, self.depth = read_curves(curves), depth
-        self.max_queries = max_queries
+        self.max_queries, self.searches = max_queries, searches or {}
 
     def check(self, model: System) -> None:
         """Raises ValueError for a model without a token index, or for impossible settings."""
-        if not hasattr(model, "retrieve_encoded"):
+        if not isinstance(model, MultiVector):
             raise ValueError(
                 f"study: {type(model).__name__} has no index of token vectors that could be "
                 "searched in other ways; choose a multi-vector model, or ~study"
             )
         for setting in self.settings:
-            search = model.search.changed(**{k: v for k, v in setting.items() if k != STRATEGY})
-            if search.storage.is_coded:
-                search.storage.code_bytes(model.encoder.dimension)
+            options = {key: value for key, value in setting.items() if key != STRATEGY}
+            model.searcher.check(self.options(model.search, options), model.scoring)
+
+    def options(self, search: SearchOptions, setting: Setting) -> SearchOptions:
+        """Returns a search with a setting."""
+        setting, parts = dict(setting), {"proposer": None, "scorer": None, "recall": None}
+        if "search" in setting:
+            check_choice("study.settings.search", name := setting.pop("search"), self.searches)
+            search = search.changed(**parts | self.searches[name])
+        return search.changed(**setting)
 
     def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
         """Searches with every setting.
@@ -116,20 +129,22 @@ class SearchGrid:
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
         """Encodes the queries and returns the function that searches them."""
         encoded = model.encoded_queries(queries)
-        exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
+        retrieve = partial(model.searcher.search, encoded, model.scoring)
+        exact = retrieve(FIRST, model.searcher.exact_search())
 
         def search(setting: Setting) -> tuple[Ranking, list[Measured]]:
+            options = self.options(model.search, setting)
             # A first search makes what the setting needs before the clock starts.
-            model.retrieve_encoded(encoded[:1], depth, **setting)
+            model.searcher.search(encoded[:1], model.scoring, depth, options)
             before = dict(vars(model.searcher.costs))
             start, cpu = time.perf_counter(), time.process_time()
-            ranking = model.retrieve_encoded(encoded, depth, **setting)
+            ranking = retrieve(depth, options)
             spent = {"query_ms": time.perf_counter() - start}
             spent |= {"query_cpu_ms": time.process_time() - cpu}
             counted = {key: now - before[key] for key, now in vars(model.searcher.costs).items()}
             rows = compare_with_exact(exact, ranking, qrels)
             rows += costs({name: 1000 * value / len(encoded) for name, value in spent.items()})
-            rows += SearchCosts(**counted).metrics() + model.storage_costs(depth, **setting)
+            rows += SearchCosts(**counted).metrics() + model.searcher.storage_costs(options)
             return ranking, rows
 
         return search

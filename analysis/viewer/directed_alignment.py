@@ -68,19 +68,6 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
     return attention if is_own else normalised(attention, direction)
 
 
-def softmax_of_alignment(pairs: PairAlignment, direction: str) -> Tensor:
-    """Takes the softmax of a sparse A itself, of ones and zeros, over the other side (§7.2).
-
-    Args:
-        pairs, direction: as in `directed_alignment`.
-
-    Returns:
-        (B, M, N) fp32, the mean over heads, zero at padding.
-    """
-    masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
-    return Softmax(direction)(pairs.alignment.float(), *masks).mean(1)
-
-
 def aligning_side(pairs: PairAlignment, direction: str) -> tuple[Tensor, Tensor]:
     """Returns ids and mask of the side that aligns: (B, N) query or (B, M) document tokens."""
     side = ALIGNING[direction]

@@ -7,22 +7,24 @@ Arguments and results are JSON values. The signatures are the contract with the 
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from analysis.compare.groups import compare_runs
 from analysis.runs.glossary import Glossary
 from analysis.runs.run_folder import Run, ranking_file
-from analysis.viewer.pair import describe_pair
+from analysis.viewer.pairs import describe_pair
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable
-from models.base import Share
+from gr_mvdr.tokenizers import token_strings
+from models.inspection import continuations, nearest_tokens
 from models.multi_vector import MultiVector
 from models.results import Hit
-from models.retriever import Retriever
+from models.retriever import Retriever, align_layers
 
 LISTED = 100  # the most queries in a list
 Length = Annotated[int, Rule("≥ 1 and ≤ 1,000", lambda k: 1 <= k <= 1_000)]
@@ -238,8 +240,9 @@ class Session:
         retriever, given = self._retriever(system), document.get("id", document)
         if "id" in document:
             self._reader.document(given)  # raises for an unknown id: a text by itself is a document
-        model, tokenizer = retriever.system, retriever.tokenizer
-        layers, strings = retriever.layers(query, given), retriever.token_strings
+        model, tokenizer = retriever.system, retriever.reader.tokenizer
+        strings = partial(token_strings, tokenizer, spell=model.spell)
+        layers = align_layers(retriever, query, given)
         told = describe_pair(layers, model.paradigm, strings, {*tokenizer.all_special_ids})
         if isinstance(model, MultiVector) and model.encoder.salience:
             encoded = *retriever.encode_queries(query), *retriever.encode_documents([given])
@@ -248,7 +251,7 @@ class Session:
                 if text.salience is not None and len(text.salience) == len(told[side]["tokens"]):
                     told[side]["salience"] = text.salience.tolist()
         shares = retriever.shares(query, given)
-        return told | {"score_name": model.score_is, "shares": _describe_shares(shares)}
+        return told | {"score_name": model.score_is, "shares": shares}
 
     def explain(self, system: int, query: str, document: str) -> dict[str, Any]:
         """Explains the rank of a document in a system; for a generative one, also its search."""
@@ -269,7 +272,7 @@ class Session:
     def nearest(self, system: int, query: str, token: int, k: Length = 20) -> list[dict[str, Any]]:
         """Returns the document tokens that are most similar to a query token, in context."""
         retriever = self._retriever(system)
-        return retriever.nearest_tokens(query, token, k).to_dict("records")
+        return nearest_tokens(retriever, query, token, k).to_dict("records")
 
     def continuations(
         self, system: int, query: str, prefix: Sequence[TokenId] = (), k: Length = 20
@@ -280,7 +283,7 @@ class Session:
             "path": the texts of the prefix's tokens. "next": tokens, the most probable first.
         """
         retriever = self._retriever(system)
-        following = retriever.continuations(query, list(prefix), k)
+        following = continuations(retriever, query, list(prefix), k)
         return {
             "path": [retriever.text_of((token,)) for token in prefix],
             "next": [
@@ -307,11 +310,7 @@ def _normalise(text: str) -> str:
 
 
 def _describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:
-    return hit._asdict() | {"gold": hit.id in gold, "shares": _describe_shares(hit.shares)}
-
-
-def _describe_shares(shares: Iterable[Share]) -> list[dict[str, Any]]:
-    return [{"text": share.text, "value": share.value} for share in shares]
+    return hit._asdict() | {"gold": hit.id in gold}
 
 
 def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:

@@ -350,8 +350,8 @@ def linked_to(target: str, name: str, unlike: str | None = None) -> fact:
     """Defines a fact: the entry where the relation leads; None if the fact `unlike` is the same."""
 
     def find(entry: Entry) -> Entry | None:
-        found = entry.linked(name, target)
-        return None if unlike and found == getattr(entry, unlike) else found
+        linked = entry.linked(name, target)
+        return None if unlike and linked == getattr(entry, unlike) else linked
 
     return fact(find)
 
@@ -374,8 +374,8 @@ def peer_of(person: str, name: str, unlike: str | None = None) -> fact:
 
     def find(entry: Entry) -> Entry | None:
         known = getattr(entry, person)
-        found = known and known.peer(entry.draw(name))
-        return None if unlike and found == getattr(entry, unlike) else found
+        peer = known and known.peer(entry.draw(name))
+        return None if unlike and peer == getattr(entry, unlike) else peer
 
     return fact(find)
 

@@ -4,12 +4,11 @@ There is one raw file per split (simplified release) or several shards (original
 holds a question and a Wikipedia page. The documents are the pages, one for each title; the page of
 a question is relevant to it. Documents are numbered in the order of first appearance, training
 before development, and the number is the id, as in NCI's and GenRet's files. A query's id is its
-``example_id``. The format "nq" (`recognises`, `read`) reads the same files without checking counts.
+``example_id``.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tokenizers.models import WordPiece
@@ -92,10 +91,10 @@ def nq320k(
         for part in _PARTS:  # dev questions whose page training has (seen) or lacks (unseen)
             seen = part == "dev_seen"
             asked[part] = [q for q in asked["dev"] if (int(q.documents[0]) < of_training) == seen]
-        found = {"documents": len(numbers), **{split: len(own) for split, own in asked.items()}}
+        counts = {"documents": len(numbers), **{split: len(own) for split, own in asked.items()}}
         for name, expected in COUNTS.items() if check_counts else ():
-            if found[name] != expected:
-                rule = f"expected {expected:,} {name}, got {found[name]:,}: is a file cut short?"
+            if counts[name] != expected:
+                rule = f"expected {expected:,} {name}, got {counts[name]:,}: is a file cut short?"
                 relax = "data.check_counts=false builds what is there"
                 raise ValueError(f"nq320k: {rule} ({relax})")
 
@@ -114,14 +113,6 @@ def nq320k(
         splits={split: lambda split=split: iter(asked[split]) for split in _WHOLE},
         parts={split: lambda split=split: iter(asked[split]) for split in _PARTS},
     )
-
-
-def recognises(path: Path) -> bool:
-    return path.is_dir() and any(_raw_files(path, split) for split in _WHOLE)
-
-
-def read(path: Path) -> Layout:
-    return replace(nq320k(str(path), check_counts=False), name=path.resolve().name)
 
 
 def _raw_files(folder: Path, split: str) -> list[Path]:

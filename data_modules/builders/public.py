@@ -64,12 +64,12 @@ def public(name: str, path: str | None = None) -> Layout:
         raise ValueError(f"data.path={path}: must be null, ir_datasets reads {name}")
     if family == "lotte":
         topic, kind, split = [*rest.split("/"), "test", "test"][:3]
-        found = ir_dataset(f"lotte/{topic}/{split}/{kind}", own=split)
-        return replace(found, name=f"lotte-{topic}-{kind}-{split}")
+        layout = ir_dataset(f"lotte/{topic}/{split}/{kind}", own=split)
+        return replace(layout, name=f"lotte-{topic}-{kind}-{split}")
     if name == "miracl/judged":
         return _judged_miracl()
-    found = ir_dataset(name)
-    return replace(found, name=found.name.removeprefix("beir-"))
+    layout = ir_dataset(name)
+    return replace(layout, name=layout.name.removeprefix("beir-"))
 
 
 def _judged_miracl() -> Layout:
@@ -117,20 +117,20 @@ def entity_questions(path: Path) -> Layout:
         FileNotFoundError: files are missing.
     """
     passages_file = needed(path, dpr.PASSAGES)
-    found = {split: find_all(path / "dataset" / split, f"*.{split}.json") for split in _SPLITS}
-    found = {split: files for split, files in found.items() if files}
-    if not found:
+    questions = {split: find_all(path / "dataset" / split, f"*.{split}.json") for split in _SPLITS}
+    questions = {split: files for split, files in questions.items() if files}
+    if not questions:
         raise FileNotFoundError(f"data.path={path}: dataset/test/P….test.json are missing")
     judged: dict[str, list[Judgement]] = {}
 
     def asked() -> Iterator[tuple[str, _Asked]]:
-        for split, files in found.items():
+        for split, files in questions.items():
             for file in files:
                 yield from ((split, question) for question in _questions(file))
 
     def documents() -> Iterator[Document]:
         """Yields the passages, and collects the judgements in the same pass."""
-        judged.update({split: [] for split in found})
+        judged.update({split: [] for split in questions})
         about: dict[str, list[tuple[str, _Asked]]] = {}
         for split, question in asked():
             about.setdefault(question.subject, []).append((split, question))
@@ -145,11 +145,11 @@ def entity_questions(path: Path) -> Layout:
 
     return Layout(
         name="entity_questions",
-        files=(passages_file, *(file for files in found.values() for file in files)),
+        files=(passages_file, *(file for files in questions.values() for file in files)),
         options={"reader": "entity_questions/1", "relevant": "subject's article, with an answer"},
         documents=documents,
         queries=lambda: (Query(q.where, q.id, q.question) for _, q in asked()),
-        judgements={split: partial(lambda name: iter(judged[name]), split) for split in found},
+        judgements={split: partial(lambda name: iter(judged[name]), split) for split in questions},
     )
 
 
@@ -166,7 +166,7 @@ def _questions(file: Path) -> Iterator[_Asked]:
             raise ValueError(f"{where}: expected {rule}, got {record!r:.60}")
         string(where, "question", record)
     texts = [matched_form(record["question"]) for _, record in records]
-    before, after = _shared(texts), _shared([text[::-1] for text in texts])
+    before, after = _common_start(texts), _common_start([text[::-1] for text in texts])
     relation = file.name.split(".json")[0]
     for number, ((where, record), text) in enumerate(zip(records, texts, strict=True)):
         answers = [matched_form(answer) for answer in record["answers"]]
@@ -174,9 +174,9 @@ def _questions(file: Path) -> Iterator[_Asked]:
         yield _Asked(where, f"{relation}-{number}", record["question"], answers, subject)
 
 
-def _shared(texts: list[str]) -> int:
+def _common_start(texts: list[str]) -> int:
     """The length of the beginning that all texts share, up to the last whole word."""
-    return commonprefix(texts).rfind(" ") + 1  # noqa: RUF071, texts are no paths
+    return commonprefix(texts).rfind(" ") + 1  # noqa: RUF071, texts are not paths
 
 
 def matched_form(text: str) -> str:

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from data_modules.builders import nq320k
-from data_modules.formats import dpr, kilt, layout, passages, readers, rows
+from data_modules.formats import dpr, layout, passages, readers, rows
 from data_modules.formats.layout import Asked, Document, Layout
 from data_modules.formats.named_pairs import read_negatives, read_pairs
 from data_modules.formats.readers import (
@@ -19,7 +18,7 @@ from data_modules.formats.readers import (
     plain_name,
     split_of,
 )
-from data_modules.formats.rows import DPR, KILT, documents, queries, table_documents
+from data_modules.formats.rows import DPR, documents, queries, table_documents
 
 
 def _of_split(split: str, files: list[Path]) -> list[Path]:
@@ -74,15 +73,15 @@ class Format:
             ValueError: several files match the same pattern.
         """
         for pattern, read in self.documents.items():
-            found = find_all(path, pattern)
-            if len(found) > 1:
-                names = ", ".join(file.name for file in found)
+            files = find_all(path, pattern)
+            if len(files) > 1:
+                names = ", ".join(file.name for file in files)
                 raise ValueError(
                     f"data.path={path}: expected one file {pattern}, found {names}: name one of "
-                    f"them, data.path={found[0]}"
+                    f"them, data.path={files[0]}"
                 )
-            if found:
-                return found[0], read
+            if files:
+                return files[0], read
         raise missing(path, *self.documents)
 
 
@@ -101,7 +100,6 @@ class Judged(Format):
             several files, the first counts.
         candidates: possible names of a file of candidates for all splits except train; it replaces
             the runs.
-        known_only: see `Layout`.
     """
 
     queries: Sequence[str]
@@ -111,7 +109,6 @@ class Judged(Format):
     triples: str = ""
     runs: Sequence[str] = ()
     candidates: Sequence[str] = ()
-    known_only: bool = False
 
     def read(self, path: Path) -> Layout:
         folder = _folder(path)
@@ -141,7 +138,6 @@ class Judged(Format):
                 plain_name(file).removesuffix(".tsv"): partial(read_negatives, file, triples=True)
                 for file in triples
             },
-            known_only=self.known_only,
         )
 
 
@@ -153,32 +149,24 @@ class AskedTogether(Format):
         splits: patterns of the files of queries, one file per split (`find_splits`).
         asked: reads the file of a split.
         parts: splits whose queries also occur in other splits.
-        named: makes the third argument of `asked` from the documents and the files of all splits,
-            when it is first needed; None = no third argument.
-        known_only: see `Layout`.
     """
 
     splits: Sequence[str]
     asked: Callable[..., Iterator[Asked]]
     parts: Sequence[str] = ()
-    named: Callable[..., Any] | None = None
-    known_only: bool = False
 
     def read(self, path: Path) -> Layout:
         file, read = self.find_documents(path)
-        if not (found := readers.find_splits(_folder(path), *self.splits)):
+        if not (splits := readers.find_splits(_folder(path), *self.splits)):
             raise missing(path, *self.splits)
-        documents, files = partial(read, file), tuple(found.values())
-        more = [cache(partial(self.named, documents, files))] if self.named else []
-        asked = {split: partial(self.asked, one, split, *more) for split, one in found.items()}
+        asked = {split: partial(self.asked, one, split) for split, one in splits.items()}
         return layout.asked_layout(
             name=_name(path),
-            files=(file, *files),
+            files=(file, *splits.values()),
             options={"reader": self.reader},
-            documents=documents,
+            documents=partial(read, file),
             splits={split: rows for split, rows in asked.items() if split not in self.parts},
             parts={split: rows for split, rows in asked.items() if split in self.parts},
-            known_only=self.known_only,
         )
 
 
@@ -200,10 +188,10 @@ def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tu
     Raises:
         FileNotFoundError: a split has no file of queries.
     """
-    found = find_all(folder, *patterns)
-    if everything := [file for file in found if split_of(file) in ("", "all")]:
+    files = find_all(folder, *patterns)
+    if everything := [file for file in files if split_of(file) in ("", "all")]:
         return (min(everything, key=split_of),)
-    named = {split: _of_split(split, found)[:1] for split in splits}
+    named = {split: _of_split(split, files)[:1] for split in splits}
     for split, own in named.items():
         if not own:
             raise FileNotFoundError(
@@ -263,28 +251,6 @@ FORMATS: dict[str, Any] = {
         splits=["nq_{*}_doc_newid.tsv", "{*}_doc_newid.tsv"],
         asked=rows.nci_queries,
     ),
-    # The part of MS MARCO that Ultron (WebUltron) and DDRO use; the judgements cover all of it.
-    "ultron": Judged(
-        reader="ultron/1",
-        signs=[["*docs-sents*.json"]],
-        documents={
-            "*docs-sents*.json": partial(
-                documents, json_lines, id="docid|id", text="body|contents", title="title"
-            )
-        },
-        queries=["*queries*.tsv"],
-        judgements=["*qrels*.tsv"],
-        known_only=True,
-    ),
-    "kilt": AskedTogether(
-        reader="kilt/1",
-        signs=[["*-kilt.jsonl"]],
-        documents={"*.tsv": partial(table_documents, order=KILT), kilt.PAGES: kilt.pages},
-        splits=["*-{train|dev|test}-kilt.jsonl", "*-{train|dev|test}_id-kilt.jsonl"],
-        asked=kilt.asked,
-        named=kilt.named_documents,
-        known_only=True,
-    ),
     "dpr": dpr,
     # MS MARCO's official files, and other files with TREC judgements.
     "trec": Judged(
@@ -298,7 +264,6 @@ FORMATS: dict[str, Any] = {
         judgements=["*qrels*.tsv", "*qrels*.txt"],
         runs=["*top100*", "*.trec", "*.run"],
     ),
-    "nq": nq320k,
     "passages": passages,
 }
 
@@ -315,10 +280,10 @@ def read_layouts(
     """
     if isinstance(paths, str):
         return read_layout(paths, format, fields)
-    found = [read_layout(path, format, fields) for path in paths]
-    layouts = {one.name: one for one in found}
-    if len(layouts) < len(found):
-        names = ", ".join(one.name for one in found)
+    read = [read_layout(path, format, fields) for path in paths]
+    layouts = {one.name: one for one in read}
+    if len(layouts) < len(read):
+        names = ", ".join(one.name for one in read)
         raise ValueError(f"data.path: must be folders of different names, got {names}")
     return layout.join_layouts("+".join(layouts), layouts)
 
@@ -342,16 +307,16 @@ def read_layout(
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")
     place = Path(path).expanduser()
-    found = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
-    if "passages" in found:
+    known = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
+    if "passages" in known:
         return passages.read(place, fields)
     if fields:
-        names = " or ".join(found) or "unknown"
+        names = " or ".join(known) or "unknown"
         raise ValueError(f"data.fields={list(fields)}: must be null, the format is {names}")
-    if len(found) == 1:
-        return FORMATS[found[0]].read(place)
-    if found:
-        raise ValueError(f"data.path={path}: may be {' or '.join(found)}: say data.format=…")
+    if len(known) == 1:
+        return FORMATS[known[0]].read(place)
+    if known:
+        raise ValueError(f"data.path={path}: may be {' or '.join(known)}: say data.format=…")
     names = sorted(file.name for file in place.iterdir()) if place.is_dir() else [place.name]
     content = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "an empty folder"
     raise ValueError(

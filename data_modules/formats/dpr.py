@@ -47,13 +47,13 @@ def recognises(path: Path) -> bool:
 
 def read(path: Path, dataset: str = "") -> Layout:
     """The layout of a folder; with `dataset`, only JSON files whose names contain it are read."""
-    found = find_all(path, "*.json")
-    found = [file for file in found if _SPLIT.search(plain_name(file)) or _has_contexts(file)]
+    files = find_all(path, "*.json")
+    files = [file for file in files if _SPLIT.search(plain_name(file)) or _has_contexts(file)]
     if dataset:  # nq-dev.json, biencoder-nq-dev.json
-        found = [file for file in found if dataset in re.split("[-_.]", plain_name(file))]
-    if not found:
+        files = [file for file in files if dataset in re.split("[-_.]", plain_name(file))]
+    if not files:
         raise missing(path, f'…{dataset}-train.json with [{{"question", "{POSITIVE}"}}, …]')
-    splits = group_by_split({file: split_of(file) for file in found})
+    splits = group_by_split({file: split_of(file) for file in files})
     table = find_all(path, PASSAGES)
     files = tuple(splits.values())
     train = [splits["train"]] if "train" in splits else []

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from gr_mvdr.texts import check_id
 
-# A split may have this number of judgements of unknown documents, or this share of its judgements,
-# whichever is larger (ArguAna has 5, 0.4 %).
-_FEW, _SHARE = 10, 0.1
+# A split may have this number of judgements of unknown documents, or this fraction of all its
+# judgements, whichever is larger (ArguAna has 5, 0.4 %).
+_FEW, _FRACTION = 10, 0.1
 
 
 class Document(NamedTuple):
@@ -69,9 +69,6 @@ class Asked(NamedTuple):
     documents: Sequence[str]
 
 
-_Pair = TypeVar("_Pair", Judgement, NamedPair)
-
-
 @dataclass(frozen=True)
 class Layout:
     """A collection whose files are known but not yet read.
@@ -88,7 +85,6 @@ class Layout:
         judgements: split → a function that returns its rows; an empty split is left out.
         candidates: split → documents to rerank.
         negatives: name → hard negatives of training queries.
-        known_only: whether judgements of documents that the collection lacks are left out.
     """
 
     name: str
@@ -99,7 +95,6 @@ class Layout:
     judgements: Mapping[str, Callable[[], Iterator[Judgement]]]
     candidates: Mapping[str, Callable[[], Iterator[NamedPair]]] = field(default_factory=dict)
     negatives: Mapping[str, Callable[[], Iterator[NamedPair]]] = field(default_factory=dict)
-    known_only: bool = False
 
 
 def asked_layout(
@@ -153,7 +148,6 @@ def join_layouts(name: str, layouts: Mapping[str, Layout]) -> Layout:
         documents=partial(rows, "documents"),
         queries=partial(rows, "queries"),
         judgements={split: partial(judgements, split) for split in splits},
-        known_only=any(layout.known_only for layout in layouts.values()),
     )
 
 
@@ -172,8 +166,7 @@ class LayoutChecks:
     def documents(self) -> Iterator[dict[str, str]]:
         """Yields the rows of the documents' table."""
         empty = 0
-        found = self._rows("document", "documents", self.document_ids)
-        for where, id, title, text in found:
+        for where, id, title, text in self._rows("document", "documents", self.document_ids):
             if not (title.strip() or text.strip()):
                 if not self.keep_empty:
                     raise ValueError(
@@ -217,16 +210,12 @@ class LayoutChecks:
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rows of a split's qrels.
 
-        Judgements of unknown documents are kept and counted, unless the layout has `known_only`. As
-        in trec_eval, these documents count as missed, and means are over all queries (ArguAna in
-        BEIR has such judgements).
+        Judgements of unknown documents are kept and counted. As in trec_eval, these documents count
+        as missed, and means are over all queries (ArguAna in BEIR has such judgements).
         """
         grades: dict[tuple[str, str], int] = {}
         repeated, outside, relevant = _Count(), _Count(), 0
-        rows = self.layout.judgements[split]()
-        if self.layout.known_only:
-            rows = keep_known(rows, lambda row: row.document_id in self.document_ids, "judgements")
-        for where, query, document, grade in rows:
+        for where, query, document, grade in self.layout.judgements[split]():
             if query not in self.query_ids:
                 raise ValueError(f"{where}: query {query!r} of {split!r} is not in the collection")
             if document not in self.document_ids:
@@ -249,7 +238,7 @@ class LayoutChecks:
                 f"{outside.first} is not in the collection: {outside.number:,} of the "
                 f"{len(grades):,} judgements of the split {split!r} are of such documents"
             )
-            if outside.number == len(grades) or outside.number > max(_FEW, _SHARE * len(grades)):
+            if outside.number == len(grades) or outside.number > max(_FEW, _FRACTION * len(grades)):
                 rule = "so it judges another collection, or documents are missing"
                 raise ValueError(f"{said}, {rule}")
             print(f"{said}; no search can find them, and they count as missed")
@@ -257,12 +246,30 @@ class LayoutChecks:
             raise ValueError(f"data.path: the split {split!r} names no relevant document")
 
     def ranked(self, kind: str, rows: Callable[[], Iterable[NamedPair]]) -> Iterator[NamedPair]:
-        """Yields the candidates or negatives whose query and document the collection has."""
+        """Yields the candidates or negatives whose query and document the collection has.
 
-        def known(row: NamedPair) -> bool:
-            return row.query_id in self.query_ids and row.document_id in self.document_ids
+        Prints how many others there are.
 
-        return keep_known(rows(), known, kind)
+        Raises:
+            ValueError: there are others alone.
+        """
+        kept, unknown = 0, _Count()
+        for row in rows():
+            if row.query_id in self.query_ids and row.document_id in self.document_ids:
+                kept += 1
+                yield row
+            else:
+                unknown.add(row.where)
+        if unknown.number and not kept:
+            raise ValueError(
+                f"{unknown.first}: none of the {unknown.number:,} {kind} is of a query and a "
+                "document of this collection"
+            )
+        if unknown.number:
+            print(
+                f"{unknown.first}: {unknown.number:,} of {kept + unknown.number:,} {kind}, from "
+                "this line on, are of unknown queries or documents and are left out"
+            )
 
 
 class _Count:
@@ -277,32 +284,3 @@ class _Count:
     def report(self, what: str) -> None:
         if self.number:
             print(f"{self.first}: {self.number:,} {what}, from this line on, repeat earlier ones")
-
-
-def keep_known(rows: Iterable[_Pair], known: Callable[[_Pair], bool], what: str) -> Iterator[_Pair]:
-    """Yields the rows for which `known` is True, and prints how many others there are.
-
-    Args:
-        known: whether the collection has the row's query and document.
-        what: the name of the rows, for the message.
-
-    Raises:
-        ValueError: there are rows, but none is known.
-    """
-    kept, unknown = 0, _Count()
-    for row in rows:
-        if known(row):
-            kept += 1
-            yield row
-        else:
-            unknown.add(row.where)
-    if unknown.number and not kept:
-        raise ValueError(
-            f"{unknown.first}: none of the {unknown.number:,} {what} is of a query and a document "
-            "of this collection"
-        )
-    if unknown.number:
-        print(
-            f"{unknown.first}: {unknown.number:,} of {kept + unknown.number:,} {what}, from this "
-            "line on, are of unknown queries or documents and are left out"
-        )

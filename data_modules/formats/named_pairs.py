@@ -16,10 +16,11 @@ from data_modules.formats.readers import (
     json_value,
     numbered_lines,
     string,
+    table,
     table_rows,
     word,
 )
-from data_modules.formats.rows import genret_queries, glen_queries
+from data_modules.formats.rows import genret_queries
 
 _MINED = re.compile(r'\s*\{\s*"qid"')
 _JSON = '{"query": ["document", …], …}, or lines {"qid": …, "pos": […], "neg": […]}'
@@ -229,21 +230,17 @@ def _scored_pairs(where: str, row: dict[str, Any]) -> Iterator[NamedPair]:
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'
 _NUMBER = re.compile(r"\d+")
-_MARCO = re.compile(r"^d(?=\d+$)")  # Ultron writes MS MARCO's ids in lower case: d12 for D12
-_BRACKETS = re.compile(r"\[([^\[\]\"\s]+)\]")
 
 
 def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
     """Yields (``file:line``, document id, queries on that line) for each line.
 
     Reads our own lines (`FORM`), DSI-QG's lines ``{"text_id", "text"}``, and the files of GenRet,
-    GLEN, Ultron and NCI.
+    GLEN and NCI.
 
     Raises:
         ValueError: a line breaks the format; names ``file:line``.
     """
-    first = first_line(file)
-    asked = None
     if begins_with(file, "{"):
         for where, record in json_lines(file):
             if "text_id" in record:
@@ -254,23 +251,16 @@ def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
             if not isinstance(identifier, str) or not texts:
                 raise ValueError(f"{where}: expected {FORM}, got {json.dumps(record)[:60]!r}")
             yield where, identifier, queries
-    elif begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
-        asked = genret_queries(file, "train")
-    elif "oldid" in first.split("\t"):
-        asked = glen_queries(file, "train")
-    else:
+    elif begins_with(file, "["):  # GenRet's
+        for where, _, text, documents in genret_queries(file, "train"):
+            yield from ((where, document, [text]) for document in documents)
+    elif "oldid" in first_line(file).split("\t"):  # GLEN's
+        for where, row in table(file, ["query", "oldid"], header=True, quoted=True):
+            yield where, row["oldid"], [row["query"]]
+    else:  # NCI's
         for where, line in numbered_lines(file):
             columns = line.split("\t")
-            named = _BRACKETS.fullmatch(columns[0].strip())
-            if named and len(columns) == 2:  # Ultron's
-                document = _MARCO.sub(lambda found: found[0].upper(), named[1])
-                yield where, document, [columns[1]]
-            elif len(columns) >= 3 and _NUMBER.fullmatch(columns[2]):  # NCI's
-                yield where, columns[2], [columns[0]]
-            else:
-                raise ValueError(
-                    f"{where}: expected {FORM}, or the columns '[document] query' or 'query "
-                    f"queryid oldid …', got {line[:60]!r}"
-                )
-    for where, _, text, names in asked or ():
-        yield from ((where, document, [text]) for document in names)
+            if len(columns) < 3 or not _NUMBER.fullmatch(columns[2]):
+                rule = f"expected {FORM}, or the columns 'query queryid oldid …'"
+                raise ValueError(f"{where}: {rule}, got {line[:60]!r}")
+            yield where, columns[2], [columns[0]]

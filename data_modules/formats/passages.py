@@ -96,13 +96,13 @@ def _choose_columns(
     is_numbered = names != first and plain_name(file).endswith(".tsv")
     if len(names) == 1 or (is_numbered and len(names) == 2):
         return dict(zip(_FIELDS[len(names)], names, strict=True))
-    found = find_fields(names)
-    if "text" not in found:
+    usual = find_fields(names)
+    if "text" not in usual:
         raise ValueError(
             f"{file}: cannot tell which of the columns {', '.join(first)[:80]} are id, title and "
             "text: name them, data.fields=[id,title,text], or [1,3,2] by number"
         )
-    return found
+    return usual
 
 
 def _documents(file: Path, read: Reader, columns: Mapping[str, str]) -> Iterator[Document]:

@@ -40,8 +40,8 @@ csv.field_size_limit(2**31 - 1)  # a document may be longer than csv's limit of 
 
 def needed(folder: Path, name: str) -> Path:
     """The file with this name in the folder, plain or packed; FileNotFoundError if missing."""
-    if found := find_all(folder, name):
-        return found[0]
+    if files := find_all(folder, name):
+        return files[0]
     raise missing(folder, name)
 
 
@@ -56,13 +56,13 @@ def find_all(folder: Path, *patterns: str) -> list[Path]:
     Packed files match without their ending; a file that exists plain and packed counts once. If
     `folder` is the path of a file, only this file is considered.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for parent, _, name in (pattern.rpartition("/") for pattern in patterns):
         place = folder / parent
         for file in sorted(place.iterdir()) if place.is_dir() else [place]:
             if file.is_file() and fnmatchcase(plain_name(file), name):
-                found.setdefault(plain_name(file), file)
-    return sorted(found.values())
+                files.setdefault(plain_name(file), file)
+    return sorted(files.values())
 
 
 def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:

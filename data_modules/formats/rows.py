@@ -25,7 +25,6 @@ from data_modules.formats.readers import (
 
 Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # yields (where, fields) of each row
 
-KILT = ("id", "title", "text")
 DPR = ("id", "text", "title")
 _HEADER = {"id", "pid", "docid", "doc_id", "title", "text", "passage", "body"}
 _LOOKED_AT = 100  # number of lines that are read to check or find columns
@@ -87,7 +86,7 @@ beir_judgements = partial(
 def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
     """Yields the documents of a table.
 
-    With a header (``psgs_w100.tsv``, ``kilt_w100_title.tsv``), which names the columns id, title
+    With a header (``psgs_w100.tsv``), which names the columns id, title
     and text, texts may be quoted. Without a header, texts are unquoted and the columns are in the
     given order.
 
@@ -101,13 +100,13 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
     first = first_line(file).split("\t")
     header = sum(name.strip(' "').lower() in _HEADER for name in first) * 2 > len(first)
     if header:
-        read = partial(table, columns=KILT, header=True, quoted=True)
+        read = partial(table, columns=("id", "title", "text"), header=True, quoted=True)
     else:
         order = order[:2] if order == DPR and len(first) == 2 else order
         read = partial(table, columns=order)
     title = "title" if header or "title" in order else ""
-    found = documents(read, file, id="id", text="text", title=title)
-    sample = list(islice(found, _LOOKED_AT))
+    rows = documents(read, file, id="id", text="text", title=title)
+    sample = list(islice(rows, _LOOKED_AT))
     lengths = ([len(row[column].split()) for row in sample] for column in (2, 3))
     if sample and median(next(lengths)) > median(next(lengths)):
         where, _, name, text = sample[0]
@@ -117,12 +116,7 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
             "order, or name them in a header"
         )
     yield from sample
-    yield from found
-
-
-def made_id(split: str, where: str) -> str:
-    """Makes an id for a query without one: "train-17" on line 17 of the training file."""
-    return f"{split}-{where.rpartition(':')[2]}"
+    yield from rows
 
 
 # GenRet: arrays; an id is a place in the array
@@ -136,9 +130,6 @@ def genret_documents(file: Path) -> Iterator[Document]:
     read = array_items if begins_with(file, "[") else json_lines
     for place, (where, item) in enumerate(read(file)):
         row = item if isinstance(item, dict) else {"abstract": item}
-        if str(row.get("doc_id", place)) != str(place):
-            rule = "expected the documents in the order of their ids"
-            raise ValueError(f"{where}: {rule}: doc_id {row['doc_id']!r} is at place {place}")
         title = string(where, "title", row, "")
         yield Document(where, str(place), title, string(where, "abstract", row))
 
@@ -150,28 +141,22 @@ def genret_queries(file: Path, split: str) -> Iterator[Asked]:
     ("dev_seen") is an array of places in the file of the whole split.
     """
     if part := re.fullmatch("(.*)_(un)?seen", split):
-        numbers = json_value(file)
         whole = [*genret_queries(needed(file.parent, f"{part[1]}.json"), part[1])]
-        if not isinstance(numbers, list) or not {*numbers} <= {*range(len(whole))}:
-            raise ValueError(f"{file}: expected an array of places in {part[1]}.json")
-        yield from (whole[number] for number in numbers)
+        for number in json_value(file):
+            if not is_place(number) or number >= len(whole):
+                raise ValueError(f"{file}: expected places in {part[1]}.json, got {number!r}")
+            yield whole[number]
         return
     for number, (where, item) in enumerate(array_items(file)):
-        found = item[1] if isinstance(item, list) and len(item) == 2 else None
-        places = found if isinstance(found, list) else [found]
-        if not (found is not None and isinstance(item[0], str) and all(map(is_place, places))):
+        named = item[1] if isinstance(item, list) and len(item) == 2 else None
+        places = named if isinstance(named, list) else [named]
+        if not (named is not None and isinstance(item[0], str) and all(map(is_place, places))):
             raise ValueError(f"{where}: expected [query, place] or [query, [place, …]], got {item}")
         yield Asked(where, f"{split}-{number}", item[0], list(map(str, places)))
 
 
 def is_place(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def glen_queries(file: Path, split: str) -> Iterator[Asked]:
-    """Yields GLEN's generated queries, columns ``query`` and ``oldid``; see `made_id`."""
-    for where, row in table(file, ["query", "oldid"], header=True, quoted=True):
-        yield Asked(where, made_id(split, where), row["query"], [row["oldid"]])
 
 
 # NCI: tables without a header, written by pandas

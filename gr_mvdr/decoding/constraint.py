@@ -95,7 +95,7 @@ class TrieLogitsProcessor(LogitsProcessor):
     def documents(self, sequences: Tensor) -> list[list[str]]:
         """Lists the ids of the documents that each sequence (R, prompt + t) identifies."""
         if not self.ids:
-            raise ValueError("n-grams are no identifiers: their evidence is added up in gr-mvdr")
+            raise ValueError("n-grams are not identifiers: gr-mvdr adds up their evidence")
         tokens = sequences[:, self.prompt :].cpu()
         is_end = tokens == self.end
         after = is_end.cumsum(1) > is_end.long()

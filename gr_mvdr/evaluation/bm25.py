@@ -1,6 +1,5 @@
 """BM25 (Robertson & Zaragoza) by bm25s, and the inverted lists that lexical systems search."""
 
-import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +14,8 @@ from gr_mvdr.progress import track
 
 _ARRAYS = ("data", "indices", "indptr")
 _FILE = "lists.safetensors"
-_WORD = re.compile(r"\w+")
 # The terms of a query: term → weight, or a list in which terms may repeat.
 Query = Mapping[Any, float] | Sequence[Hashable]
-
-
-def split_words(text: str) -> list[str]:
-    """Splits a text into BM25's terms: lower-cased runs of letters, digits and underscores.
-
-    There is no stemming.
-    """
-    # All small sigmas become σ: lower() gives ς or σ depending on what follows the letter.
-    return _WORD.findall(text.lower().replace("ς", "σ"))
 
 
 class InvertedLists:

@@ -7,18 +7,23 @@ here to compare.
 
 from torch import Tensor
 
-from gr_mvdr.token_index.store import TokenStore
+from gr_mvdr.token_vectors import TokenVectors
 
 
-def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> tuple[int, float]:
-    """Counts tokens and operations for scoring documents (C,) by all their tokens (xtr App. B).
+def relevance_cost(query: TokenVectors, counts: Tensor, heads: int = 1) -> tuple[int, float]:
+    """Counts tokens and operations for scoring documents by all their tokens.
 
-    If the store has keys, operations are counted as in mva §2.1.
+    Operations are counted as in xtr App. B or, if a query has keys, as in mva §2.1.
+
+    Args:
+        query: (N, …) without padding.
+        counts: (C,) the number of tokens of each document.
     """
-    tokens = int(store.counts[documents].sum())
-    pair_flops = mva_joint_flops if "keys" in store.sizes else multi_vector_joint_flops
-    mean = tokens / max(1, len(documents))
-    return tokens, len(documents) * pair_flops(query_tokens, mean, store.sizes["vectors"])
+    tokens, sizes = int(counts.sum()), (len(query), query.vectors.shape[1])
+    mean = tokens / max(1, len(counts))
+    if query.keys is None:
+        return tokens, len(counts) * multi_vector_joint_flops(sizes[0], mean, sizes[1])
+    return tokens, len(counts) * mva_joint_flops(sizes[0], mean, sizes[1], heads)
 
 
 def multi_vector_joint_flops(
@@ -27,7 +32,7 @@ def multi_vector_joint_flops(
     """Operations for one pair under sum-of-max: n (2 m d + m + 1) (xtr App. B).
 
     These are 2 n m d for S, n m for the maxima, and n for their sum. A single-vector system has
-    n = m = 1. Mode "gather" scores C candidates this way, at worst C = n k', which gives
+    n = m = 1. A search scores C candidates this way, at worst C = n k', which gives
     n² k' (2 m̄ d + m̄ + 1) of xtr Table 1.
 
     Args:
@@ -86,7 +91,7 @@ def transformer_flops(
 
 
 def xtr_scoring_flops(query_tokens: float, candidates: float, retrieved_tokens: float) -> float:
-    """Operations for scoring in mode "impute", for one query: n C (r̄ + 1) (xtr App. B).
+    """Operations for scoring by imputed relevance, for one query: n C (r̄ + 1) (xtr App. B).
 
     For each candidate, these are n r̄ for the maxima and n for their mean. At worst C = n k', which
     gives n² k' (r̄ + 1) of xtr Table 1.

@@ -7,11 +7,12 @@ documents is written last, so a collection without this number is incomplete.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
@@ -20,209 +21,264 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.evaluation.ranking import SearchCosts, best_documents
-from gr_mvdr.files import check_fingerprint, new_folder, read_json, reading, write_json
-from gr_mvdr.measures import Measured, costs
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files import (
+    check_fingerprint,
+    new_folder,
+    read_json,
+    reading,
+    temporary_folder,
+    write_json,
+)
+from gr_mvdr.options import Rule, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.search import AUTO, EDGE, SearchOptions
-from gr_mvdr.token_index.store import Encode, encoded
+from gr_mvdr.token_index.search import Documents, Query, Searcher, SearchOptions
+from gr_mvdr.token_index.store import encoded
 from gr_mvdr.token_vectors import TokenVectors, stack
 
+EDGE = "edge"  # the engine within this process
+Engine = Annotated[
+    str,
+    Rule(
+        "edge or http://HOST:PORT/COLLECTION",
+        lambda text: text == "edge" or (text.startswith("http") and text.count("/") == 3),
+    ),
+]
 TOKENS, MEAN, ID = "tokens", "mean", "id"  # the two vectors of a point, and a key of its payload
 METADATA = "engine.json"
 _BYTES = {"float32": 4, "float16": 2, "turbo8": 1}  # of a stored number
 _BATCH = 32  # documents written at once: by default, a server takes requests of up to 32 MB
 _ASKED = 1024  # points asked for at once
 _SECONDS = 300  # that a server may take for an answer
-_REFINED = 10  # documents that the means propose for each wanted document under refine=auto
 
 
-class EngineIndex:
-    """The documents of one collection and their searches; takes the place of a `TokenIndex`.
+@part("source")
+class EngineIndex(Searcher):
+    """The documents of one collection of a database, and their searches.
 
-    The engine scores by MaxSim. A document's number is its row in the table of documents. A server
-    is named `http://HOST:PORT/COLLECTION`; the address may end with parameters for creating the
-    collection, such as `?shard_number=4&replication_factor=2`. QDRANT_API_KEY is sent if it is set.
-
-    Attributes:
-        client: a `QdrantClient`, or an `EdgeClient` with the same methods.
-        costs: running totals of all searches; only candidates and time are known for an engine.
+    The engine scores by MaxSim. A server is named `http://HOST:PORT/COLLECTION`; the address may
+    end with parameters for creating the collection, such as
+    `?shard_number=4&replication_factor=2`. QDRANT_API_KEY is sent if it is set. Only candidates and
+    time are known of its costs.
     """
 
-    def __init__(self, options: SearchOptions, directory: Path):
-        """Connects to the collection that `options.engine` names.
-
+    def __init__(
+        self,
+        address: Engine = EDGE,
+        dtype: Literal["float32", "float16", "turbo8"] = "float32",
+        proposed: Size | None = None,
+    ):
+        """
         Args:
-            directory: the folder of an engine within this process.
+            address: "edge", an engine within this process, or that of a server's collection.
+            dtype: stored type of vectors; "turbo8" stores a byte for each number.
+            proposed: the number of documents, those whose mean vectors are nearest to the query's,
+                that are scored by all their vectors; None = all documents.
+        """
+        super().__init__()
+        self.address, self.dtype, self.stored = address, dtype, (address, dtype)
+        self.place, url = f"model.search.source.address={address}", urlsplit(address)
+        self.collection = url.path.strip("/")
+        self.sizes = {key: int(value) for key, value in parse_qsl(url.query)}
+        self.server, self.client = f"{url.scheme}://{url.netloc}", None
+
+    def check(self, options: SearchOptions, scoring: Scoring, salience: Any = None) -> None:
+        """See `Searcher.check`."""
+        super().check(options, scoring, salience)
+        scores = scoring.alignment == MaxSim() and scoring.normaliser != "non_zero"
+        if not scores or any((salience or {}).values()) or options.proposer is not None:
+            rule = "needs search=exact and a score that is MaxSim, over Z or not, without salience"
+            raise ValueError(f"{self.place}: {rule}")
+
+    def connect(self, directory: Path) -> None:
+        """Connects to the collection, and closes it again.
 
         Raises:
             ValueError: the engine's library is missing, or there is no server.
         """
-        self.options, self.costs = options, SearchCosts()
-        self.place, url = f"model.search.engine={options.engine}", urlsplit(options.engine)
-        self.name, self.sizes = url.path.strip("/"), {k: int(v) for k, v in parse_qsl(url.query)}
-        with reading(self.place), ExitStack() as opened:
-            try:
+        with self._connected(directory):
+            pass
+        self.close()
+
+    @contextmanager
+    def _connected(self, directory: str | Path) -> Iterator[None]:
+        """Connects to the collection, which stays open if the block succeeds.
+
+        After an error it is closed: a traceback may keep it for long, and one object opens a
+        collection at a time.
+        """
+        self.close()
+        try:
+            with reading(self.place):
                 from qdrant_client import QdrantClient, models
 
                 self.api = models
-                server: dict[str, Any] = {"url": f"{url.scheme}://{url.netloc}"}
-                server |= {"api_key": os.environ.get("QDRANT_API_KEY"), "timeout": _SECONDS}
+                server: dict[str, Any] = {"url": self.server, "timeout": _SECONDS}
+                server |= {"api_key": os.environ.get("QDRANT_API_KEY")}
                 server |= {"check_compatibility": False}  # it asks twice where there is no server
-                is_here = options.engine == EDGE
-                self.client: Any = EdgeClient(directory) if is_here else QdrantClient(**server)
-            except ImportError:
+                is_here = self.address == EDGE
+                folder = Path(directory) / EDGE
+                self.client = EdgeClient(folder) if is_here else QdrantClient(**server)
+                self.exists = self.client.collection_exists(self.collection)
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error.__cause__ or error, ImportError):
                 needed = f"{self.place}: needs pip install 'gr-mvdr[engine]'"
                 raise ValueError(needed) from None
-            opened.callback(self.close)  # if the next line fails
-            self.exists = self.client.collection_exists(self.name)
-            opened.pop_all()
+            raise
 
     def close(self) -> None:
         """Closes the collection; until then, a folder of Edge is locked."""
-        self.client.close()
+        if self.client is not None:
+            self.client.close()
+        self.client = None
 
-    def open(self, made_from: Mapping[str, Any], documents: Any, whole: bool = True) -> None:
-        """Checks that the collection holds these documents, or creates it unless it must be whole.
+    def build(self, documents: Documents, directory: str | Path | None = None) -> None:
+        """Writes the documents that the collection lacks, so that a killed build goes on."""
+        with self._connected(directory or temporary_folder("engine")):
+            self._load(documents)
 
-        Args:
-            made_from: "dimension", and the fingerprints "model" and "collection".
-            documents: a table with `id` and `text`.
+    def open(self, documents: Documents, directory: str | Path) -> None:
+        """Opens a collection that holds these documents."""
+        with self._connected(directory):
+            self._check(documents, is_whole=True)
+
+    def update(self, documents: Documents) -> None:
+        """Makes the collection hold exactly these documents; encodes those that it lacks."""
+        with reading(self.place):
+            self._label(model=None)  # a change that is killed leaves a collection of no model
+            if gone := self.number_of.keys() - {*documents.table["id"][:]}:
+                self.client.delete(self.collection, _points(sorted(gone)))
+            self._label(**documents.made_from, documents=0)
+        self._load(documents)
+
+    def _check(self, documents: Documents, is_whole: bool) -> None:
+        """Checks that the collection holds these documents, or creates it unless it is whole.
 
         Raises:
             ValueError: the collection was made from something else, or is not whole.
         """
-        self.dimension, self.names = made_from["dimension"], documents["id"][:]
-        self.rows = {name: row for row, name in enumerate(self.names)}
-        expected = {**made_from, **({"documents": len(self.names)} if whole else {})}
+        expected = dict(documents.made_from)
+        self.dimension = expected["dimension"]
+        self.hold(documents.table["id"][:])
         with reading(self.place):
-            if not self.exists and not whole:
-                self._create(dict(made_from))
-            held = self.client.get_collection(self.name).config.metadata if self.exists else None
-            check_fingerprint(self.place, held or {}, expected)
+            if not self.exists and not is_whole:
+                self._create(expected)
+            expected |= {"documents": len(self.names)} if is_whole else {}
+            held = {}
+            if self.exists:
+                held = self.client.get_collection(self.collection).config.metadata or {}
+            check_fingerprint(self.place, held, expected)
 
     def _create(self, made_from: dict[str, Any]) -> None:
         api, shape = self.api, {"size": self.dimension, "distance": self.api.Distance.DOT}
         tokens = api.VectorParams(
             **shape,
-            datatype=self.options.dtype,
+            datatype=self.dtype,
             multivector_config=api.MultiVectorConfig(comparator="max_sim"),
             hnsw_config=api.HnswConfigDiff(m=0),  # a graph of all tokens would cost too much
         )
         vectors = {TOKENS: tokens, MEAN: api.VectorParams(**shape)}
-        self.client.create_collection(self.name, vectors, metadata=made_from, **self.sizes)
+        self.client.create_collection(self.collection, vectors, metadata=made_from, **self.sizes)
         self.exists = True
 
-    def load(self, made_from: Mapping[str, Any], documents: Any, encode: Encode) -> None:
-        """Writes the documents that the collection lacks, so that a killed load goes on."""
-        self.open(made_from, documents, whole=False)
+    def _load(self, documents: Documents) -> None:
+        self._check(documents, is_whole=False)
         with reading(self.place):
             held: set[str] = set()
             for start in range(0, len(self.names), _ASKED):
                 ids = _points(self.names[start : start + _ASKED])
-                held |= {point.payload[ID] for point in self.client.retrieve(self.name, ids)}
+                held |= {point.payload[ID] for point in self.client.retrieve(self.collection, ids)}
             missing = [name for name in self.names if name not in held]
             starts = range(0, len(missing), _BATCH)
             batches = {str(n): missing[n : n + _BATCH] for n in starts}
-            for key, tokens in encoded(self.place, batches, encode):
+            for key, tokens in encoded(self.place, batches, documents.encode):
                 counts = tokens.counts.tolist()
                 columns = tokens.vectors.float().split(counts), tokens.ids.split(counts)
-                texts = documents.select([self.rows[name] for name in batches[key]])["text"]
+                rows = [self.number_of[name] for name in batches[key]]
+                texts = documents.table.select(rows)["text"]
                 points = []
                 for name, text, vectors, ids in zip(batches[key], texts, *columns, strict=True):
                     both = {TOKENS: vectors.numpy(), MEAN: vectors.mean(0).numpy()}
                     payload = {ID: name, "text": text, "tokens": ids.tolist()}
                     (place,) = _points([name])
                     points.append(self.api.PointStruct(id=place, vector=both, payload=payload))
-                self.client.upsert(self.name, points)
-            self._label(**made_from, documents=len(self.names))
-
-    def update(self, made_from: Mapping[str, Any], documents: Any, encode: Encode) -> None:
-        """Makes the collection hold exactly these documents; encodes those that it lacks."""
-        with reading(self.place):
-            self._label(model=None)  # a change that is killed leaves a collection of no model
-            if gone := self.rows.keys() - {*documents["id"][:]}:
-                self.client.delete(self.name, _points(sorted(gone)))
-            self._label(**made_from, documents=0)
-        self.load(made_from, documents, encode)
+                self.client.upsert(self.collection, points)
+            self._label(**documents.made_from, documents=len(self.names))
 
     def _label(self, **metadata: Any) -> None:
-        self.client.update_collection(self.name, metadata=metadata)
+        self.client.update_collection(self.collection, metadata=metadata)
 
     @property
     def bytes_per_token(self) -> float:
         """Bytes of a stored token vector."""
-        return self.dimension * _BYTES[self.options.dtype]
+        return self.dimension * _BYTES[self.dtype]
 
-    def planned(self, options: SearchOptions, scoring: Scoring, depth: int) -> SearchOptions:
-        """See `TokenIndex.planned`; here nothing is chosen."""
-        return options
+    def exact_search(self) -> SearchOptions:
+        """Returns the search that scores every document."""
+        if self.options.source.get("proposed") is None:
+            return self.options
+        return replace(self.options, source={**self.options.source, "proposed": None})
 
-    def storage_costs(self, options: SearchOptions) -> list[Measured]:
-        """See `TokenIndex.storage_costs`; an engine does not tell what it reads."""
-        return costs({"bytes_per_token": self.bytes_per_token})
-
-    def numbers(self, document_ids: Sequence[str]) -> Tensor:
-        """(C,) int64 the numbers of documents; ValueError if an id is not in the collection."""
-        if unknown := [name for name in document_ids if name not in self.rows]:
-            raise ValueError(f"{self.place}: document {unknown[0]!r} is not in it")
-        return torch.tensor([self.rows[name] for name in document_ids], dtype=torch.int64)
-
-    def vectors(self, documents: Tensor) -> TokenVectors:
-        """Reads the vectors of documents (C,), padded to (C, M, …)."""
-        names, held = [self.names[number] for number in documents.tolist()], {}
+    def vectors(self, names: Sequence[str]) -> TokenVectors:
+        """Reads the vectors of documents, padded to (C, M, …)."""
+        self.numbers(names)
+        held = {}
         with reading(self.place):
-            for point in self.client.retrieve(self.name, _points(names), True, [TOKENS]):
+            points = self.client.retrieve(self.collection, _points(names), True, [TOKENS])
+            for point in points:
                 ids = torch.tensor(point.payload["tokens"])
                 vectors = torch.tensor(point.vector[TOKENS]).float()
                 held[point.payload[ID]] = TokenVectors(vectors, ids >= 0, ids)
         return stack([held[name] for name in names])
 
-    def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
-        """Computes the relevance (C,) fp32 of documents (C,) to a query; see `TokenIndex.score`."""
+    def relevance(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
+        """Computes the relevance of documents (C,); see `Searcher.relevance`."""
         names = [self.names[number] for number in documents.tolist()]
-        self.costs.add(len(names), 0, 0.0)
         if not names:
             return torch.zeros(0)
         if scoring.alignment != MaxSim():
-            return scoring(self.vectors(documents).to(query.mask.device), query[None]).cpu()
+            return scoring(self.vectors(names).to(query.mask.device), query[None]).cpu()
         only = self.api.Filter(must=[self.api.HasIdCondition(has_id=_points(names))])
-        found = self._ask(query, scoring, limit=len(names), query_filter=only)
-        return torch.tensor([found[name] for name in names])
+        scores = self._ask(query, scoring, limit=len(names), query_filter=only)
+        return torch.tensor([scores[name] for name in names])
 
+    @torch.inference_mode()
     def search(
-        self, queries: Sequence[Any], scoring: Scoring, options: SearchOptions, k: int
-    ) -> dict[str, dict[str, float]]:
-        """Finds the k best documents of queries: query id → document id → score, best first.
+        self,
+        queries: Sequence[Query],
+        scoring: Scoring,
+        k: int,
+        options: SearchOptions | None = None,
+    ) -> Ranking:
+        """Retrieves the k best documents of each query; see `Searcher.search`.
 
         Of documents with equal scores at rank k, the engine chooses those that are returned.
-
-        Args:
-            queries: pairs of an id and token vectors (N, …) without padding.
         """
-        options.check(scoring)
-        refine: Any = _REFINED * k if options.refine == AUTO else options.refine
-        if options.mode == "exact" or refine is None:
-            refine = len(self.names)
+        if options is not None:
+            self.check(options, scoring)
+            self.stored_as(options)
+        proposed = (options or self.options).source.get("proposed") or len(self.names)
         results, prefetch = {}, None
-        for name, query in track(queries, "searching"):
-            if refine < len(self.names):
+        for name, query, _ in track(queries, "searching"):
+            if proposed < len(self.names):
                 mean = query.vectors.mean(0).cpu().numpy()
-                prefetch = self.api.Prefetch(query=mean, using=MEAN, limit=refine)
+                prefetch = self.api.Prefetch(query=mean, using=MEAN, limit=proposed)
             scores = self._ask(query, scoring, limit=k, prefetch=prefetch)
-            self.costs.add(min(refine, len(self.names)), 0, 0.0)
-            values = np.fromiter(scores.values(), np.float32)
-            results[name] = best_documents(list(scores), values, k)
-        return results
+            self.costs.add(min(proposed, len(self.names)), 0, 0.0)
+            results[name] = scores
+        return Ranking(results).top(k)
 
     def _ask(self, query: TokenVectors, scoring: Scoring, **how: Any) -> dict[str, float]:
         """Asks the engine for document id → relevance, which is MaxSim divided by Z."""
         z, vectors = 1 if scoring.normaliser == "none" else len(query), query.vectors.cpu().numpy()
         how["search_params"] = self.api.SearchParams(exact=True)
+        how["with_payload"] = [ID]
         with reading(self.place), self.costs.timed():
-            found = self.client.query_points(self.name, vectors, TOKENS, with_payload=[ID], **how)
-        return {point.payload[ID]: point.score / z for point in found.points}
+            points = self.client.query_points(self.collection, vectors, TOKENS, **how).points
+        return {point.payload[ID]: point.score / z for point in points}
 
 
 def _points(names: Iterable[str]) -> list[Any]:

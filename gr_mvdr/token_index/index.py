@@ -1,303 +1,202 @@
 """The index of a multi-vector system: every document token's vector on disk, and its searches."""
 
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gr_mvdr.evaluation.ranking import SearchCosts
-from gr_mvdr.files import (
-    open_tensors,
-    read_json,
-    reading,
-    remove_with,
-    sha256,
-    temporary_folder,
-    write_json,
-    write_tensors,
-)
+from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.measures import Measured, costs
+from gr_mvdr.options import Seed, Size, part, show
 from gr_mvdr.pooling import group_tokens, merge_tokens
+from gr_mvdr.ranks import rank
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import scorers, store
-from gr_mvdr.token_index.costs import all_tokens_cost
-from gr_mvdr.token_index.neighbours import NearestTokens
-from gr_mvdr.token_index.search import OPEN_KEYS, Proposer, SearchOptions
+from gr_mvdr.token_index.codec import Storage
+from gr_mvdr.token_index.costs import relevance_cost
+from gr_mvdr.token_index.search import (
+    Documents,
+    FullRelevance,
+    Imputed,
+    Proposal,
+    Query,
+    Searcher,
+    SearchOptions,
+)
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
-PLANS, SAMPLE = "plans.json", "sample.safetensors"
-# How many times faster the exact search reads a token than a search retrieves it, and reads a
-# document than a search scores it separately.
-_TOKEN, _DOCUMENT = 64, 4
 _MARGIN = 2  # standard errors: in 49 of 50 samples, the recall on all queries is higher
 
 
-class ScoredDocuments(NamedTuple):
-    """Scored documents of one query, unordered: (C,) int64 numbers in the index, (C,) fp32."""
-
-    documents: Tensor
-    scores: Tensor
-
-
-class TokenIndex:
+@part("source")
+class TokenIndex(Searcher):
     """Token vectors of documents on disk, and their searches.
 
-    A document's number is its place in `store.document_ids`.
-
     Attributes:
-        store: the tokens.
-        costs: running totals of all searches; assign a new `SearchCosts()` to start at zero.
+        store: the tokens, once documents are built or opened.
     """
 
-    def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
-        """Opens an index by memory map; arguments and errors as in `TokenStore`."""
-        self.directory, self.costs = Path(directory), SearchCosts()
-        self.store = store.TokenStore(self.directory, fingerprint)
-        self._nearest: NearestTokens | None = None
-        self._one_vector: tuple[Any, Proposer] | None = None  # mode fde: its options, its proposer
-        self._others: dict[Any, TokenIndex] = {}  # of `stored_as`, by their options
+    keeps_vectors = in_shards = True
+    store: store.TokenStore
 
-    @classmethod
-    def build(cls, directory: str | Path, *content: Any, **options: Any) -> "TokenIndex":
-        """Writes an index and opens it; further arguments and errors as in `store.create`."""
-        store.create(Path(directory), *content, **options)
-        return cls(directory)
-
-    def updated(self, document_ids: Sequence[str], encode: store.Encode) -> "TokenIndex":
-        """Makes an index of exactly these documents in a temporary folder; see `store.revise`.
-
-        Args:
-            encode: encodes the documents that are missing here, by id.
+    def __init__(
+        self,
+        dtype: Literal["float32", "float16", "pq", "residual"] = "float32",
+        pq_bytes: Size | None = None,
+        lists: Size | None = None,
+        seed: Seed = 0,
+    ):
         """
+        Args:
+            dtype: stored type of vectors; "pq" and "residual" store codes of `pq_bytes` bytes.
+            pq_bytes, lists, seed: see `Storage`.
+        """
+        super().__init__()
+        self.stored = Storage(dtype, pq_bytes, seed, lists)
+        if not self.stored.is_coded:
+            self.stored = Storage(dtype)
+        self._others: dict[Any, TokenIndex] = {}  # of `stored_as`, by what they store
+
+    def check(self, options: SearchOptions, scoring: Scoring, salience: Any = None) -> None:
+        """See `Searcher.check`."""
+        super().check(options, scoring, salience)
+        # The basis of residual codes mixes the parts of different heads.
+        if scoring.heads > 1 and (options.source or {}).get("dtype") == "residual":
+            raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=residual")
+
+    def build(self, documents: Documents, directory: str | Path | None = None) -> None:
+        """Writes an index and opens it; see `store.create`."""
+        place, names = directory or temporary_folder("token-index"), documents.table["id"][:]
+        order = [names[row] for row in self.stored.sample_first(documents.lengths)]
+        store.create(Path(place), order, documents.encode, self.stored, documents.made_from)
+        self.documents = documents
+        self.open_store(place, is_temporary=directory is None)
+
+    def open(self, documents: Documents, directory: str | Path) -> None:
+        """Opens an index by memory map; errors as in `TokenStore`."""
+        self.documents = documents
+        self.open_store(directory, documents.made_from)
+
+    def update(self, documents: Documents) -> None:
+        """Makes an index of exactly these documents in a temporary folder; see `store.revise`."""
         place = temporary_folder("token-index")
-        store.revise(self.store, place, document_ids, encode)
-        return self._opened(place)
+        store.revise(self.store, place, documents.table["id"][:], documents.encode)
+        self.documents = documents
+        self.open_store(place, is_temporary=True)
 
-    def _opened(self, place: Path) -> "TokenIndex":
-        """Opens an index that was made of this one in a temporary folder, with its sample."""
-        index = TokenIndex(place)
-        remove_with(index, place)
-        if (sample := self.directory / SAMPLE).is_file():
-            shutil.copyfile(sample, place / SAMPLE)
-        return index
+    def open_store(
+        self, place: str | Path, made_from: Any = None, is_temporary: bool = False
+    ) -> None:
+        """Opens the store of a folder, which is removed with it if it is temporary."""
+        self.store, self._others = store.TokenStore(place, made_from), {}
+        self.directory = self.store.directory
+        self.hold(self.store.document_ids)
+        if is_temporary:
+            remove_with(self.store, place)
+        if self.options.proposer is not None and rank() == 0:
+            self.opened(self.options.proposer)
 
-    def stored_as(self, options: SearchOptions) -> "TokenIndex":
+    def stored_as(self, options: SearchOptions) -> Searcher:
         """Returns an index of the same documents with the pooling and storage of these options.
 
         It is made once from this index's vectors, in a temporary folder. Both share their costs.
         """
+        if options.stored == self.options.stored:
+            return self
+        for key, value, wanted in (
+            ("pool", self.options.pool, 1),
+            ("source.dtype", self.stored.is_coded and self.stored.dtype, False),
+        ):
+            if value != wanted:
+                rule = "must not merge or code vectors, to search vectors that are stored otherwise"
+                raise ValueError(f"model.search.{key}={show(value)}: {rule}")
 
         def pooled(names: Sequence[str]) -> Iterator[PackedTokens]:
-            tokens = self.vectors(self.numbers(names))
-            groups = group_tokens(tokens, options.pool, options.pool_by)
-            yield merge_tokens(tokens, groups).pack()
+            tokens = self.vectors(names)
+            yield merge_tokens(tokens, group_tokens(tokens, options.pool, options.pool_by)).pack()
 
         if options.stored not in self._others:
-            place = temporary_folder("token-index")
-            store.create(place, self.store.document_ids, pooled, options.storage)
-            index = self._others[options.stored] = self._opened(place)
-            index.costs = self.costs
+            place, other = temporary_folder("token-index"), options.searcher()
+            store.create(place, self.names, pooled, other.stored)
+            other.open_store(place, is_temporary=True)
+            self._others[options.stored], other.documents = other, self.documents
+        self._others[options.stored].costs = self.costs
         return self._others[options.stored]
-
-    def numbers(self, document_ids: Sequence[str]) -> Tensor:
-        """(C,) int64 the numbers of documents; ValueError if an id is not in the index."""
-        return self.store.numbers(document_ids)
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes for each stored token: columns, codebooks, the inverted file and fde's vectors."""
+        """Bytes for each stored token: columns, codebooks, and what proposers read."""
         held = self.store.size_in_bytes
-        held += self._nearest.size_in_bytes if self._nearest else 0
-        held += self._one_vector[1].size_in_bytes if self._one_vector else 0
+        held += sum(opened.size_in_bytes for _, opened in self._opened.values())
         return held / self.store.n_tokens
 
     def storage_costs(self, options: SearchOptions) -> list[Measured]:
         """Returns bytes for each token, and bytes a search may read, the proposer's included."""
-        proposer, read = self.proposer(options), self.store.size_in_bytes
-        if options.mode == "impute":
-            read = read * len(self.nearest(options.keep_document).rows) // self.store.n_tokens
-        elif options.scores_are_estimates:
-            read = 0
-        if proposer and (options.mode == "fde" or options.probes is not None):
-            read += proposer.size_in_bytes
+        source, read = self.stored_as(options), self.store.size_in_bytes
+        if source is not self:
+            return source.storage_costs(options)
+        if options.proposer is not None:
+            opened = self.opened(options.proposer)
+            if isinstance(options.scorer, Imputed):
+                read = read * len(opened.rows) // self.store.n_tokens
+            read += opened.size_in_bytes
         return costs({"searched_bytes": read, "bytes_per_token": self.bytes_per_token})
 
-    def nearest(self, keep: float = 1.0) -> NearestTokens:
-        """Returns the token retrieval over a share β_d = `keep` of each document's tokens."""
-        if self._nearest is None or self._nearest.keep != keep:
-            self._nearest = NearestTokens(self.store, keep)
-        return self._nearest
-
-    def proposer(self, options: SearchOptions) -> Proposer | None:
-        """Returns the proposer of a mode, ready to search; None if all documents are scored.
-
-        Opens a saved inverted file with the same settings, or builds one.
-
-        Raises:
-            ValueError: `keep_document` < 1 without stored saliences.
-        """
-        if options.mode == "exact":
-            return None
-        if options.mode == "fde":
-            part: Any = options.proposer
-            if self._one_vector is None or self._one_vector[0] != (part, options.fde):
-                self._one_vector = (part, options.fde), part.build(self.store, options)
-            return self._one_vector[1]
-        nearest = self.nearest(options.keep_document)
-        if options.probes is not None:
-            nearest.build_lists(options.lists, options.seed)
-        return nearest
-
-    def keep_sample(self, queries: Sequence[TokenVectors]) -> None:
-        """Saves a sample of queries (N, …) without padding, on which `planned` chooses values."""
-        packed = stack(queries).pack().to("cpu")._asdict()
-        parts = {name: part for name, part in packed.items() if part is not None}
-        write_tensors(self.directory / SAMPLE, parts, {})
-
-    def planned(self, options: SearchOptions, scoring: Scoring, depth: int) -> SearchOptions:
-        """Returns the options with a value in place of each "auto".
-
-        The values are chosen on the sample of queries, so that the search retrieves a share
-        `options.recall` of the exact search's best `depth` documents. They are saved with the index
-        and hold for its sample.
-        """
-        if not options.open_keys:
-            return options
-        path, sample = self.directory / PLANS, self.directory / SAMPLE
-        key = repr((options, scoring, depth, sample.is_file() and sha256(sample)))
-        with reading(f"{path}"):
-            plans = read_json(path) if path.is_file() else {}
-            if key not in plans:
-                plans[key] = self._choose(options, scoring, depth)
-                with suppress(OSError):  # the folder is not writable
-                    write_json(path, plans)
-            return replace(options, **plans[key])
-
-    def _choose(self, options: SearchOptions, scoring: Scoring, depth: int) -> dict[str, Any]:
-        """Multiplies the open values by √2 until recall minus `_MARGIN` reaches `options.recall`.
-
-        Stops if the next values would cost more than the exact search. Then the exact search is
-        chosen, unless it would ignore a value that the user set; in this case, the values with the
-        highest recall are chosen. Without a saved sample of queries, no recall is measured: the
-        exact search is chosen, or else eight times the least values.
-        """
-        is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
-        may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
-        self.proposer(options)  # counts the lists
-        nearest, documents = self.nearest(options.keep_document), len(self.store)
-        tokens, depth = len(nearest.rows), min(depth, documents)
-        bounds = {"neighbours": (250, tokens), "probes": (4, nearest.n_lists)}
-        bounds["refine"] = depth, max(depth, documents // _DOCUMENT)
-        # The open options at 1, √2, 2, … times their least values, up to the largest useful ones.
-        ladder: list[dict[str, Any]] = []
-        for step in range(2 * tokens.bit_length()):
-            factor = 2 ** (step / 2)
-            values = {k: min(int(factor * bounds[k][0]), bounds[k][1]) for k in options.open_keys}
-            ladder += [] if values in ladder else [values]
-        if not (self.directory / SAMPLE).is_file():
-            return {"mode": "exact"} if may_be_exact else ladder[min(6, len(ladder) - 1)]
-        tried = [
-            values
-            for values in ladder
-            if _TOKEN * values.get("neighbours", 0) <= tokens
-            and _DOCUMENT * values.get("refine", 0) <= documents
-        ]
-        tried = [*tried, {"mode": "exact"}] if may_be_exact else tried or ladder[:1]
-        sample = PackedTokens(**open_tensors(self.directory / SAMPLE)[0]).pad()
-        queries = [sample.unpad(number) for number in range(len(sample))]
-
-        def retrieve(options: SearchOptions) -> list[set[int]]:
-            scored = self.search(queries, scoring, options)
-            best = [scores.topk(min(depth, len(scores))).indices for _, scores in scored]
-            return [{*one.documents[own].tolist()} for one, own in zip(scored, best, strict=True)]
-
-        costs, self.costs = self.costs, SearchCosts()  # the trials do not count
-        wanted = retrieve(replace(options, mode="exact", keep_query=1.0, keep_document=1.0))
-        recalls: list[float] = []
-        while len(recalls) < len(tried) and max(recalls, default=0.0) < options.recall:
-            results = retrieve(replace(options, **tried[len(recalls)]))
-            shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
-            recalls.append(fmean(shares) - _MARGIN * pstdev(shares) / len(shares) ** 0.5)
-        self.costs = costs
-        best = max(recalls)
-        chosen = tried[recalls.index(best)]
-        shown = ", ".join(f"{key}={value}" for key, value in chosen.items())
-        print(f"model.search.recall={options.recall}: {shown} finds {best:.3f} of the best {depth}")
-        return chosen
-
-    def search(
-        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
-    ) -> list[ScoredDocuments]:
-        """Searches the index, and returns the scored documents of each query.
-
-        Args:
-            queries: token vectors (N, …) without padding, on the device that compares them with
-                the stored vectors; results are on the CPU.
-            scoring: the system's form of Eq. 1; mode "impute" has its own.
-            options: must have no "auto" value, see `planned`.
-
-        Raises:
-            ValueError: an option does not suit the scoring.
-        """
-        options.check(scoring)
-        if (proposer := self.proposer(options)) is None:
-            every = torch.arange(len(self.store))
-            return [ScoredDocuments(every, row) for row in self.exact(stack(queries), scoring).T]
+    def score_all(self, queries: Sequence[Query], scoring: Scoring) -> list[Proposal]:
+        """Computes the relevance of all documents from all their tokens (Eq. 1)."""
+        every = torch.arange(len(self.names))
         with self.costs.timed():
-            proposals = proposer.propose(queries, scoring, options)
-        results = []
-        for query, proposal in zip(queries, proposals, strict=True):
-            scores, tokens, flops = proposal.estimates, 0, 0.0
-            if not options.scores_are_estimates:
-                scores, tokens, flops = self._scored(query, proposal.documents, scoring)
-            self.costs.add(proposal.candidates, tokens, proposal.flops + flops)
-            results.append(ScoredDocuments(proposal.documents, scores))
-        return results
+            together = stack([query.vectors for query in queries])
+            scores = scorers.score(self.store, together, scoring)
+        for query in queries:
+            costs = relevance_cost(query.vectors, self.store.counts, scoring.heads)
+            self.costs.add(len(every), *costs)
+        return [Proposal(every, own) for own in scores.T]
 
-    def exact(self, queries: TokenVectors, scoring: Scoring) -> Tensor:
-        """Computes the relevance of all documents from all their tokens (Eq. 1).
-
-        Args:
-            queries: (Q, N, …) padded.
-
-        Returns:
-            (D, Q) fp32.
-        """
-        with self.costs.timed():
-            scores = scorers.score(self.store, queries, scoring)
-        every = torch.arange(len(self.store))
-        for n in queries.mask.sum(1).tolist():
-            self.costs.add(len(every), *all_tokens_cost(self.store, n, every))
-        return scores
-
-    def vectors(self, documents: Tensor) -> TokenVectors:
-        """Returns the stored vectors of documents (C,), padded to (C, M, …)."""
-        return self.store.read(documents).pad()
-
-    def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
-        """Computes the relevance of some documents from all their tokens (Eq. 1).
-
-        Args:
-            query: (N, …) token vectors without padding.
-            documents: (C,) int64 document numbers.
-
-        Returns:
-            (C,) fp32, in the order given.
-        """
-        scores, tokens, flops = self._scored(query, documents, scoring)
-        self.costs.add(len(documents), tokens, flops)
-        return scores
-
-    def _scored(
-        self, query: TokenVectors, documents: Tensor, scoring: Scoring
-    ) -> tuple[Tensor, int, float]:
-        """Returns the scores of `score`, and the tokens and operations that they cost."""
+    def relevance(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
+        """See `Searcher.relevance`."""
         with self.costs.timed():
             scores = scorers.score(self.store, query[None], scoring, documents)[:, 0]
-        return scores, *all_tokens_cost(self.store, len(query), documents)
+        costs = relevance_cost(query, self.store.counts[documents], scoring.heads)
+        self.costs.add(0, *costs, queries=0)
+        return scores
+
+    def vectors(self, names: Sequence[str]) -> TokenVectors:
+        """Reads the vectors of documents, padded to (C, M, …)."""
+        return self.store.read(self.numbers(names)).pad()
+
+    def tune(self, queries: Sequence[Query], scoring: Scoring, depth: int) -> SearchOptions:
+        """Doubles the search's effort until it finds enough of what the exact search finds.
+
+        The recall of the exact search's best `depth` documents, minus its error, must reach
+        `options.recall`. If the exact search is cheaper before that, it is chosen, unless the user
+        prunes tokens or does not score in full; then, the effort with the highest recall is chosen.
+
+        Returns:
+            The options with which `search` now searches.
+        """
+        options, costs, self.costs = self.options, self.costs, SearchCosts()  # trials do not count
+        exact = self.exact_search()
+        wanted = self.search(queries, scoring, depth, exact)
+        trial, chosen, highest = options, options, -1.0
+        while highest < options.recall and trial.effort(self.store) <= 1:
+            ranking, shares = self.search(queries, scoring, depth, trial), []
+            for query in wanted.query_ids:
+                best = {*wanted.documents(query)}
+                shares.append(len(best & {*ranking.documents(query)}) / len(best))
+            recall = fmean(shares) - _MARGIN * pstdev(shares) / len(shares) ** 0.5
+            if recall > highest:
+                chosen, highest = trial, recall
+            trial = trial.doubled()
+        in_full = isinstance(options.scorer, FullRelevance) and not options.proposer.prunes
+        if highest < options.recall and in_full:
+            chosen, highest = exact, 1.0
+        self.costs, self.options = costs, replace(chosen, recall=None)
+        part = show(self.options.settings["proposer"] or "all documents")
+        print(f"model.search.recall={options.recall}: {part} finds {highest:.3f} of {depth}")
+        return self.options

@@ -1,6 +1,7 @@
-"""Finds the document tokens nearest to query tokens, among all or by an inverted file."""
+"""Proposes documents by the tokens nearest to query tokens, of all or of an inverted file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -11,15 +12,16 @@ from torch import Tensor
 from gr_mvdr.batch import length_mask
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import open_tensors, write_tensors
+from gr_mvdr.options import Proportion, Size, part
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import keep_salient, top_share
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.codec import ITERATIONS, PER_CENTROID, TOKENS_PER_CENTROID, Codec
 from gr_mvdr.token_index.costs import xtr_scoring_flops
 from gr_mvdr.token_index.scorers import Retrieved, expected_relevance, imputed_terms
-from gr_mvdr.token_index.search import Proposal, SearchOptions
+from gr_mvdr.token_index.search import Imputed, Proposal, Proposer, Query
 from gr_mvdr.token_index.store import TokenStore
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import SIDES, TokenVectors
 
 FOLDER, LISTS = "neighbours", "lists.safetensors"
 _BITS = 4  # bits of a sub-vector's code in the inverted file
@@ -27,12 +29,109 @@ _SAMPLE = 65_536  # tokens from which its codes are learned
 _BLOCK = 65_536  # tokens compared, or added to the inverted file, at once
 
 
-class NearestTokens:
-    """Token retrieval over a store, among the tokens that pruning keeps.
+@part("proposer")
+@dataclass(frozen=True)
+class NearestTokens(Proposer):
+    """Proposes the documents that own one of the k' tokens nearest to a query token.
 
-    As a `Proposer`, it proposes the documents that own one of the k' tokens nearest to a query
-    token. Its estimates are computed from these tokens: by xtr Eq. 4 in mode "impute", else by
+    Estimates are computed from these tokens: by xtr Eq. 4 under `Imputed`, else by
     `expected_relevance`.
+
+    Attributes:
+        neighbours: k', the number of tokens that a query token retrieves.
+        probes: number of clusters that the token retrieval visits; None = it compares all tokens.
+        lists: number of clusters of the inverted file; None = √ of the number of tokens. With
+            residual codes, the clusters are the centroids, see `Storage`.
+        keep_query, keep_document: β_q and β_d, the shares of most salient tokens that the token
+            retrieval reads; full relevance reads all tokens (aligner §3.2, "Pruning").
+    """
+
+    neighbours: Size = 250
+    probes: Size | None = 4
+    lists: Size | None = None
+    keep_query: Proportion = 1.0
+    keep_document: Proportion = 1.0
+
+    imputes = True
+
+    @property
+    def opens(self) -> Any:
+        """See `Proposer.opens`."""
+        return self.keep_document, self.probes is None, self.lists
+
+    @property
+    def prunes(self) -> bool:
+        """Whether it ignores some tokens."""
+        return self.keep_query < 1 or self.keep_document < 1
+
+    def open(self, searcher: Any) -> "TokenSearch":
+        """Opens a saved inverted file with the same settings, or builds one.
+
+        Raises:
+            ValueError: `keep_document` < 1 without stored saliences.
+        """
+        retrieval = TokenSearch(searcher.store, self.keep_document)
+        if self.probes is not None:
+            retrieval.build_lists(self.lists)
+        return retrieval
+
+    def propose(
+        self, opened: "TokenSearch", queries: Sequence[Query], scoring: Scoring, scorer: Any
+    ) -> list[Proposal]:
+        """See `Proposer.propose`."""
+        return [self._proposal(opened, query.vectors, scoring, scorer) for query in queries]
+
+    def _proposal(
+        self, opened: "TokenSearch", query: TokenVectors, scoring: Scoring, scorer: Any
+    ) -> Proposal:
+        query, retrieved = self._retrieve(opened, query, isinstance(scorer, Imputed))
+        documents, count = retrieved.documents, len(retrieved.documents)
+        flops = xtr_scoring_flops(len(query), count, retrieved.n_tokens / max(1, count))
+        if isinstance(scorer, Imputed):
+            how = scorer.imputation, opened.store.counts, query.salience
+            terms, z = imputed_terms(retrieved, *how)
+            return Proposal(documents, divide(terms.sum(1), z), count, flops)
+        if scorer.refine is None or scorer.refine >= count:
+            return Proposal(documents, None, count)
+        return Proposal(documents, expected_relevance(retrieved, query, scoring), count, flops)
+
+    def terms(
+        self, opened: "TokenSearch", query: TokenVectors, scorer: Imputed
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns the terms of which one query's (N, …) imputed scores are the sum.
+
+        Returns:
+            (C,) int64 ascending document numbers, (C, N') fp32 terms, (C,) fp32 Z, and (N',) int64
+            the ids of the query tokens that pruning keeps. A score is the sum of a row over Z.
+        """
+        query, retrieved = self._retrieve(opened, query, True)
+        how = scorer.imputation, opened.store.counts, query.salience
+        return retrieved.documents, *imputed_terms(retrieved, *how), query.ids
+
+    def _retrieve(
+        self, opened: "TokenSearch", query: TokenVectors, rescore: bool
+    ) -> tuple[TokenVectors, Retrieved]:
+        """Returns the query's most salient tokens, on the CPU, and the tokens they retrieve."""
+        query = keep_salient(query, self.keep_query)
+        vectors = query.vectors if query.keys is None else query.keys
+        k = min(self.neighbours, len(opened.rows))
+        similarities, tokens = opened.search(vectors, k, self.probes, rescore)
+        salience = opened.store.salience(tokens.flatten().clamp(min=0))
+        if salience is not None:
+            salience = salience.view_as(similarities)
+        return query.to("cpu"), Retrieved(similarities, opened.store.owners(tokens), salience)
+
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+        """See `Proposer.check`."""
+        for side in SIDES:
+            share = getattr(self, f"keep_{side}")
+            if share < 1 and salience is not None and not salience.get(side):
+                rule = "must be 1 without salience"
+                raise ValueError(f"model.search.proposer.keep_{side}={share}: {rule}")
+
+
+class TokenSearch:
+    """Token retrieval over a store, among the tokens that pruning keeps.
 
     Attributes:
         keep: β_d, the share of each document's tokens, the most salient ones, that can be retrieved
@@ -51,7 +150,6 @@ class NearestTokens:
         if store.dtype == "residual":
             self._codec = store.codecs[store.searched]
         self._lists: Any = None  # a faiss index
-        self._made_from: list[Any] | None = None
 
     @property
     def size_in_bytes(self) -> int:
@@ -62,12 +160,7 @@ class NearestTokens:
             return len(self.rows) * (self._codec.code_size + 8)
         return (self.store.directory / FOLDER / LISTS).stat().st_size
 
-    @property
-    def n_lists(self) -> int:
-        """Number of clusters of the inverted file; 1 if none is open."""
-        return 1 if self._lists is None else self._lists.nlist
-
-    def build_lists(self, lists: int | None, seed: int) -> None:
+    def build_lists(self, lists: int | None) -> None:
         """Builds, saves and opens the inverted file, or opens a saved one.
 
         Residual codes name their centroids, which are the lists, so their inverted file is made in
@@ -77,11 +170,8 @@ class NearestTokens:
 
         Args:
             lists: number of clusters; None = √K.
-            seed: random seed of the k-means.
         """
-        made_from = [self.store.revision, lists, seed, self.keep]
-        if made_from == self._made_from:
-            return
+        made_from = [self.store.revision, lists, self.keep]
         if self._codec is not None:
             codes = self.store.column(self.store.searched, self.rows)
             self._lists = self._codec.inverted_file(codes, self.rows)
@@ -92,52 +182,10 @@ class NearestTokens:
             tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
             content = tensors["lists"].numpy() if tensors else b""
             if saved != [*made_from, crc32(content)]:  # faiss trusts what it reads
-                content = faiss.serialize_index(self._train_lists(lists, seed))
+                content = faiss.serialize_index(self._train_lists(lists))
                 tensors = {"lists": torch.from_numpy(content)}
                 write_tensors(file, tensors, [*made_from, crc32(content)])
             self._lists = faiss.deserialize_index(content)
-        self._made_from = made_from
-
-    def propose(
-        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
-    ) -> list[Proposal]:
-        """See `Proposer.propose`."""
-        return [self._proposal(query, scoring, options) for query in queries]
-
-    def _proposal(self, query: TokenVectors, scoring: Scoring, options: SearchOptions) -> Proposal:
-        query, retrieved = self._retrieve(query, options)
-        documents, count = retrieved.documents, len(retrieved.documents)
-        flops = xtr_scoring_flops(len(query), count, retrieved.n_tokens / max(1, count))
-        if options.mode == "impute":
-            how = options.imputation, self.store.counts, query.salience
-            terms, z = imputed_terms(retrieved, *how)
-            return Proposal(documents, divide(terms.sum(1), z), count, flops)
-        refine: Any = options.refine  # not "auto", since the options are planned
-        if refine is None or refine >= count:
-            return Proposal(documents, None, count)
-        expected = expected_relevance(retrieved, query, scoring)
-        return Proposal(documents, expected, count, flops).best(refine, self.store.document_ids)
-
-    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Proposer.terms`; only the query tokens that pruning keeps have terms."""
-        query, retrieved = self._retrieve(query, options)
-        how = options.imputation, self.store.counts, query.salience
-        return retrieved.documents, *imputed_terms(retrieved, *how)
-
-    def _retrieve(
-        self, query: TokenVectors, options: SearchOptions
-    ) -> tuple[TokenVectors, Retrieved]:
-        """Returns the query's most salient tokens, on the CPU, and the tokens they retrieve."""
-        query = keep_salient(query, options.keep_query)
-        vectors = query.vectors if query.keys is None else query.keys
-        k: Any = options.neighbours
-        probes: Any = options.probes
-        k = min(k, len(self.rows))
-        similarities, tokens = self.search(vectors, k, probes, options.mode == "impute")
-        salience = self.store.salience(tokens.flatten().clamp(min=0))
-        if salience is not None:
-            salience = salience.view_as(similarities)
-        return query.to("cpu"), Retrieved(similarities, self.store.owners(tokens), salience)
 
     def search(
         self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
@@ -206,13 +254,13 @@ class NearestTokens:
         adjacent = last - first + 1 == len(rows)
         return self.store.vectors(self.store.searched, slice(first, last + 1) if adjacent else rows)
 
-    def _train_lists(self, lists: int | None, seed: int) -> Any:
+    def _train_lists(self, lists: int | None) -> Any:
         """Builds an inverted file of the rows, trained on a sample of them."""
         import faiss
 
         count = lists or int(len(self.rows) ** 0.5)
         count = max(1, min(count, len(self.rows) // TOKENS_PER_CENTROID))
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         order = torch.randperm(len(self.rows), generator=generator)
         sample = self.rows[order[: max(_SAMPLE, PER_CENTROID * count)].sort().values]
         sample = self._vectors(sample.repeat(-(-(2**_BITS) // len(sample))))  # for a codebook
@@ -221,7 +269,7 @@ class NearestTokens:
         key = f"IVF{count},PQ{parts}x{_BITS}fs"
         index: Any = faiss.index_factory(size, key, faiss.METRIC_INNER_PRODUCT)
         for clustering in (index.cp, index.pq.cp):
-            clustering.seed, clustering.min_points_per_centroid = seed, 1
+            clustering.seed, clustering.min_points_per_centroid = 0, 1
         index.cp.niter, index.cp.max_points_per_centroid = ITERATIONS, PER_CENTROID
         index.train(sample.contiguous().numpy())
         for rows in self.rows.split(_BLOCK):
@@ -239,7 +287,7 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor:
     if keep == 1.0:
         return torch.arange(store.n_tokens)
     if not store.has_salience:
-        raise ValueError(f"model.search.keep_document={keep}: must be 1 without salience")
+        raise ValueError(f"model.search.proposer.keep_document={keep}: must be 1 without salience")
     kept = []
     for documents in store.blocks(_BLOCK):
         mask = length_mask(store.counts[documents])  # (D, M)

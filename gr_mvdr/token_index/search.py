@@ -1,225 +1,82 @@
-"""Defines a search of an index: a proposer of documents, a scorer, and their options."""
+"""A search: a proposer of documents × a scorer, over a source of token vectors.
+
+| proposer | proposes | its estimate |
+|---|---|---|
+| none | all documents | |
+| `NearestTokens` | documents with a token near a query token (gr_as_mvdr §6.3) | xtr Eq. 4 |
+| `BM25Candidates` | the best documents of BM25 (mva §5) | |
+| `OneVector` (models/beyond/muvera.py) | documents whose one vector is near the query's | MaxSim |
+
+A scorer computes the relevance of proposed documents from all their tokens (`FullRelevance`), or
+takes xtr's estimate (`Imputed`). A source is a `Searcher`: `TokenIndex` stores the vectors,
+`OnDemandDocuments` encodes documents when it scores them, and `EngineIndex` asks a database, which
+has its own proposer.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import InBatchTopK, MaxSim
-from gr_mvdr.evaluation.ranking import best_places
+from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_places
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import (
     TARGET,
-    Count,
-    Fraction,
     Proportion,
-    Rule,
-    Seed,
     Size,
+    build,
     check_options,
     find_part,
     inspect_signature,
+    part,
 )
+from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.codec import Storage
-from gr_mvdr.token_vectors import SIDES, TokenVectors
+from gr_mvdr.token_vectors import Encode, TokenVectors
 
-AUTO: Any = "auto"  # instead of a number
-EDGE = "edge"  # the engine within this process
-Engine = Annotated[
-    str,
-    Rule(
-        "edge or http://HOST:PORT/COLLECTION",
-        lambda text: text == "edge" or (text.startswith("http") and text.count("/") == 3),
-    ),
-]
-_ENGINES = ("mean", "turbo8")  # modes and types of an engine alone, and of our own index alone
-_OURS = ("gather", "impute", "fde", "rerank", "pq", "residual")
-# The options of each mode that `TokenIndex.planned` may choose.
-OPEN_KEYS: dict[str, tuple[str, ...]] = {
-    "exact": (),
-    "gather": ("neighbours", "probes", "refine"),
-    "impute": ("neighbours", "probes"),
-    "fde": ("refine",),
-    "mean": (),
-    "rerank": (),
-}
+_BATCH = 32  # queries searched at once
+# How many times faster the exact search reads a token than a search retrieves it, and reads a
+# document than a search scores it separately.
+_TOKEN, _DOCUMENT = 64, 4
+_EFFORT = ("neighbours", "probes", "refine", "depth")  # the options that `tune` doubles
+INDEX = "gr_mvdr.token_index.index.TokenIndex"
 
 
-@dataclass(frozen=True)
-class SearchOptions:
-    """The options of `model.search`: how documents are searched.
+class Query(NamedTuple):
+    """A query: its id, its token vectors (N, …) without padding, and its text."""
 
-    | mode | proposer | scorer | source |
-    |---|---|---|---|
-    | exact | all documents | full relevance, Eq. 1 | stored vectors |
-    | gather | nearest tokens (gr_as_mvdr §6.3) | full | stored vectors |
-    | impute | nearest tokens | imputed relevance (xtr Eq. 4) | stored vectors |
-    | fde | `proposer`, one vector a document (MUVERA) | full | stored vectors |
-    | mean | the mean of a document's vectors | full | an engine |
-    | rerank | BM25 (mva §5) | full | the encoder |
+    id: str
+    vectors: TokenVectors
+    text: str = ""
+
+
+class Documents(NamedTuple):
+    """The documents of a searcher.
 
     Attributes:
-        neighbours: k', the number of tokens that a query token retrieves; under "rerank", the
-            number of documents that BM25 proposes. "auto" = chosen by `TokenIndex.planned`, like
-            probes and refine.
-        probes: number of clusters that the token retrieval visits; None = it compares all tokens.
-        lists: number of clusters of the inverted file; None = √ of the number of tokens. With
-            residual codes, the clusters are the centroids, see `Storage`.
-        refine: number of proposed documents, the best by the proposer's estimates, that are scored
-            in full; None = all. 0 under "fde": the estimates are the scores. "auto" under "mean" =
-            ten times the number of wanted documents.
-        recall: the share of the exact search's best documents that "auto" values must find.
-        imputation: how similarities that were not retrieved are imputed, see `missing_similarity`.
-        keep_query, keep_document: β_q and β_d, the shares of most salient tokens that the token
-            retrieval reads; full relevance reads all tokens (aligner §3.2, "Pruning").
-        dtype: stored type of vectors; "pq" and "residual" store codes of `pq_bytes` bytes, and an
-            engine's "turbo8" stores a byte for each number.
-        pool, pool_by: how stored vectors are merged, see `gr_mvdr.pooling.group_tokens`.
-        proposer: the part that proposes documents under "fde"; the `fde_…` options are its options.
-        engine: the database that holds the vectors, see `gr_mvdr.token_index.engine`; None = a
-            `TokenIndex` holds them.
-        seed: random seed of the k-means, and of the one vector's projections.
+        table: a column table with `id` and `text`.
+        encode: computes their token vectors.
+        lengths: the number of tokens of each.
+        made_from: "dimension", "model" and "collection", which identify their vectors.
     """
 
-    mode: Literal["exact", "gather", "impute", "fde", "mean", "rerank"] = "exact"
-    neighbours: Size | Literal["auto"] = AUTO
-    probes: Size | Literal["auto"] | None = AUTO
-    lists: Size | None = None
-    refine: Count | Literal["auto"] | None = AUTO
-    recall: Proportion = 0.99
-    imputation: Literal["last", "zero", "mean", "none"] | float = "last"
-    keep_query: Proportion = 1.0
-    keep_document: Proportion = 1.0
-    dtype: Literal["float32", "float16", "pq", "residual", "turbo8"] = "float32"
-    pq_bytes: Size | None = None
-    pool: Size = 1
-    pool_by: Literal["ward", "k_means", "salience"] = "ward"
-    fde_repetitions: Size = 20
-    fde_planes: Literal[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] = 5
-    fde_projection: Size | None = 16
-    fde_size: Size | None = None
-    fde_dtype: Literal["float32", "float16"] = "float16"
-    fde_centre: Fraction = 0.3
-    proposer: dict | None = None
-    engine: Engine | None = None
-    seed: Seed = 0
-
-    def __post_init__(self):
-        check_options("model.search", inspect_signature(type(self)), vars(self))
-        for value in (self.mode, self.dtype):
-            if value in (_OURS if self.engine else _ENGINES):
-                rule = f"cannot be searched with mode={self.mode} and dtype={self.dtype}"
-                raise ValueError(f"model.search.engine={self.engine}: {rule}")
-        prunes = self.mode in ("gather", "impute")
-        for key in ("keep_query", "keep_document"):
-            if (share := getattr(self, key)) < 1 and not prunes:
-                rule = f"must be 1 in mode {self.mode}, which reads all tokens"
-                raise ValueError(f"model.search.{key}={share}: {rule}")
-        if self.mode == "gather" and self.refine == 0:
-            raise ValueError("model.search.refine=0: must be ≥ 1 in mode gather")
-        if self.mode == "fde" and self.proposer is None:
-            raise ValueError("model.search.proposer=null: must name a part in mode fde")
-        if self.proposer is not None and not isinstance(self.proposer, ProposerPart):
-            object.__setattr__(self, "proposer", ProposerPart(self.proposer))
-
-    @property
-    def open_keys(self) -> tuple[str, ...]:
-        """The names of this mode's options that are still "auto"."""
-        return tuple(key for key in OPEN_KEYS[self.mode] if getattr(self, key) == AUTO)
-
-    @property
-    def storage(self) -> Storage:
-        """How the vectors are stored."""
-        storage = Storage(self.dtype, self.pq_bytes, self.seed, self.lists)
-        return storage if storage.is_coded else Storage(self.dtype)
-
-    @property
-    def stored(self) -> tuple[Any, ...]:
-        """The options on which the stored vectors depend."""
-        return self.pool, self.pool > 1 and self.pool_by, self.storage, self.engine
-
-    @property
-    def fde(self) -> dict[str, Any]:
-        """The options on which the documents' vectors under "fde" depend, without their prefix."""
-        own = {key: value for key, value in vars(self).items() if key.startswith("fde_")}
-        return {key.removeprefix("fde_"): own[key] for key in own} | {"seed": self.seed}
-
-    @property
-    def scores_are_estimates(self) -> bool:
-        """Whether the proposer's estimates are the scores, so no document is scored in full."""
-        return self.mode == "impute" or (self.mode == "fde" and self.refine == 0)
-
-    def changed(self, **options: Any) -> "SearchOptions":
-        """Returns the same search with some options replaced.
-
-        Raises:
-            ValueError: an option is unknown or invalid, or there is no index to search.
-        """
-        if self.mode == "rerank":
-            rule = "must have an index to change search options: use another mode, such as exact"
-            raise ValueError(f"model.search.mode=rerank: {rule}")
-        check_options("model.search", inspect_signature(type(self)), options)
-        changed = replace(self, **options)
-        if self.engine and changed.stored != self.stored:
-            rule = "must be null to search vectors that are stored in other ways"
-            raise ValueError(f"model.search.engine={self.engine}: {rule}")
-        return changed
-
-    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
-        """Raises ValueError if the search does not suit a system's form of Eq. 1.
-
-        Args:
-            salience: side, "query" or "document" → the settings of its salience; None = unknown.
-        """
-        if salience is not None:
-            if self.pool > 1 and self.pool_by == "salience" and not salience.get("document"):
-                raise ValueError("model.search.pool_by=salience: must be another without salience")
-            for side in SIDES:
-                share = getattr(self, f"keep_{side}")
-                if share < 1 and not salience.get(side):
-                    rule = "must be 1 without salience"
-                    raise ValueError(f"model.search.keep_{side}={share}: {rule}")
-        if isinstance(scoring.alignment, InBatchTopK):
-            rule = "must be model.training_alignment, a score may not depend on other documents"
-            raise ValueError(f"model.alignment={scoring.alignment}: {rule}")
-        if scoring.heads > 1 and self.dtype == "residual":  # its basis mixes the heads' parts
-            raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=residual")
-        scores = scoring.alignment == MaxSim() and scoring.normaliser != "non_zero"
-        if self.engine and (not scores or any((salience or {}).values())):
-            rule = "must be null unless the score is MaxSim, over Z or not, without salience"
-            raise ValueError(f"model.search.engine={self.engine}: {rule}")
-        if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
-            rule = f"must be exact or gather under {scoring.alignment}"
-            raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")
-
-
-class ProposerPart(dict):
-    """The settings of a proposer, and the class that they name.
-
-    The class is looked up while the user's own classes are admitted (`gr_mvdr.options`). It is
-    called when a search needs it, which may be much later.
-
-    Raises:
-        ValueError: the class is not a proposer, or may not be built.
-    """
-
-    def __init__(self, settings: Mapping[str, Any]):
-        super().__init__(settings)
-        self.kind = find_part("proposer", settings.get(TARGET))
-
-    def build(self, *arguments: Any) -> "Proposer":
-        return self.kind(*arguments, **{key: self[key] for key in self if key != TARGET})
+    table: Any
+    encode: Encode
+    lengths: Sequence[int]
+    made_from: Mapping[str, Any]
 
 
 class Proposal(NamedTuple):
-    """The documents proposed for one query; at most `refine` if they are scored in full.
+    """The documents proposed for one query.
 
     Attributes:
-        documents: (C,) int64 document numbers of an index, ascending.
-        estimates: (C,) fp32 the estimated relevance; None = not needed, since all are scored in
-            full.
+        documents: (C,) int64 document numbers, ascending.
+        estimates: (C,) fp32 the estimated relevance; None = all are scored in full.
         candidates, flops: the documents and operations that count as the proposer's costs.
     """
 
@@ -228,32 +85,364 @@ class Proposal(NamedTuple):
     candidates: int = 0
     flops: float = 0.0
 
-    def best(self, count: int, ids: Sequence[str]) -> "Proposal":
-        """Keeps the `count` best by estimate; ties as in `Ranking`, by the index's `ids`."""
+    def best(self, count: int | None, ids: Sequence[str]) -> "Proposal":
+        """Keeps the `count` best by estimate; ties as in `Ranking`, by the documents' `ids`."""
+        if self.estimates is None or count is None or count >= len(self.documents):
+            return self
         documents = self.documents
         places = best_places(self.estimates.numpy(), count, lambda n: ids[int(documents[n])])
         kept = torch.from_numpy(places).sort().values
         return self._replace(documents=documents[kept], estimates=self.estimates[kept])
 
 
-class Proposer(Protocol):
-    """Proposes documents of an index for queries; a part of the kind "proposer".
+# Scorers ------------------------------------------------------------------------------------------
 
-    It is built from a `TokenStore` and `SearchOptions`.
+
+@part("scorer")
+@dataclass(frozen=True)
+class FullRelevance:
+    """Computes the relevance of proposed documents from all their tokens, by any form of Eq. 1.
+
+    Attributes:
+        refine: the number of proposed documents, the best by the proposer's estimates, that are
+            scored; None = all.
     """
 
+    refine: Size | None = None
+
+
+@part("scorer")
+@dataclass(frozen=True)
+class Imputed:
+    """Scores by the tokens that `NearestTokens` retrieved alone (xtr Eq. 4).
+
+    Attributes:
+        imputation: the similarity of a token that was not retrieved, see
+            `gr_mvdr.token_index.scorers.missing_similarity`.
+    """
+
+    imputation: Literal["last", "zero", "mean", "none"] | float = "last"
+
+    refine: ClassVar[None] = None
+
+
+# Proposers ----------------------------------------------------------------------------------------
+
+
+class Proposer:
+    """Proposes documents for queries; a part of the kind "proposer", a frozen dataclass.
+
+    Attributes:
+        imputes: whether `Imputed` can score what it proposes.
+        reads_vectors: whether it needs stored vectors.
+        prunes: whether it ignores some tokens.
+    """
+
+    imputes: ClassVar[bool] = False
+    reads_vectors: ClassVar[bool] = True
+    prunes = False
+
     @property
-    def size_in_bytes(self) -> int: ...
+    def opens(self) -> Any:
+        """The options on which `open` depends."""
+        return self
+
+    def open(self, searcher: Any) -> Any:
+        """Opens or makes what a search reads, such as an inverted file."""
+        raise NotImplementedError
 
     def propose(
-        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
+        self, opened: Any, queries: Sequence[Query], scoring: Scoring, scorer: Any
     ) -> list[Proposal]:
-        """Returns a proposal for each query (N, …) without padding."""
+        """Returns a proposal for each query.
 
-    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the terms of which one query's (N, …) estimates are the sum.
-
-        Returns:
-            (C,) int64 ascending document numbers, (C, N) fp32 terms, and (C,) fp32 Z. An estimate
-            is the sum of a row divided by Z.
+        Args:
+            opened: what `open` returned.
         """
+        raise NotImplementedError
+
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+        """Raises ValueError if it does not suit a system; see `SearchOptions.check`."""
+
+
+# Options ------------------------------------------------------------------------------------------
+
+
+@part("search")
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of `model.search`.
+
+    Attributes:
+        proposer: a part that proposes documents; None = all documents are scored.
+        scorer: a part that scores the proposed documents; None = `FullRelevance()`.
+        source: a part that holds the documents' vectors, with its options.
+        recall: the share of the exact search's best documents that `tune` must reach by doubling
+            the effort; None = the options are used as they are.
+        pool, pool_by: how stored vectors are merged, see `gr_mvdr.pooling.group_tokens`.
+    """
+
+    proposer: dict[str, Any] | None = None
+    scorer: dict[str, Any] | None = None
+    source: dict[str, Any] | None = None
+    recall: Proportion | None = None
+    pool: Size = 1
+    pool_by: Literal["ward", "k_means", "salience"] = "ward"
+
+    def __post_init__(self):
+        for kind in ("proposer", "scorer"):
+            if isinstance(settings := getattr(self, kind), Mapping):
+                object.__setattr__(self, kind, build(kind, settings))
+        if self.scorer is None:
+            object.__setattr__(self, "scorer", FullRelevance())
+        object.__setattr__(self, "source", self.source or {TARGET: INDEX})
+
+    def searcher(self) -> "Searcher":
+        """Returns the source, which still has to build or open its documents."""
+        searcher = build("source", self.source)
+        searcher.options = self
+        return searcher
+
+    @cached_property
+    def stored(self) -> tuple[Any, ...]:
+        """What the stored vectors depend on."""
+        return self.pool, self.pool > 1 and self.pool_by, build("source", self.source).stored
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """These options as plain values, from which the same options can be made."""
+        chosen = {field.name: getattr(self, field.name) for field in fields(self)}
+        for kind in ("proposer", "scorer"):
+            if (one := chosen[kind]) is not None:
+                path = f"{type(one).__module__}.{type(one).__qualname__}"
+                chosen[kind] = {TARGET: path, **vars(one)}
+        return chosen
+
+    def changed(self, **options: Any) -> "SearchOptions":
+        """Returns the same search with some options replaced.
+
+        Args:
+            options: options of the search, or those of its parts, by their names alone.
+
+        Raises:
+            ValueError: no part has the option, or its value is not valid.
+        """
+        own = {field.name for field in fields(self)}
+        search = replace(self, **{key: options[key] for key in options if key in own})
+        for key in options.keys() - own:
+            value = options[key]
+            for kind in ("proposer", "scorer"):
+                if key in vars(one := getattr(search, kind) or object):
+                    search = replace(search, **{kind: replace(one, **{key: value})})
+                    break
+            else:
+                source = find_part("source", search.source[TARGET])
+                check_options("model.search", inspect_signature(source), {key: value})
+                search = replace(search, source={**search.source, key: value})
+        return search
+
+    def effort(self, store: Any) -> float:
+        """Returns the cost of the search relative to the exact search of a `TokenStore`."""
+        tokens = _TOKEN * getattr(self.proposer, "neighbours", 0) / store.n_tokens
+        documents = max(self.scorer.refine or 0, getattr(self.proposer, "depth", 0))
+        return max(tokens, _DOCUMENT * documents / len(store))
+
+    def doubled(self) -> "SearchOptions":
+        """Returns the same search with twice the effort."""
+        numbers = {**vars(self.proposer), **vars(self.scorer)}.items()
+        return self.changed(**{key: 2 * n for key, n in numbers if key in _EFFORT and n})
+
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
+        """Raises ValueError if the search does not suit a system's form of Eq. 1.
+
+        Args:
+            salience: side, "query" or "document" → the settings of its salience; None = unknown.
+        """
+        if isinstance(scoring.alignment, InBatchTopK):
+            rule = "must be model.training_alignment, a score may not depend on other documents"
+            raise ValueError(f"model.alignment={scoring.alignment}: {rule}")
+        by_salience = self.pool > 1 and self.pool_by == "salience"
+        if by_salience and salience is not None and not salience.get("document"):
+            raise ValueError("model.search.pool_by=salience: must be another without salience")
+        proposer, imputes = self.proposer, isinstance(self.scorer, Imputed)
+        if imputes and not (proposer and proposer.imputes):
+            rule = "needs proposer=NearestTokens, whose retrieved tokens it scores"
+            raise ValueError(f"model.search.scorer=Imputed: {rule}")
+        if imputes and scoring.alignment != MaxSim():
+            rule = f"must be FullRelevance under {scoring.alignment}, xtr Eq. 4 estimates MaxSim"
+            raise ValueError(f"model.search.scorer=Imputed: {rule}")
+        if proposer is not None:
+            proposer.check(scoring, salience)
+
+
+class Searcher:
+    """The documents of a collection and their search; a part of the kind "source".
+
+    Its verbs are build, open, update, search, score and vectors. Documents are named by their ids;
+    a document's number is its place in `names`.
+
+    Attributes:
+        options: the options of a search that is not given others.
+        names: the ids of the documents.
+        costs: running totals of all searches; assign a new `SearchCosts()` to start at zero.
+        keeps_vectors: whether proposers can read stored vectors.
+        in_shards: whether every rank builds it and writes its own shards.
+        stored: the part's own options on which the stored vectors depend.
+        bytes_per_token: the bytes of a stored token vector.
+    """
+
+    options: SearchOptions
+    names: Sequence[str] = ()
+    keeps_vectors = in_shards = False
+    stored: Any = None
+    bytes_per_token = 0.0
+
+    def __init__(self) -> None:
+        self.options, self.costs = SearchOptions(), SearchCosts()
+        self._opened: dict[type, tuple[Any, Any]] = {}  # kind of proposer → its options, its data
+
+    def check(self, options: SearchOptions, scoring: Scoring, salience: Any = None) -> None:
+        """Raises ValueError if a search does not suit this source; see `SearchOptions.check`."""
+        options.check(scoring, salience)
+        needs = options.recall or (options.proposer is not None and options.proposer.reads_vectors)
+        if needs and not self.keeps_vectors:
+            rule = "needs source=index, which stores vectors"
+            raise ValueError(f"model.search.proposer={type(options.proposer).__name__}: {rule}")
+        if options.recall and options.proposer is None:
+            rule = "must be null without a proposer, whose effort it doubles"
+            raise ValueError(f"model.search.recall={options.recall}: {rule}")
+
+    def connect(self, directory: Path) -> None:
+        """Raises ValueError if the source cannot be reached."""
+
+    def build(self, documents: Documents, directory: str | Path | None = None) -> None:
+        """Writes the documents' vectors; `directory` keeps them, None = they are temporary."""
+        raise NotImplementedError
+
+    def open(self, documents: Documents, directory: str | Path) -> None:
+        """Opens what `build` wrote of the same documents.
+
+        Raises:
+            FileNotFoundError: the folder holds nothing.
+            ValueError: the vectors were made from something else, or are damaged.
+        """
+        raise NotImplementedError
+
+    def update(self, documents: Documents) -> None:
+        """Holds exactly these documents from now on; encodes only those that it lacks."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes what is held open; until then, no other process may open it."""
+
+    @torch.inference_mode()
+    def search(
+        self,
+        queries: Sequence[Query],
+        scoring: Scoring,
+        k: int,
+        options: SearchOptions | None = None,
+    ) -> Ranking:
+        """Retrieves the k best documents of each query.
+
+        Args:
+            queries: their vectors are on the device that compares them with the documents'.
+            scoring: the system's form of Eq. 1.
+            options: None = `self.options`.
+
+        Raises:
+            ValueError: an option does not suit the scoring or the source.
+        """
+        source = self
+        if options is not None:
+            self.check(options, scoring)
+            source = self.stored_as(options)
+        results, starts = {}, range(0, len(queries), _BATCH)
+        for start in track(starts, "searching"):
+            some = queries[start : start + _BATCH]
+            scored = source.scored(some, scoring, options or self.options)
+            for query, proposal in zip(some, scored, strict=True):
+                best = proposal.best(k, source.names)
+                names = [source.names[number] for number in best.documents.tolist()]
+                results[query.id] = dict(zip(names, best.estimates.tolist(), strict=True))
+        return Ranking(results)
+
+    def scored(
+        self, queries: Sequence[Query], scoring: Scoring, options: SearchOptions
+    ) -> list[Proposal]:
+        """Returns the proposed documents of each query, with their scores as estimates."""
+        if options.proposer is None:
+            return self.score_all(queries, scoring)
+        with self.costs.timed():
+            opened = self.opened(options.proposer)
+            proposals = options.proposer.propose(opened, queries, scoring, options.scorer)
+        results = []
+        for query, proposal in zip(queries, proposals, strict=True):
+            self.costs.add(proposal.candidates, 0, proposal.flops)
+            if isinstance(options.scorer, FullRelevance):
+                proposal = proposal.best(options.scorer.refine, self.names)
+                scores = self.relevance(query.vectors, proposal.documents, scoring)
+                proposal = proposal._replace(estimates=scores)
+            results.append(proposal)
+        return results
+
+    def score_all(self, queries: Sequence[Query], scoring: Scoring) -> list[Proposal]:
+        """Scores all documents for each query."""
+        every = torch.arange(len(self.names))
+        self.costs.add(len(queries) * len(every), 0, 0.0, len(queries))
+        return [Proposal(every, self.relevance(q.vectors, every, scoring)) for q in queries]
+
+    def score(self, query: TokenVectors, names: Sequence[str], scoring: Scoring) -> Tensor:
+        """Computes the relevance (C,) fp32 of documents to a query (N, …), on the CPU.
+
+        Raises:
+            ValueError: an id is not that of a document.
+        """
+        self.costs.add(len(names), 0, 0.0)
+        return self.relevance(query, self.numbers(names), scoring)
+
+    def relevance(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
+        """Computes the relevance (C,) fp32 of documents (C,) from all their tokens (Eq. 1)."""
+        raise NotImplementedError
+
+    def vectors(self, names: Sequence[str]) -> TokenVectors:
+        """Returns the vectors of documents, padded to (C, M, …); raises as `score`."""
+        raise NotImplementedError
+
+    def numbers(self, names: Sequence[str]) -> Tensor:
+        """(C,) int64 the numbers of documents; ValueError if an id is not that of a document."""
+        if unknown := [name for name in names if name not in self.number_of]:
+            raise ValueError(f"document {unknown[0]!r} is not in the index")
+        return torch.tensor([self.number_of[name] for name in names], dtype=torch.int64)
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Replaces the documents, and closes what proposers read of the former ones."""
+        self.names, self._opened = names, {}
+        self.number_of = {name: number for number, name in enumerate(names)}
+
+    def stored_as(self, options: SearchOptions) -> "Searcher":
+        """Returns a searcher of the same documents whose vectors are stored as in the options.
+
+        Raises:
+            ValueError: these vectors cannot be stored in another way.
+        """
+        if options.stored != self.options.stored:
+            rule = "must be a TokenIndex to search vectors that are stored in other ways"
+            raise ValueError(f"model.search.source={type(self).__name__}: {rule}")
+        return self
+
+    def opened(self, proposer: Proposer) -> Any:
+        """Returns what a proposer reads; the last of each kind is kept open."""
+        kept, opened = self._opened.get(type(proposer), (None, None))
+        if kept != proposer.opens:
+            opened = proposer.open(self)
+            self._opened[type(proposer)] = proposer.opens, opened
+        return opened
+
+    def exact_search(self) -> SearchOptions | None:
+        """Returns the search to compare an approximate one with; None = it costs too much."""
+        return replace(self.options, proposer=None, scorer=None, recall=None)
+
+    def storage_costs(self, options: SearchOptions) -> list[Measured]:
+        """Returns metrics: the bytes of a stored token, and those that a search may read."""
+        return costs({"bytes_per_token": self.bytes_per_token})

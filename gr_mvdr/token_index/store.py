@@ -10,7 +10,7 @@ import json
 import secrets
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -34,10 +34,7 @@ from gr_mvdr.files import (
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import broadcast, rank, wait, world_size
 from gr_mvdr.token_index.codec import Codec, Storage
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors
-
-# Encodes the documents with these ids, in this order, and yields them in batches.
-Encode = Callable[[Sequence[str]], Iterable[PackedTokens]]
+from gr_mvdr.token_vectors import Encode, PackedTokens, TokenVectors
 
 HEADER = "index.json"
 _SHARD = 2048  # documents
@@ -108,23 +105,6 @@ class TokenStore:
         """Bytes of the columns and of the codecs."""
         held = [*self._shards, *(codec.tensors for codec in self.codecs.values())]
         return sum(part.nbytes for tensors in held for part in tensors.values())
-
-    def numbers(self, document_ids: Sequence[str]) -> Tensor:
-        """(C,) int64 the numbers of the documents with these ids.
-
-        Raises:
-            ValueError: an id is not in the index.
-        """
-        try:
-            numbers = [self.number_of[name] for name in document_ids]
-        except KeyError as error:
-            raise ValueError(f"index={self.directory}: document {error} is not in it") from None
-        return torch.tensor(numbers, dtype=torch.int64)
-
-    @cached_property
-    def number_of(self) -> dict[str, int]:
-        """Id → number of every document."""
-        return {name: number for number, name in enumerate(self.document_ids)}
 
     def vectors(self, name: str, rows: slice | Tensor, turned: bool = False) -> Tensor:
         """(t, size) fp32 rows of the column "vectors" or "keys", decoded.
@@ -311,7 +291,7 @@ def revise(store: TokenStore, directory: Path, document_ids: Sequence[str], enco
     Args:
         directory: the folder of the new store.
     """
-    wanted, shards = {*document_ids}, []
+    wanted, held, shards = {*document_ids}, {*store.document_ids}, []
     for file, (start, end) in zip(
         store.header["shards"], pairwise(store._documents.tolist()), strict=True
     ):
@@ -320,7 +300,7 @@ def revise(store: TokenStore, directory: Path, document_ids: Sequence[str], enco
             if own == names:
                 shutil.copyfile(store.directory / file, directory / file)
             else:
-                numbers = store.numbers(own)
+                numbers = torch.tensor([n for n, name in enumerate(names, start) if name in wanted])
                 rows = store.rows(numbers)
                 columns = {n: store.column(n, rows) for n in store._shards[0] if n != "counts"}
                 columns["counts"] = store.counts[numbers]
@@ -328,7 +308,7 @@ def revise(store: TokenStore, directory: Path, document_ids: Sequence[str], enco
             shards.append(file)
     if codec := store.header["codec"]:
         shutil.copyfile(store.directory / codec, directory / codec)
-    new = [name for name in document_ids if name not in store.number_of]
+    new = [name for name in document_ids if name not in held]
     added = _split(_hash([store.revision, new]), new)
     for name, tokens in encoded(f"index={store.directory}", added, encode):
         _write_shard(directory / name, added[name], tokens, store.dtype, store.codecs)
@@ -383,10 +363,15 @@ def encoded(
             for batch in encode(ids):
                 batches.append(batch.to("cpu"))
                 bar.update(len(batch.counts))
-            parts = zip(*batches, strict=True)
-            tokens = PackedTokens(*(None if p[0] is None else torch.cat(p) for p in parts))
+            tokens = join_batches(batches)
             _check(what, ids, tokens)
             yield name, tokens
+
+
+def join_batches(batches: Sequence[PackedTokens]) -> PackedTokens:
+    """Joins batches of documents, at least one."""
+    parts = zip(*batches, strict=True)
+    return PackedTokens(*(None if p[0] is None else torch.cat(p) for p in parts))
 
 
 def _check(what: str, names: list[str], tokens: PackedTokens) -> None:

@@ -5,29 +5,29 @@ the space into 2ᵏ blocks. For each block, a query has the sum of its token vec
 to p dimensions, and a document the mean of its own. Two similar tokens mostly share a block, so the
 inner product over all blocks is close to Σ_j max_i S_ij.
 
-The tokens of some encoders all point in nearly one direction. No plane then separates them, so the
-mean μ is subtracted from both sides, and Σ_j ⟨μ, q_j⟩ is added to the estimates.
+Tokens that all point in nearly one direction, as some encoders' do, are separated by no plane.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files import open_tensors, write_tensors
-from gr_mvdr.options import part
+from gr_mvdr.options import Seed, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.search import Proposal, SearchOptions
+from gr_mvdr.token_index.search import Proposal, Proposer, Query
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
 FILE = "fde.safetensors"
 _TOKENS = 4096  # encoded at once
 _NUMBERS = 1 << 22  # numbers of stored vectors that are compared at once
-_SAMPLE = 64  # blocks of documents from which the mean is computed
 
 
 @dataclass(frozen=True)
@@ -40,26 +40,24 @@ class Encoding:
         projections: (R, d, p) matrices that keep inner products in expectation; None = p is d.
         sketch: a count-sketch of the n = R · 2ᵏ · p numbers: the place (n,) int64 of each in a
             shorter vector, its sign (n,), and the size of that vector; None = all numbers are kept.
-        centre: (d,) μ, subtracted from every token.
     """
 
     planes: Tensor
     projections: Tensor | None = None
     sketch: tuple[Tensor, Tensor, int] | None = None
-    centre: Tensor | float = 0.0
 
     @classmethod
-    def draw(cls, dimension: int, options: SearchOptions) -> "Encoding":
+    def draw(cls, dimension: int, options: "OneVector") -> "Encoding":
         """Draws Gaussian planes and projections of ±1/√p; d = `dimension`."""
         # RandomState is frozen, so every version of numpy draws the map of a stored index.
         random = np.random.RandomState(options.seed)
-        r, p = options.fde_repetitions, options.fde_projection
-        planes = torch.from_numpy(random.standard_normal((r, options.fde_planes, dimension)))
+        r, p = options.repetitions, options.projection
+        planes = torch.from_numpy(random.standard_normal((r, options.planes, dimension)))
         projections = sketch = None
         if p is not None:
             projections = torch.from_numpy(random.choice([-1.0, 1.0], (r, dimension, p)) / p**0.5)
-        if (size := options.fde_size) is not None:
-            count = r * 2**options.fde_planes * (p or dimension)
+        if (size := options.size) is not None:
+            count = r * 2**options.planes * (p or dimension)
             places, signs = random.randint(size, size=count), random.choice([-1.0, 1.0], count)
             sketch = torch.from_numpy(places.astype(np.int64)), torch.from_numpy(signs), size
         return cls(planes, projections, sketch)
@@ -103,7 +101,6 @@ class Encoding:
         """Returns each token's cell (t, R) and projection (t, R, p) in each repetition, and the
         shape (texts, R, blocks) that numbers the cells."""
         vectors = _compared(tokens)
-        vectors = vectors - torch.as_tensor(self.centre).to(vectors)
         r, k = self.planes.shape[:2]
         signs = (vectors @ self.planes.to(vectors).flatten(0, 1).T).view(len(vectors), r, k) > 0
         blocks = (signs << torch.arange(k, device=vectors.device)).sum(-1)  # (t, R)
@@ -150,45 +147,72 @@ def _nearest_tokens(cells: Tensor, shape: torch.Size) -> Tensor:
 
 
 @part("proposer")
-class OneVector:
+@dataclass(frozen=True)
+class OneVector(Proposer):
     """Proposes the documents whose one vector is nearest to the query's (MUVERA).
 
-    The documents' vectors are kept in a memory-mapped file of the index, and are computed again if
-    the options change or documents are added.
-
     Attributes:
-        rows: (D, E) in `fde_dtype`, by document number, deleted documents included.
+        repetitions, planes: R and k; planes cut the space into 2ᵏ blocks, R times.
+        projection: p, the size of a block's vector; None = d.
+        size: the size of a shorter vector of a text, by a sketch; None = R · 2ᵏ · p.
+        precision: the type of the stored numbers.
+        seed: random seed of the planes, the projections and the sketch.
     """
 
-    def __init__(self, store: TokenStore, options: SearchOptions):
+    repetitions: Size = 20
+    planes: Literal[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] = 5
+    projection: Size | None = 16
+    size: Size | None = None
+    precision: Literal["float32", "float16"] = "float16"
+    seed: Seed = 0
+
+    def open(self, searcher: Any) -> "DocumentVectors":
+        """Opens the documents' vectors, or computes them."""
+        return DocumentVectors(searcher.store, self)
+
+    def propose(
+        self, opened: "DocumentVectors", queries: Sequence[Query], scoring: Scoring, scorer: Any
+    ) -> list[Proposal]:
+        """Proposes all documents with the estimates Σ_j u_j max_i S_ij (no Z)."""
+        numbers = torch.arange(len(opened.store))
+        estimates = opened.estimates(stack([query.vectors for query in queries]))
+        count = min(scorer.refine or len(numbers), len(numbers))
+        return [Proposal(numbers, own, count) for own in estimates.T]
+
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+        """See `Proposer.check`."""
+        if scoring.alignment != MaxSim():
+            rule = f"must be another under {scoring.alignment}, it estimates MaxSim"
+            raise ValueError(f"model.search.proposer=OneVector: {rule}")
+
+
+class DocumentVectors:
+    """One vector for each document of a store.
+
+    They are kept in a memory-mapped file of the index, and are computed again if the options or the
+    documents change.
+
+    Attributes:
+        rows: (D, E) in `precision`, by document number.
+    """
+
+    def __init__(self, store: TokenStore, options: OneVector):
         """
         Raises:
             ValueError: the stored file is damaged, or float16 cannot hold an encoding.
         """
         self.store, file = store, store.directory / FILE
-        drawn = Encoding.draw(store.sizes[store.searched], options)
-        made_from = [options.fde, store.fingerprint, len(store)]
+        self.encoding = Encoding.draw(store.sizes[store.searched], options)
+        made_from = [vars(options), store.revision]
         tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
         if saved != made_from:
-            self.encoding = replace(drawn, centre=self._find_centre(options.fde_centre))
-            tensors = {"rows": self._encode(options.fde_dtype), "centre": self.encoding.centre}
+            tensors = {"rows": self._encode(options.precision)}
             write_tensors(file, tensors, made_from)
-        self.rows, self.encoding = tensors["rows"], replace(drawn, centre=tensors["centre"])
+        self.rows = tensors["rows"]
 
     @property
     def size_in_bytes(self) -> int:
         return self.rows.nbytes
-
-    def _find_centre(self, least: float) -> Tensor:
-        """(d,) the mean of a sample of tokens if their mean cosine is at least `least`, else 0."""
-        blocks = list(self.store.blocks(_TOKENS))
-        sample = [self.store.read(b) for b in blocks[:: -(-len(blocks) // _SAMPLE)]]
-        tokens = torch.cat([_compared(part) for part in sample])
-        mean = tokens.mean(0)
-        cosine = float(mean.square().sum() / tokens.square().sum(1).mean())
-        centred = cosine >= least
-        print(f"mean cosine of two tokens {cosine:.2f}{': vectors are centred' * centred}")
-        return mean * centred
 
     def _encode(self, dtype: str) -> Tensor:
         """Computes the vectors (D, E) of all documents."""
@@ -198,34 +222,11 @@ class OneVector:
             encoded[documents] = self.encoding.documents(self.store.read(documents)).to(encoded)
             if not encoded[documents].isfinite().all():
                 rule = "must be float32, some numbers are too large"
-                raise ValueError(f"model.search.fde_dtype={dtype}: {rule}")
+                raise ValueError(f"model.search.proposer.precision={dtype}: {rule}")
         return encoded
 
     def estimates(self, queries: TokenVectors) -> Tensor:
         """Estimates MaxSim (D, Q) fp32 of queries (Q, N, …), on the CPU."""
-        encoded, centre = self.encoding.queries(queries.pack()), self.encoding.centre
+        encoded = self.encoding.queries(queries.pack())
         blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
-        scores = [(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks]
-        vectors = _compared(queries)
-        shifts = vectors @ centre.to(vectors)  # (Q, N)
-        if queries.salience is not None:
-            shifts = shifts * queries.salience
-        return torch.cat(scores) + shifts.sum(1).cpu()
-
-    def propose(
-        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
-    ) -> list[Proposal]:
-        """Proposes the `refine` documents with the best estimates of Σ_j u_j max_i S_ij (no Z)."""
-        numbers = torch.arange(len(self.store))
-        count = len(numbers) if options.refine is None else min(options.refine, len(numbers))
-        every = [Proposal(numbers, row) for row in self.estimates(stack(queries)).T]
-        if options.refine == 0:  # the estimates rank
-            flops = 2.0 * len(numbers) * self.encoding.size
-            return [proposal._replace(candidates=len(numbers), flops=flops) for proposal in every]
-        ids = self.store.document_ids
-        return [p.best(count, ids)._replace(candidates=count) for p in every]
-
-    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """See `gr_mvdr.token_index.search.Proposer.terms`; Z is 1."""
-        terms = self.estimates(query[:, None])
-        return torch.arange(len(terms)), terms, torch.ones(len(terms))
+        return torch.cat([(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks])

@@ -6,7 +6,6 @@ still agree. PAG's own model scores the documents at once; here a finished run d
 """
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +46,9 @@ class SearchPlan:
         self.stage = Stage("model.search.plan.scores", run)
         self.weight, self.candidates, self.costs = weight, candidates, SearchCosts()
 
-    def prepare(self, documents: Table, known: Sequence[int]) -> None:
+    def prepare(self, documents: Table) -> None:
         """Loads the run's model; see `System.prepare`."""
-        self.stage.prepare(documents, known)
+        self.stage.prepare(documents)
 
     def index(self, documents: Table, directory: Path) -> None:
         """Opens or builds the run's index.
@@ -57,6 +56,8 @@ class SearchPlan:
         Raises:
             ValueError: the run is of another collection.
         """
+        if self.stage.model is None:  # the system was opened, not prepared
+            self.prepare(documents)
         run = self.stage.run
         run.check_index_owner(directory)
         run.open_index(self.stage.model, documents, temporary_folder("plan"))

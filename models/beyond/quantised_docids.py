@@ -23,8 +23,8 @@ from gr_mvdr.measures import IDENTIFIERS, Measured
 from gr_mvdr.options import TARGET, Rule, Seed, Size, Text, find_part, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import load_tokenizer
-from models.finished_run import FinishedRun
 from models.multi_vector import MultiVector
+from models.saved_model import FinishedRun
 
 _RESTARTS = 8  # rounds in which unused codes are moved
 PowerOfTwo = Annotated[
@@ -260,7 +260,7 @@ class RunEmbeddings(DocumentEmbeddings):
         # Building the model draws random weights, which must not change the run's random state:
         # a resumed run does not build it.
         with reading(run.key), torch.random.fork_rng():
-            model = run.load_model(None)
+            model = run.load_model()
         weights = hash_weights(model)
         if self.weights not in (None, weights):
             rule = f"must hold the weights {self.weights} that the docids were made with"

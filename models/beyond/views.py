@@ -110,8 +110,8 @@ class MultiViewSEAL(T5SEAL):
         result = super().search(queries, names, **options)
         further: list[dict] = [{} for _ in queries]
         for view, texts in names.tries.items():
-            found = self._text_keys(queries, view, texts, options.get("beam_size"))
-            for keys, own in zip(further, found, strict=True):
+            of_view = self._text_keys(queries, view, texts, options.get("beam_size"))
+            for keys, own in zip(further, of_view, strict=True):
                 keys.update(own)
         for keys, query in zip(further, queries, strict=True):
             keys.update(self._query_keys(query))
@@ -122,12 +122,13 @@ class MultiViewSEAL(T5SEAL):
     ) -> list[dict[Ids, tuple[float, str]]]:
         """Finds the most probable whole texts of a view for each query, as keys with their end."""
         sources = [self.prepare_query(query, view) for query in queries]
-        found = super().search(queries, TrieNames(texts, ()), sources=sources, beam_size=beam_size)
+        names = TrieNames(texts, ())
+        result = super().search(queries, names, sources=sources, beam_size=beam_size)
         more = (self.hparams.bonus or {}).get(view)
         return [
             {
                 tuple(key[:-1]): (score if more is None else min(score + more, _MOST), view)
-                for key, score in found.final.of(number)
+                for key, score in result.final.of(number)
                 if key[-1] == self.template.stop
             }
             for number in range(len(queries))

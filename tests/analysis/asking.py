@@ -9,8 +9,9 @@ from analysis.run import ask
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import Query
 from gr_mvdr.token_vectors import TokenVectors, stack
+from tests.searches import build_index
 
 
 def asked(kind, model, data, *options, **named):
@@ -44,7 +45,7 @@ class Indexed:
 
     def __init__(self, folder, documents, queries):
         packed, self.queries = stack([*documents.values()]).pack(), queries
-        self.searcher = TokenIndex.build(folder / "index", [*documents], lambda ids: [packed])
+        self.searcher = build_index(folder / "index", documents, lambda ids: [packed])
 
     def eval(self):
         return self
@@ -55,4 +56,4 @@ class Indexed:
     @torch.inference_mode()
     def encoded_queries(self, table):
         """Tensors of inference, as an encoder's are."""
-        return [(name, stack([self.queries[name]]).unpad(0)) for name in table["id"]]
+        return [Query(name, stack([self.queries[name]]).unpad(0)) for name in table["id"]]

@@ -12,6 +12,7 @@ from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.scoring import Scoring
 from tests.models.conftest import make_multi_vector
 from tests.runs import flat, read_lines_of
+from tests.searches import make_search
 
 ADAPTATION = {"_target_": "analysis.studies.adaptation.Adaptation", "k": [1, 2], "p": [0.2, 0.5]}
 FEW = "analysis/adaptation/few_shot_2/ndcg@10"
@@ -41,21 +42,22 @@ def made(system, tiny_data, tmp_path):
 def with_ranks(system, ranks):
     """The system ranks the n-th query's document at ranks[k][n] under top-k."""
 
-    def retrieve(encoded, k, scoring, **search):
+    def retrieve(encoded, scoring, k, search):
         results = {}
-        for number, (query, _) in enumerate(encoded):
+        for number, (query, *_) in enumerate(encoded):
             rank = ranks[scoring.alignment.k][number]
             names = [*(f"x{other}" for other in range(rank - 1)), query.replace("q", "d")]
             results[query] = {name: -place for place, name in enumerate(names)}
         return Ranking(results)
 
-    system.retrieve_encoded = retrieve
+    system.searcher.search = retrieve
 
 
 def test_every_alignment_is_scored_by_itself_in_each_search(made, system, tiny_data):
     """Those of aligner Tables 3 and 13 and Figure 7; the smallest ε is top-1."""
     soft = {"_target_": "gr_mvdr.alignment.SoftTopK", "k": 1, "epsilon": 1e-6}
-    searches = {"neighbours": [30, 100], "mode": ["gather"]}
+    system.search = make_search("gather", probes=None)
+    searches = {"neighbours": [30, 100]}
     metrics, rows, folds = made(alignments=[soft], settings=searches)
     alignments = {
         **{"top-k=1": TopK(1), "top-k=2": TopK(2), "top-p=20.0%": TopP(0.2)},
@@ -72,9 +74,9 @@ def test_every_alignment_is_scored_by_itself_in_each_search(made, system, tiny_d
     )
     for number in searches["neighbours"]:
         for name, alignment in alignments.items():
-            options = dict(mode="gather", neighbours=number, refine=None)
+            options = make_search("gather", probes=None, neighbours=number)
             scoring = Scoring(alignment, "alignment")
-            ranking = system.retrieve_encoded(encoded, 1000, scoring, **options)
+            ranking = system.searcher.search(encoded, scoring, 1000, options)
             for metric, value in evaluate(ranking, qrels).items():
                 row = found[number, name]
                 assert row[metric] == pytest.approx(value, rel=1e-5), (name, metric)

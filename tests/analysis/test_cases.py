@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from analysis.questions.alignment_store import StoreDescription
-from analysis.viewer.cases import AlignedRun, Candidate, build_cases, choose_cases, embed_json
-from analysis.viewer.pair import to_json
+from analysis.viewer.pairs import (
+    AlignedRun,
+    Candidate,
+    build_cases,
+    choose_cases,
+    embed_json,
+    to_json,
+)
 from tests.analysis.test_compare import rank_gold
 from tests.analysis.viewer.test_session import check_directions, matrices
 from tests.runs import write_store
@@ -42,10 +48,6 @@ def test_pairs_where_systems_disagree_come_first():
     groups = chosen(2, dict.fromkeys("abcdefghi", 1.0), b=0.9, c=0.5, d=0.1)
     assert next(iter(groups)) == "disagreement" and groups["disagreement"] == ["b", "c"]
     assert not {"b", "c"} & {*groups["best"], *groups["worst"], *groups["random"]}
-
-
-def test_without_rankings_cases_are_random():
-    assert set(chosen(2, dict.fromkeys("abcdef"))) == {"random"}
 
 
 def stored(folder, explanation, paradigm, ranks, system="a"):
@@ -101,15 +103,6 @@ def test_a_comparison_begins_with_the_systems_that_disagree_most(tmp_path, make_
     alone = build_cases(runs[:1], each=2)["cases"]
     assert "disagreement" not in {case["group"] for case in alone}
     assert {tuple(case["shown"]) for case in alone} == {(0,)}
-
-
-def test_a_case_shows_what_the_search_retrieved(tmp_path, make_explanation):
-    run = stored(tmp_path / "a", make_explanation(6), "generative", [1, 2, 0, 1, 1, 1])
-    row = {"id": "d1", "title": "Title", "score": 7.0}
-    run.best = {"q1": {"text": "a query", "documents": [row]}}
-    (case,) = build_cases([run])["cases"]  # of queries whose documents were kept
-    assert (case["query"], case["text"], case["title"]) == ("q1", "a query", "Title")
-    assert case["best"]["0"] == [row]
 
 
 def test_what_is_not_finite_is_null_and_no_text_ends_its_script():

@@ -203,11 +203,11 @@ def test_reranking_is_judged_in_its_best_form(tmp_path):
 def test_two_searches_of_a_study_at_the_most_neighbours(tmp_path):
     loss = 0.005
     folder = made(tmp_path / "a", "XTR")
-    gather, impute = {"mode": "gather"}, {"mode": "impute", "imputation": "last"}
+    gather, impute = {"search": "gather"}, {"search": "impute", "imputation": "last"}
     settings = [(gather | {"neighbours": n}, 0.5) for n in (100, 10)]
     settings += [(impute | {"neighbours": n}, v) for n, v in ((100, 0.5 - loss), (10, 0.1))]
     settings += [(impute | {"imputation": "zero", "neighbours": 1000}, 0.1)]
-    settings += [(impute | {"neighbours": "auto"}, 0.1)]
+    settings += [(impute, 0.1)]
     keep_study(folder, settings)
     finding = only(judged(tmp_path), "XTR loses little without gathering")
     assert finding.effect == pytest.approx(-loss) and finding.verdict == "confirmed"

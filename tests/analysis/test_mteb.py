@@ -32,7 +32,8 @@ QRELS = {
     "unjudged": {},
 }
 METRICS = {"ndcg_cut_10": "ndcg@10", "recall_3": "recall@3", "recall_10": "recall@10"}
-SYSTEMS = {"bm25": (), "t5_colbert": TINY, "t5_seal": TINY, "dsi_semantic": TINY}
+ASKED = {"apple": "what is an apple?", "q1": "who eats pear or plum?", "q2": "the river", "q3": ""}
+SYSTEMS = {"bm25": (), "t5_colbert": TINY, "dsi_semantic": TINY}
 
 
 def make_task(qrels=QRELS, documents=DOCUMENTS, queries=QUERIES, top_ranked=None, own=False):
@@ -108,8 +109,7 @@ def test_mtebs_numbers_are_ours(retriever, own):
     assert isinstance(model, SearchProtocol)
     scores = run_task(model, task)
     assert len(retriever.documents) == len(DOCUMENTS) - 1 and not task.results["q3"]
-    asked = {"apple": "what is an apple?", "q1": "who eats pear or plum?", "q2": "the river"}
-    ranking = retriever.retrieve(asked | {"q3": ""}, 20)
+    ranking = retriever.retrieve(ASKED, 20)
     check(task, scores, ranking, own)
     found = ranking.documents("apple")[:11]
     assert list(task.results["apple"]) == [name for name in found if not own or name != "apple"]
@@ -121,31 +121,7 @@ def test_candidates_alone_are_reranked(retriever):
     candidates = {"apple": [*FRUITS[:8], "twin", "x"], "q1": FRUITS[1:6], "q2": ["fig", "bare"]}
     task = make_task(top_ranked=candidates)
     scores = run_task(MtebModel(retriever), task)
-    for query, names in candidates.items():
-        assert task.results[query].keys() == set(names) - {"x"}
-    texts = {"apple": "what is an apple?", "q1": "who eats pear or plum?", "q2": "the river"}
     known = {query: [n for n in names if n != "x"] for query, names in candidates.items()}
-    check(task, scores, retriever.rerank(texts | {"q3": ""}, known), own=False)
-
-
-def test_a_conversation_is_read_as_one_text():
-    from datasets import Dataset
-
-    from analysis.mteb import read_queries
-
-    turns = [{"role": "user", "content": "fruit?"}, {"role": "system", "content": "yes"}]
-    table = Dataset.from_list([{"id": "q", "text": turns, "instruction": "Find it:"}])
-    assert read_queries(table) == {"q": "Find it: user: fruit?; system: yes"}
-
-
-def test_what_cannot_be_evaluated_is_a_clear_line(finished_run):
-    from analysis.mteb import MtebModel
-
-    model = MtebModel(Retriever.load(finished_run("bm25")))
-    for broken, said in (
-        ({"qrels": {"q1": {}}}, "no query has a relevant document"),
-        ({"documents": DOCUMENTS[-1:]}, "none of its 1 documents has a text"),
-        ({"top_ranked": {"q1": ["nowhere"]}}, "document=nowhere: no such id"),
-    ):
-        with pytest.raises(ValueError, match=f"^tasks=Fruit, split test: {said}"):
-            run_task(model, make_task(**broken))
+    check(task, scores, retriever.rerank(ASKED, known), own=False)
+    with pytest.raises(ValueError, match="^tasks=Fruit, split test: no query has a relevant"):
+        run_task(MtebModel(retriever), make_task(qrels={"q1": {}}))

@@ -1,13 +1,11 @@
 """Pages in a real browser: headless Chromium opens them as files."""
 
 import json
-from dataclasses import replace
 
 import pytest
-import torch
 
 from analysis.compare import compare
-from analysis.questions.alignment_store import AlignmentStore, StoreDescription
+from analysis.questions.alignment_store import StoreDescription
 from analysis.runs.report import write_report
 from gr_mvdr.evaluation.ranking import write_qrels
 from tests.analysis.test_compare import judge_gold, rank_gold
@@ -54,54 +52,9 @@ def write_run(folder, system, explanation, ranks, metric="mrr@10", token="▁<w{
     return folder
 
 
-@pytest.fixture
-def run(tmp_path, make_explanation):
-    explanation = make_explanation(PAIRS, layers=2, heads=2, seed=4)
-    first, last = explanation.layers
-    for pairs in (first, last):  # the document of q0 holds the query's first token
-        pairs.query_ids[0, 0] = last.document_ids[0, 1]
-    real = (last.document_mask[:, :, None] & last.query_mask[:, None, :])[:, None]
-    drawn = torch.randn(last.alignment.shape, generator=torch.Generator().manual_seed(9))
-    weights = (2 * drawn).masked_fill(~real, -1e9).softmax(-1) * real
-    explanation.layers[0] = replace(first, alignment=weights)
-    return write_run(tmp_path / "seal", "t5_seal", explanation, [1, 2, 0, 0, 5, 10])
-
-
-def open_case(page, query):
-    """Opens the case of a query and waits until its alignments are drawn."""
-    cases = json.loads(page.locator(".case-browser script").first.text_content())["cases"]
-    number = next(n for n, case in enumerate(cases) if case["query"] == query)
-    page.locator(".case-list").first.select_option(index=number)
-    page.wait_for_function(CASES)
-    return cases[number]
-
-
 def tokens(page, side, pane=0):
     panes = page.locator(".case-pane")
     return panes.nth(pane).locator(f'[aria-label="Tokens of the {side}"] li')
-
-
-def marked(page, side, name, pane=0):
-    """The places of a text's tokens that have a class."""
-    script = "(all, name) => all.flatMap((x, n) => (x.classList.contains(name) ? [n] : []))"
-    return tokens(page, side, pane).evaluate_all(script, name)
-
-
-def test_the_cases_of_a_report(run, show):
-    """Partners follow the stored alignment, layer by layer; the explorer's tests have the rest."""
-    page = show(write_report(run), ready=CASES, place="#cases")
-    open_case(page, "q0")
-    pair = AlignmentStore(run / "alignments").explain(0).layers
-    page.locator('[data-switch="shown"]').first.select_option(value="alignment")
-    for layer in (1, 0):
-        page.locator('[data-switch="layer"]').first.select_option(index=layer)
-        weights = pair[layer].alignment[0].mean(0)[:, 0]
-        shares = (weights - weights.min()) / (weights.max() - weights.min())
-        tokens(page, "document").first.hover()  # leaves the token that is hovered next
-        tokens(page, "query").first.hover()
-        assert marked(page, "document", "partner") == (shares >= 0.25).nonzero().flatten().tolist()
-    status = page.get_by_role("status").first.inner_text()
-    assert "Strongest partners" in status and "Equal tokens in the document: 1" in status
 
 
 def test_a_table_with_intervals_fits_the_page(tmp_path, show):

@@ -68,24 +68,3 @@ def test_missing_queries_find_nothing_and_numbers_name_documents(runs):
     assert set(found.qid) == {"a"}
     numbered = transform(pd.DataFrame({"qid": [1, 1], "query": "a river", "docno": [1, 0]}))
     assert list(numbered.docno) == ["0", "1"] and list(numbered.qid) == [1, 1]
-
-
-def test_an_experiment_measures_what_the_run_measured(runs):
-    from analysis.pyterrier import as_transformer
-    from gr_mvdr.evaluation.ranking import evaluate, read_qrels
-
-    pytest.importorskip("ir_measures")
-    run = runs[1]
-    retriever, qrels = Retriever.load(run), read_qrels(run / "retrieve.qrels")
-    table = retriever.data.evaluation.test_queries(retriever.data.evaluation.test_splits[0])
-    queries = dict(zip(table["id"][:], table["text"][:], strict=True))
-    judged = pd.DataFrame(
-        [(q, d, grade) for q, grades in qrels.items() for d, grade in grades.items()],
-        columns=["qid", "docno", "label"],
-    )
-    names = {"ndcg_cut_10": "ndcg@10", "recip_rank": "mrr@100", "recall_10": "recall@10"}
-    found = pt.Experiment([as_transformer(retriever, k=100)], frame(queries), judged, list(names))
-    own = evaluate(retriever.retrieve(queries, 100), qrels, list(names.values()))
-    for theirs, ours in names.items():
-        assert found[theirs][0] == pytest.approx(own[ours], abs=1e-6)
-    assert not pt.java.started()

@@ -12,7 +12,6 @@ from analysis.figures import (
     GalleryEntry,
     draw_boxes,
     draw_lines,
-    draw_maps,
     forest_figure,
     read_gallery,
 )
@@ -70,7 +69,6 @@ def test_a_figure_without_points_is_left_out(tmp_path, table):
         "lines": draw_lines(table, "", "", ""),
         "boxes": draw_boxes(table, "", "", ""),
         "forest": forest_figure(table, ""),
-        "maps": draw_maps({"map": table.filter(["value"])}, "", ""),
     }
     for name, figure in drawn.items():
         gallery.add(figure, GalleryEntry(name, name, ""))

@@ -11,12 +11,15 @@ from analysis.studies.study import check_study, run_study
 from gr_mvdr.evaluation.ranking import Ranking, evaluate, recall_of_exact
 from tests.models.conftest import make_docid, make_multi_vector
 from tests.runs import read_lines_of
+from tests.searches import make_search
 
 CURVES = {"x": "neighbours"}
 
 
 def study(kind="SearchGrid", **arguments):
-    return {"_target_": f"analysis.studies.search_grid.{kind}", "curves": CURVES} | arguments
+    searches = {name: make_search(name).settings for name in ("gather", "exact")}
+    own = {"searches": searches} if kind == "SearchGrid" else {}
+    return {"_target_": f"analysis.studies.search_grid.{kind}", "curves": CURVES} | own | arguments
 
 
 @pytest.fixture
@@ -33,33 +36,35 @@ def made(tiny_data, tmp_path):
 
 def test_every_combination_is_a_row_with_its_quality_and_costs(made, tiny_data, tmp_path):
     system = make_multi_vector()
-    grids = [{"mode": ["gather"], "neighbours": [3, 100]}, {"mode": ["exact"]}]
-    retrieve, encode = system.retrieve_encoded, mock.Mock(wraps=system.encoded_queries)
+    grids = [{"search": ["gather"], "neighbours": [3, 100]}, {"search": ["exact"]}]
+    retrieve, encode = system.searcher.search, mock.Mock(wraps=system.encoded_queries)
 
-    def refusing(*arguments, neighbours=1, **search):
-        if neighbours == 9999:
+    def refusing(encoded, scoring, k, search):
+        if search.pool == 9999:
             raise ValueError("must be ≤ the index's tokens")
-        return retrieve(*arguments, neighbours=neighbours, **search)
+        return retrieve(encoded, scoring, k, search)
 
     with (
-        mock.patch.multiple(system, encoded_queries=encode, retrieve_encoded=refusing),
-        pytest.warns(UserWarning, match=r"'neighbours': 9999.*left out.*must be ≤"),
+        mock.patch.object(system, "encoded_queries", encode),
+        mock.patch.object(system.searcher, "search", refusing),
+        pytest.warns(UserWarning, match=r"'pool': 9999.*left out.*must be ≤"),
     ):
-        rows = made(system, settings=[*grids, {"neighbours": [9999]}])
+        rows = made(system, settings=[*grids, {"pool": [9999]}])
     assert encode.call_count == 1, "queries are encoded once"
-    found = [(row["mode"], row.get("neighbours")) for row in rows]
+    found = [(row["search"], row.get("neighbours")) for row in rows]
     assert found == [("gather", 3), ("gather", 100), ("exact", None)]  # 9999 does not fit
     queries = tiny_data.evaluation.test_queries("test")
     by_query = read_queries(tmp_path)
     for row, (mode, neighbours) in zip(rows, found, strict=True):
-        setting = {"mode": mode} | ({"neighbours": neighbours} if neighbours else {})
+        options = {"neighbours": neighbours} if neighbours else {}
+        part, setting = write_setting({"search": mode} | options), make_search(mode, **options)
         encoded = system.encoded_queries(queries)
-        ranking = system.retrieve_encoded(encoded, 100, **setting)
+        ranking = system.searcher.search(encoded, system.scoring, 100, setting)
         for metric, value in evaluate(
             ranking, tiny_data.evaluation.judgements("test", queries)
         ).items():
             assert row[metric] == pytest.approx(value), metric
-        own = by_query[by_query["part"] == write_setting(setting)]
+        own = by_query[by_query["part"] == part]
         assert own["query"].tolist() == list(queries["id"])
         assert own["mrr@10"].mean() == pytest.approx(row["mrr@10"])
         assert row["cost/index_bytes"] > 0 and row["cost/query_ms"] > 0
@@ -74,17 +79,18 @@ def test_every_combination_is_a_row_with_its_quality_and_costs(made, tiny_data, 
 
 def test_a_study_that_does_not_fit_is_refused_before_training():
     system = make_multi_vector()
-    check_study(study(settings={"neighbours": [10]}), system)
+    check_study(study(settings={"search": ["gather"], "neighbours": [10]}), system)
     for wrong, model, message in (
-        ({"settings": {"neighbors": [1]}}, system, "neighbors=1: must be one of "),
-        ({"settings": {"mode": ["exact"]}}, object(), "object has no index of token vectors"),
+        ({"settings": {"neighbours": [1]}}, system, "neighbours=1: must be one of "),
+        ({"settings": {"search": ["near"]}}, system, "search=near: must be one of gather, exact"),
+        ({"settings": {"pool": [1]}}, object(), "object has no index of token vectors"),
         ({"settings": {"beam_size": [2]}, "kind": "BeamGrid"}, object(), "generates no docids"),
         ({"settings": {"k": [1]}, "kind": "BeamGrid"}, make_docid(), r"study\.settings=k: must be"),
     ):
         with pytest.raises(ValueError, match=message):
             check_study(study(**wrong), model)
-    with pytest.raises(ValueError, match=r"study\.settings\.mode=gather: must be a list of values"):
-        expand_grids({"mode": "gather"})
+    with pytest.raises(ValueError, match=r"study\.settings\.pool=4: must be a list of values"):
+        expand_grids({"pool": 4})
 
 
 def test_beams_lose_what_a_wider_one_finds(made, tiny_data):

@@ -24,15 +24,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.evaluation.ranking import best_documents
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.texts import TextTable
-from gr_mvdr.token_index.engine import EngineIndex
-from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.search import SearchOptions
+from gr_mvdr.token_index.search import Documents, Query, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.retriever import Retriever
 from tests.benchmarks.rows import ROOT, cpu_seconds, print_row, show
+from tests.searches import make_search
 
 SIZES, QUERIES, DEPTHS = (1_000, 8_700, 38_000), 64, (10, 100)  # documents
 COMPARED = 2_600  # documents for all searches
@@ -41,18 +39,19 @@ WORDS, TOPICS, TOPIC_WORDS, QUERY_LENGTHS = 16_000, 300, 400, (5, 18)
 COLBERT = Scoring(MaxSim())
 PEERS = ROOT / ".peers" / "bin" / "python"
 SEARCHES = {
-    "exact": SearchOptions(),
+    "exact": make_search(),
     **{
-        f"gather, k' = {250 << power}": SearchOptions(
+        f"gather, k' = {250 << power}": make_search(
             "gather", neighbours=250 << power, probes=4 << power, refine=100 << power
         )
         for power in range(4)
     },
-    "exact, residual codes": SearchOptions(dtype="residual"),
-    "Edge, exact": SearchOptions(engine="edge"),
-    "Edge, exact, turbo8": SearchOptions(engine="edge", dtype="turbo8"),
-    "Edge, mean, refine = 500": SearchOptions("mean", refine=500, engine="edge"),
+    "exact, residual codes": make_search(dtype="residual"),
+    "Edge, exact": make_search("engine"),
+    "Edge, exact, turbo8": make_search("engine", dtype="turbo8"),
+    "Edge, proposed = 500": make_search("engine", proposed=500),
 }
+TUNED = make_search("gather", neighbours=250, probes=4, refine=100, recall=0.99)
 Rankings = list[list[str]]
 
 
@@ -86,13 +85,14 @@ class Texts:
         noise = 0.3 * self.normal(len(ids), DIMENSION) / DIMENSION**0.5
         return normalize(words + window[0].T + 0.7 * words.mean(0) + noise, dim=1)
 
-    def query(self, document: Tensor) -> TokenVectors:
+    def query(self, document: Tensor) -> Query:
         """A piece of a document, with vectors as of a text of its own."""
         length = int(torch.randint(*QUERY_LENGTHS, (1,), generator=self.generator))
         length = min(length, len(document))
         start = int(torch.randint(len(document) - length + 1, (1,), generator=self.generator))
         ids = document[start : start + length]
-        return TokenVectors(self.vectors(ids), torch.ones(length, dtype=torch.bool), ids)
+        mask = torch.ones(length, dtype=torch.bool)
+        return Query("", TokenVectors(self.vectors(ids), mask, ids))
 
 
 class Vectors:
@@ -111,14 +111,12 @@ class Vectors:
         retriever = Retriever.load(run, "cpu", trust=True)
         system, data = retriever.system, retriever.data
         names = data.documents["id"][:]
-        held = (system.searcher.vectors(system.searcher.numbers([name])) for name in names)
+        held = (system.searcher.vectors([name]) for name in names)
         self.documents = {name: one.unpad(0) for name, one in zip(names, held, strict=True)}
         queries = data.evaluation.test_queries(data.evaluation.test_splits[0])
         encoded = system.encoded_queries(queries.select(range(min(QUERIES, len(queries)))))
-        sample = system.encoded_queries(
-            data.evaluation.planning_queries().select(range(2 * QUERIES))
-        )
-        self.queries, self.sample = ([q for _, q in part] for part in (encoded, sample))
+        sample = system.encoded_queries(data.evaluation.tuning_queries().select(range(2 * QUERIES)))
+        self.queries, self.sample = encoded, sample
 
     @property
     def tokens(self) -> int:
@@ -133,25 +131,17 @@ def measure(
     vectors: Vectors, options: SearchOptions, folder: Path
 ) -> tuple[float, float, Rankings]:
     """Builds an index and searches it: seconds of the build, seconds a query, and rankings."""
-    names, start = list(vectors.documents), cpu_seconds()
-    if options.engine:
-        index, table = EngineIndex(options, folder), {"id": names, "text": [""] * len(names)}
-        index.load(
-            {"dimension": vectors.queries[0].vectors.shape[1]}, TextTable(table), vectors.encode
-        )
-    else:
-        index = TokenIndex.build(folder, names, vectors.encode, options.storage)
-        index.keep_sample(vectors.sample)
-        options = index.planned(options, COLBERT, max(DEPTHS))
-        index.proposer(options)
+    names, start, searcher = list(vectors.documents), cpu_seconds(), options.searcher()
+    made_from = {"dimension": vectors.queries[0].vectors.vectors.shape[1]}
+    table, lengths = TextTable({"id": names, "text": [""] * len(names)}), [1] * len(names)
+    searcher.build(Documents(table, vectors.encode, lengths, made_from), folder)
+    if options.recall:
+        sample = [query._replace(id=str(n)) for n, query in enumerate(vectors.sample)]
+        searcher.tune(sample, COLBERT, max(DEPTHS))
     built = cpu_seconds() - start
 
-    def search(query: TokenVectors) -> list[str]:
-        if options.engine:
-            return list(index.search([("", query)], COLBERT, options, max(DEPTHS))[""])
-        ((numbers, scores),) = index.search([query], COLBERT, options)
-        found = [names[number] for number in numbers.tolist()]
-        return list(best_documents(found, scores.numpy(), max(DEPTHS)))
+    def search(query: Query) -> list[str]:
+        return searcher.search([query], COLBERT, max(DEPTHS)).documents(query.id)
 
     search(vectors.queries[0]), search(vectors.queries[1])
     start = cpu_seconds()
@@ -188,8 +178,11 @@ def compare_all(vectors: Vectors) -> None:
         np.save(
             f"{folder}/documents.npy", torch.cat([d.vectors for d in vectors.documents.values()])
         )
-        np.save(f"{folder}/queries.npy", torch.cat([q.vectors for q in vectors.queries]))
-        lengths = [[*map(len, vectors.documents.values())], [*map(len, vectors.queries)]]
+        np.save(f"{folder}/queries.npy", torch.cat([q.vectors.vectors for q in vectors.queries]))
+        lengths = [
+            [*map(len, vectors.documents.values())],
+            [len(q.vectors) for q in vectors.queries],
+        ]
         Path(folder, "lengths.json").write_text(json.dumps(lengths))
         command = [str(PEERS), str(Path(__file__).with_name("peer_xtr_warp.py")), folder]
         alone = {**os.environ, "RAYON_NUM_THREADS": "1"}
@@ -206,7 +199,7 @@ def main(run: str | None = None) -> None:
     compare_all(Vectors(COMPARED, run))
     for documents in () if run else SIZES:
         vectors, rows = Vectors(documents), []
-        for options in (SearchOptions(), SearchOptions("gather")):
+        for options in (make_search(), TUNED):
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(measure(vectors, options, Path(folder) / "index"))
         (_, base, exact), (built, seconds, found) = rows

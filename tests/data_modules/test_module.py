@@ -113,7 +113,7 @@ def test_what_does_not_train_needs_no_train_split():
 
 def test_a_search_is_not_tuned_on_a_split_that_is_tested():
     def check(plans, **options):
-        model = SimpleNamespace(trainable=True, plans_search=plans, needs_negatives=False)
+        model = SimpleNamespace(trainable=True, tunes_search=plans, needs_negatives=False)
         tiny(test_split=["test", "train"], **options).check_system(model, trained=True)
 
     check(False)  # nothing is chosen
@@ -215,14 +215,14 @@ def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(mask
 
 
 @pytest.mark.parametrize("split, prefix", [("train", "q"), (None, "d")])
-def test_a_search_is_planned_on_training_queries_or_documents(split, prefix, tmp_path):
+def test_a_search_is_tuned_on_training_queries_or_documents(split, prefix, tmp_path):
     """Never on a test query, which it is judged by."""
     planned = []
 
     class Plans:
-        plans_search = True
+        tunes_search = True
 
-        def plan_search(self, queries, depth):
+        def tune_search(self, queries, depth):
             planned.extend(queries["id"][:])
 
         def retrieve(self, queries, k):

@@ -17,7 +17,7 @@ from data_modules.negatives import (
     TripleNegatives,
     index_texts,
 )
-from gr_mvdr.evaluation.bm25 import split_words
+from gr_mvdr.texts import split_words
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import TOKENIZER, make_collection, written
 

@@ -1,6 +1,5 @@
 """A training that diverges stops at once, by name; nan is never ranked, indexed or written."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from analysis.questions.learning_curves import read_curve
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from models.training import TrainingWatch
+from models.training import StopRules
 from tests.faults.forked import configuration
 from tests.runs import beir
 from train import train
@@ -84,9 +83,9 @@ def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal():
             precision_plugin=SimpleNamespace(scaler=SimpleNamespace(get_scale=lambda: scale)),
         )
         model = SimpleNamespace(hparams=SimpleNamespace(optimizer={"learning_rate": 0.1}))
-        watch = TrainingWatch(Path())
-        watch.norm = torch.tensor(norm)
-        watch.stop_if_diverged(trainer, model, 7)
+        rules = StopRules()
+        rules.norm = torch.tensor(norm)
+        rules.check_step(trainer, model, 7)
 
     look(torch.inf)
     with pytest.raises(ValueError, match=r"norm is not finite at step 7: .*\(it is 16-mixed\)"):

@@ -81,20 +81,11 @@ def test_a_document_without_an_id_gets_a_number_that_none_has():
     ("documents", "message"),
     [
         (None, "documents=null: must be"),
-        (b"a text", "documents=b'a text': must be"),
-        ([7], "document=7: must be a text"),
-        (["a", None], "document=null: must be a text"),
         ([("d1", "a")], r"document=\('d1', 'a'\): must be a text"),
         ({"d1": ["a"]}, "document=d1: title and text must be texts"),
         ({"text": "a", "d2": "b"}, "documents with the keys text, d2: must be"),
-        ({"text": "a", "passage": "b"}, "documents with the keys text, passage: must be"),
         (pandas.DataFrame({"docno": ["a"], "review": ["b"]}), "'review': 'b'}: must be a text"),
-        (
-            pandas.DataFrame({"id": [1.5], "text": ["b"]}),
-            "the document's id is 1.5: must be",
-        ),
         (pandas.DataFrame({"id": [1], "text": [float("nan")]}), "document=1: must have a text"),
-        (pandas.DataFrame(), r"documents=\[\]: must hold at least one document"),
         ({}, r"documents=\[\]: must hold at least one document"),
     ],
 )

@@ -17,12 +17,12 @@ from models.cross_encoder import CrossEncoder
 from models.docid import Docid
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
+from tests.searches import make_search
 
 VOCABULARY = 60
 SHAPE = dict(vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
 BACKBONE = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
 OPTIMIZER = {"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"}
-SEARCH = dict(mode="exact")
 EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
 
 ATOMIC = {"_target_": "gr_mvdr.identifiers.docids.AtomicDocids"}
@@ -159,17 +159,14 @@ def one(batch, number):
     )
 
 
-MUVERA = {"_target_": "models.beyond.muvera.OneVector"}
-
-
 def make_multi_vector(kind="t5_colbert", backbone=None, template=None, **options):
     """A multi-vector system: a kind of `MULTI_VECTOR`, and options that differ."""
     torch.manual_seed(0)
     backbone = {**(backbone or BACKBONE), "template": template}
     defaults = dict(dimension=8, query_length=8, document_length=12, loss=IN_BATCH)
-    settings = dict(search=SEARCH, optimizer=OPTIMIZER, **MULTI_VECTOR[kind])
+    settings = dict(search={}, optimizer=OPTIMIZER, **MULTI_VECTOR[kind])
     options = {**defaults, **settings, **options}
-    options["search"] = {"proposer": MUVERA, **options["search"]}
+    options["search"] = make_search(**options["search"]).settings
     model = MultiVector(backbone, **options)
     texts = Texts(draw_tokens([3, 9, 5], seed=8), "d")
     model.prepare(texts, range(3), "")
@@ -262,13 +259,6 @@ def sharpen(model):
             elif "Attention" in name:
                 weight.copy_(0.5 * torch.randn(weight.shape, generator=generator))
     return model
-
-
-def in_one_piece(system):
-    """A system that aligns whole documents at once, T5-SEAL too."""
-    if isinstance(system, T5SEAL):
-        system.window = 99
-    return system
 
 
 def untied_backbone(folder):

@@ -15,7 +15,7 @@ from gr_mvdr.backbones import find_start_token
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import relevance
 from gr_mvdr.template import TextTemplate
-from models.export import write_backbone
+from models.saved_model import write_backbone
 
 SHAPE = dict(vocab_size=60, d_model=16, max_position_embeddings=64, pad_token_id=1, bos_token_id=0)
 SHAPE |= {

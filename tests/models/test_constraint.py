@@ -12,7 +12,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 from gr_mvdr.batch import pad
 from gr_mvdr.decoding.constraint import ARRAYS, SETTINGS, TrieLogitsProcessor
 from gr_mvdr.tokenizers import load_tokenizer
-from models.export import write_system
+from models.export import export_model
 from tests.models.conftest import Texts, draw_tokens, make_docid, make_seal, save_tokenizer, sharpen
 from tests.stand_in import DEVICE, stand_in
 from tests.synchronisations import synchronisations
@@ -87,7 +87,7 @@ def exported(documents, bart, tmp_path_factory):
             system = make_docid(kind, documents=documents, **options)
         system.float().double().index(documents)
         tokenizer = load_tokenizer(save_tokenizer(folder / "tokenizer"))
-        write_system(system, tokenizer, folder)
+        export_model(system, folder, tokenizer, {})
         ids, mask = pad([system.prepare_query(query) for query in queries])
         inputs = {"input_ids": ids.tolist(), "attention_mask": mask.long().tolist()}
         (folder / "queries.json").write_text(json.dumps(inputs))

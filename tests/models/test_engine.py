@@ -1,4 +1,4 @@
-"""`model.search.engine`: a database finds what our own index finds, and holds what it was told."""
+"""`source=engine`: a database finds what our own index finds, and holds what it was told."""
 
 import os
 import signal
@@ -10,8 +10,9 @@ from qdrant_client import QdrantClient
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.texts import TextTable
-from gr_mvdr.token_index.engine import EngineIndex
-from gr_mvdr.token_index.search import SearchOptions
+from gr_mvdr.token_index.engine import EdgeClient, EngineIndex
+from gr_mvdr.token_index.neighbours import NearestTokens
+from gr_mvdr.token_index.search import Documents
 from gr_mvdr.token_vectors import PackedTokens
 from tests.models.conftest import Texts, draw_tokens, make_multi_vector
 
@@ -32,7 +33,7 @@ def make_pair(engine, documents, kind="t5_colbert", **search):
     """One model twice: with our own index of the documents, and with an engine."""
     own, model = (
         make_multi_vector(kind),
-        make_multi_vector(kind, search={"engine": engine, **search}),
+        make_multi_vector(kind, search={"mode": "engine", "address": engine, **search}),
     )
     model.load_state_dict(own.state_dict())
     own.index(documents)
@@ -60,9 +61,8 @@ def test_an_engine_finds_what_our_index_finds(engine, kind, documents, queries, 
         for query in queries["id"]:
             assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-5)
     # The means propose all documents, and then one: its score is the full relevance.
-    exact = model.retrieve(queries, 3)
-    assert model.retrieve(queries, 3, mode="mean", refine=None) == exact
-    proposed = model.retrieve(queries, 3, mode="mean", refine=1)
+    assert model.searcher.exact_search() == model.search
+    proposed = model.retrieve(queries, 3, search=model.search.changed(proposed=1))
     every = model.retrieve(queries, len(documents))
     for query in queries["id"]:
         ((name, score),) = proposed.scores(query).items()
@@ -73,8 +73,8 @@ def test_a_collection_is_reused_changed_and_refused(engine, documents, queries, 
     own, model = make_pair(engine, documents)
     model.index(documents, tmp_path)
     model.close()
-    other, fewer = make_multi_vector(search={"engine": engine}), documents.select(range(6))
-    wide = make_multi_vector(search={"engine": engine}, dimension=12)
+    search, fewer = {"mode": "engine", "address": engine}, documents.select(range(6))
+    other, wide = make_multi_vector(search=search), make_multi_vector(search=search, dimension=12)
     next(other.parameters()).data.add_(1)
     kept = []  # errors with their tracebacks, as a notebook keeps them: the folder is open again
     for asked, texts, words in (
@@ -83,7 +83,7 @@ def test_a_collection_is_reused_changed_and_refused(engine, documents, queries, 
         (model, fewer, "was made with collection "),
     ):
         for use in (asked.index, asked.open_index):
-            with pytest.raises(ValueError, match=f"search.engine={engine[:4]}.*: {words}") as error:
+            with pytest.raises(ValueError, match=f"address={engine[:4]}.*: {words}") as error:
                 use(texts, tmp_path)
             kept.append(error)
     model.open_index(documents, tmp_path)
@@ -106,52 +106,48 @@ def load(folder, batches=None):
     """Loads 3,000 documents whose vectors tell their number; killed in the midst of a batch."""
     names = [f"d{number}" for number in range(3000)]
     made_from = {"dimension": 4, "model": "m", "collection": "c"}
-    index, encoded = EngineIndex(SearchOptions(engine="edge"), folder), []
-    put = index.client.upsert
+    index, encoded, put = EngineIndex(), [], EdgeClient.upsert
 
-    def put_or_die(name, points):
+    def put_or_die(client, name, points):
         encoded.extend(points)
         if len(encoded) > 32 * batches:
-            put(name, points[:15])
+            put(client, name, points[:15])
             os.kill(os.getpid(), signal.SIGKILL)
-        put(name, points)
+        put(client, name, points)
 
     def encode(ids):
         for name in ids:
             number = torch.tensor([float(name[1:]), 1.0, 0.0, 0.0])
             yield PackedTokens(number.expand(3, 4), torch.tensor([3]), torch.arange(3))
 
-    if batches is not None:
-        index.client.upsert = put_or_die
-    index.load(made_from, TextTable({"id": names, "text": ["text"] * len(names)}), encode)
+    if batches is not None:  # in a process of its own
+        EdgeClient.upsert = put_or_die
+    table = TextTable({"id": names, "text": ["text"] * len(names)})
+    index.build(Documents(table, encode, [], made_from), folder)
     return index
 
 
 def test_a_load_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path):
     for kill in range(20):
         if (child := os.fork()) == 0:
-            load(tmp_path / "edge", batches=kill % 3)
+            load(tmp_path, batches=kill % 3)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    index = load(tmp_path / "edge")
+    index = load(tmp_path)
     assert index.client.shard.info().points_count == 3000
-    held = index.vectors(torch.arange(3000)).vectors[:, :, 0]
+    held = index.vectors(index.names).vectors[:, :, 0]
     assert torch.equal(held, torch.arange(3000.0)[:, None].expand(-1, 3))
 
 
 def test_what_an_engine_cannot_do_is_said_in_one_line(monkeypatch):
     nobody = "http://127.0.0.1:9/texts"
     for search, kind, words in (
-        ({"engine": nobody}, "t5_colbert", f"search.engine={nobody}: .*refused"),
-        ({"engine": "edge"}, "aligner", "engine=edge: must be null unless the score is MaxSim"),
-        (
-            {"engine": "edge", "mode": "gather"},
-            "t5_colbert",
-            "engine=edge: cannot be searched with mode=gather",
-        ),
+        ({"address": nobody}, "t5_colbert", f"address={nobody}: .*refused"),
+        ({}, "aligner", "address=edge: needs search=exact and a score that is MaxSim"),
+        ({"proposer": NearestTokens()}, "t5_colbert", "NearestTokens: needs source=index"),
     ):
         with pytest.raises(ValueError, match=words):
-            make_multi_vector(kind, search=search)
+            make_multi_vector(kind, search={"mode": "engine", **search})
     monkeypatch.setitem(sys.modules, "qdrant_edge", None)
-    with pytest.raises(ValueError, match=r"engine=edge: needs pip install 'gr-mvdr\[engine\]'"):
-        make_multi_vector(search={"engine": "edge"})
+    with pytest.raises(ValueError, match=r"address=edge: needs pip install 'gr-mvdr\[engine\]'"):
+        make_multi_vector(search={"mode": "engine"})

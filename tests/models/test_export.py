@@ -11,7 +11,8 @@ from gr_mvdr.heads.plain import real_places
 from gr_mvdr.template import read_template
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.beyond.query_generator import QueryGenerator
-from models.export import load_exported, write_system, write_tokenizer
+from models.export import export_model
+from models.saved_model import open_model, write_tokenizer
 
 DOCIDS = "naive semantic-pawa titles-nci titles-np".split()
 
@@ -29,7 +30,7 @@ def export(tokenizer, tmp_path):
         dtype = next(system.parameters()).dtype
         system.float().to(dtype)
         (tmp_path / name).mkdir()
-        write_system(system, tokenizer, tmp_path / name)
+        export_model(system, tmp_path / name, tokenizer, {})
         return tmp_path / name
 
     return written
@@ -87,7 +88,7 @@ def test_a_docid_system_loads_back_with_its_scores_and_documents(
     depth = {"decoder_layers": 1} if kind == "naive" else {}  # a new decoder is loaded, not new
     system = tools.make_docid(kind, documents=documents, known=range(6), **depth)
     system.assign_new(documents)
-    loaded = load_exported(export(system)).double()
+    loaded = open_model(export(system)).double()
     names = {name for name, _ in loaded.named_parameters()}
     assert names == {name for name, _ in system.named_parameters()}
     assert loaded.identifiers.hash == system.identifiers.hash and not loaded.training
@@ -106,7 +107,7 @@ def test_a_query_generator_loads_back(tools, export, tmp_path):
     lengths, batch = dict(query_length=8, document_length=12), tools.make_batch()
     options = dict(n_queries=2, top_k=3, optimizer=tools.OPTIMIZER)
     asks = QueryGenerator(tools.BACKBONE, str(tmp_path / "gone"), **lengths, **options).eval()
-    loaded = load_exported(export(asks)).double()
+    loaded = open_model(export(asks)).double()
     assert torch.allclose(loaded.score(batch), asks.score(batch), atol=1e-6)
     assert len(list(loaded.generate(tools.named_documents()))) == 8  # with the folder's tokeniser
 

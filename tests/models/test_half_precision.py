@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from models.base import find_backbone
-from models.export import write_backbone
+from models.saved_model import write_backbone
 
 BERT = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 BART = {f"{stack}_layers": 2 for stack in ("encoder", "decoder")} | dict(d_model=16)

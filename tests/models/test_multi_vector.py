@@ -11,6 +11,7 @@ from gr_mvdr.scoring import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
 from tests.models.conftest import MULTI_VECTOR
 from tests.runs import flat
+from tests.searches import make_search
 
 
 @pytest.fixture(params=MULTI_VECTOR)
@@ -123,11 +124,20 @@ def test_rerank_scores_candidates_under_any_alignment(tools, documents, queries,
             assert score == pytest.approx(scores[int(name[1])], abs=1e-4)
 
 
-def test_what_is_encoded_as_it_comes_cannot_be_searched_in_other_ways(tools, documents, queries):
-    model = tools.make_multi_vector("mva", search={"mode": "rerank"})
+def test_what_is_encoded_as_it_comes_cannot_be_searched_by_its_tokens(tools, documents, queries):
+    model = tools.make_multi_vector(search={"mode": "rerank"})
     model.index(documents)
-    with pytest.raises(ValueError, match="mode=rerank: must have an index"):
-        model.retrieve(queries, mode="exact")
+    whole = model.retrieve(queries, 5, search=replace(model.search, proposer=None))
+    stored = tools.make_multi_vector()
+    stored.index(documents)
+    expected = stored.retrieve(queries, 5)
+    for query in queries["id"]:
+        assert whole.scores(query) == pytest.approx(expected.scores(query), abs=1e-5)
+    gather = replace(model.search, proposer=make_search("gather").proposer)
+    with pytest.raises(ValueError, match="proposer=NearestTokens: needs source=index"):
+        model.retrieve(queries, search=gather)
+    with pytest.raises(ValueError, match="source=OnDemandDocuments: must be a TokenIndex"):
+        model.retrieve(queries, search=model.search.changed(pool=2))
 
 
 def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
@@ -138,7 +148,8 @@ def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
     whole.index(documents)
     pooled.index(documents, tmp_path / "index")
     found = pooled.retrieve(queries, 7)
-    asked = whole.retrieve(queries, 7, with_shares=True, pool=2)
+    merged = whole.search.changed(pool=2)
+    asked = whole.retrieve(queries, 7, with_shares=True, search=merged)
     for query in queries["id"]:
         assert asked.scores(query) == pytest.approx(found.scores(query), abs=1e-5)
         for name, score in asked.scores(query).items():
@@ -147,8 +158,8 @@ def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
     counts = [system.searcher.store.counts.sum() for system in (whole, pooled)]
     assert 2 * counts[1] <= counts[0] and found != whole.retrieve(queries, 7)
     assert pooled.mean_floats <= whole.mean_floats / 2
-    costs = [system.storage_costs(7) for system in (whole, pooled)]
-    assert costs[0] != costs[1] == whole.storage_costs(7, pool=2)
+    costs = [system.searcher.storage_costs(system.search) for system in (whole, pooled)]
+    assert costs[0] != costs[1] == whole.searcher.storage_costs(merged)
     for query in queries:  # a given pair is merged as in the index
         with torch.no_grad():
             pairs = pairs_of(query["tokens"], documents)
@@ -156,14 +167,12 @@ def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
         assert torch.allclose(explained.relevance, scores, atol=1e-5)
         expected = dict(zip(documents["id"], scores.tolist(), strict=True))
         assert found.scores(query["id"]) == pytest.approx(expected, abs=1e-4)
-    with pytest.raises(
-        ValueError, match="model.search.pool=2: must be 1 for an index that is stored"
-    ):
-        pooled.retrieve(queries, 7, pool=4)
+    with pytest.raises(ValueError, match="model.search.pool=2: must not merge or code vectors"):
+        pooled.retrieve(queries, 7, search=pooled.search.changed(pool=4))
     coded = tools.make_multi_vector(search=dict(mode="exact", dtype="pq", pq_bytes=2))
     coded.index(tools.Texts(tools.draw_tokens([9] * 40, seed=9), "d"))
-    with pytest.raises(ValueError, match="model.search.dtype=pq: must be float32 or float16"):
-        coded.retrieve(queries, 7, dtype="float32")
+    with pytest.raises(ValueError, match="model.search.source.dtype=pq: must not merge or code"):
+        coded.retrieve(queries, 7, search=coded.search.changed(dtype="float32"))
     other = tools.make_multi_vector(search=dict(mode="exact"))
     with pytest.raises(ValueError, match="was made with model"):
         other.open_index(documents, tmp_path / "index")
@@ -179,15 +188,14 @@ def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, q
     system.index(documents)
     ranking = system.retrieve(queries, 10)
     metrics = flat(system.search_fidelity(queries, ranking, 10))
-    exact = system.retrieve(queries, 10, mode="exact")
+    in_full = system.searcher.exact_search()
+    exact = system.retrieve(queries, 10, search=in_full)
     shares = [len(set(ranking.documents(q)) & set(exact.documents(q))) / 7 for q in queries["id"]]
     assert metrics["retrieve/recall_of_exact@10"] == pytest.approx(sum(shares) / 3)
     assert 0 < metrics["retrieve/recall_of_exact@10"] < 1
-    less = flat(system.search_fidelity(queries, ranking.top(1), 20))
-    less = less["retrieve/recall_of_exact@20"]
+    less = flat(system.search_fidelity(queries, ranking.top(1), 20))["retrieve/recall_of_exact@20"]
     assert less == pytest.approx(1 / 7)  # of the depth that was asked for, not of what was found
-    found = system.retrieve(queries, 3, mode="exact")
-    shallow = flat(system.search_fidelity(queries, found, 3))
+    shallow = flat(system.search_fidelity(queries, system.retrieve(queries, 3, search=in_full), 3))
     assert shallow["retrieve/recall_of_exact@3"] == 1
     assert "retrieve/recall_of_exact@10" not in shallow
     assert metrics["cost/candidates"] == sum(len(ranking.documents(q)) for q in queries["id"]) / 3

@@ -11,7 +11,7 @@ import torch
 from data_modules.examples import collate
 from gr_mvdr.files import read_checkpoint
 from gr_mvdr.ranks import rank, world_size
-from models.training import TrainingWatch, shard
+from models.training import shard, training_callbacks
 from tests.models.test_two_ranks import examples, part_of
 from tests.two_processes import in_two_processes
 
@@ -49,7 +49,7 @@ def trained():
             accelerator="cpu",
             devices=world_size(),
             strategy=strategy,
-            callbacks=[watch := TrainingWatch(Path(mkdtemp()) / "last.ckpt")],
+            callbacks=(callbacks := training_callbacks(Path(mkdtemp()) / "last.ckpt")),
             max_epochs=1,
             gradient_clip_val=0.1,
             use_distributed_sampler=False,
@@ -58,7 +58,7 @@ def trained():
         )
         batch = collate(part_of(examples(name == "cached"), rank(), world_size()))
         trainer.fit(system, torch.utils.data.DataLoader(Steps(batch), batch_size=None))
-        file = Path(trainer.strategy.broadcast(watch.checkpoint))
+        file = Path(trainer.strategy.broadcast(callbacks[-1].checkpoint))
         weights = read_checkpoint(file)["state_dict"]
         layer = next(p for n, p in system.named_parameters() if "SelfAttention" in n)
         kept = layer.to_local().numel() if world_size() > 1 else layer.numel()

@@ -7,19 +7,19 @@ import torch
 
 from models.beyond.query_generator import QueryGenerator
 from models.bm25 import BM25
+from models.multi_vector import MultiVector
 from tests.models.test_constrained_search import MINDER
 
 # A kind of system and how it is searched.
 SEARCHED = [
     ("t5_colbert", dict(mode="exact")),
     ("mva", dict(mode="exact")),
-    ("mva-temporal", dict(mode="rerank", neighbours=5)),
+    ("mva-temporal", dict(mode="rerank", depth=5)),
     ("aligner", dict(mode="gather", neighbours=4, probes=None, keep_query=0.5)),
     ("xtr", dict(mode="impute", neighbours=7, probes=None)),
-    ("t5_colbert", dict(mode="fde", refine=2)),
+    ("t5_colbert", dict(mode="one_vector", refine=2)),
     ("idf", dict(mode="gather", neighbours=4, probes=None, pool=2)),
-    ("idf", dict(mode="rerank", neighbours=4, pool=2, pool_by="k_means")),
-    ("idf", dict(mode="fde", refine=0, fde_size=500)),
+    ("idf", dict(mode="rerank", depth=4, pool=2, pool_by="k_means")),
     ("dpr", dict(mode="exact")),
     ("wu", dict(mode="exact")),
 ]
@@ -85,7 +85,8 @@ def test_an_opened_index_is_searched_like_the_one_that_was_made(
 ):
     system.index(documents, tmp_path / "index")
     expected = system.retrieve(queries, 4)
-    system.searcher = system.names = None
+    is_dense = isinstance(system, MultiVector)
+    system.searcher, system.names = system.search.searcher() if is_dense else None, None
     system.open_index(documents, tmp_path / "index")
     assert system.retrieve(queries, 4) == expected
 

@@ -17,8 +17,8 @@ SEARCHES = {
     "refine": dict(mode="gather", probes=None, neighbours=20, refine=4),
     "impute": dict(mode="impute", probes=None, neighbours=20, imputation="last"),
     "impute-mean": dict(mode="impute", probes=None, neighbours=20, imputation="mean"),
-    "fde": dict(mode="fde", refine=4),
-    "rerank": dict(mode="rerank", neighbours=4),
+    "fde": dict(mode="one_vector", refine=4),
+    "rerank": dict(mode="rerank", depth=4),
 }
 KINDS = ["titles-np", "atomic", "naive", *SEARCHES, "bm25", "cross-encoder"]
 

@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils import get_total_norm
 
 from analysis.questions.learning_curves import read_curve
-from models.training import CheckpointFile, CurveLogger, TrainingWatch
+from models.training import CheckpointFile, CurveLogger, TrainingCosts, training_callbacks
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -22,7 +22,7 @@ def trainer(tmp_path, callbacks=(), **options):
     return pl.Trainer(
         default_root_dir=tmp_path,
         accelerator="cpu",
-        callbacks=[TrainingWatch(tmp_path / "last.ckpt"), *callbacks],
+        callbacks=[*training_callbacks(tmp_path / "last.ckpt"), *callbacks],
         **{**quiet, "enable_checkpointing": False, "max_epochs": 1, **options},
     )
 
@@ -106,8 +106,8 @@ def test_operations_of_both_passes_are_counted_over_resumptions(tmp_path):
         run = trainer(tmp_path, max_epochs=epochs)
         run.fit(Attention(), loader(*batches), ckpt_path=checkpoint, weights_only=True)
         checkpoint = tmp_path / "last.ckpt"
-        watch = next(c for c in run.callbacks if isinstance(c, TrainingWatch))
+        watch = next(c for c in run.callbacks if isinstance(c, TrainingCosts))
         # Two products for the layer, but its inputs need no gradient; attention has two products
         # and its fused backward pass five, since it computes the weights again.
         attention = 7 * 2 * 3 * 3 * 4
-        assert watch.costs["cost/train_flops"] == epochs * 25 * (2 * 2 * 3 * 8 * 4 + attention)
+        assert watch.metrics["cost/train_flops"] == epochs * 25 * (2 * 2 * 3 * 8 * 4 + attention)

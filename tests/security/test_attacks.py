@@ -30,7 +30,7 @@ from analysis.runs.numbers import make_frame, read_numbers, write_numbers
 from analysis.runs.queries import read_queries
 from analysis.runs.report import embed_picture, write_report
 from analysis.runs.run_folder import read_kept, read_run
-from analysis.viewer.cases import embed_json
+from analysis.viewer.pairs import embed_json
 from conf.command import report_errors
 from gr_mvdr.evaluation.ranking import Ranking, read_qrels
 from gr_mvdr.files import (
@@ -43,13 +43,13 @@ from gr_mvdr.files import (
 from gr_mvdr.measures import RETRIEVE, Metric
 from gr_mvdr.options import admitting, build, find_part
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
-from models.export import load_exported
-from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
+from models.saved_model import open_model, restore_run
 from models.training import CheckpointFile
 from tests.analysis.conftest import make_explanation
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import NO_ANALYSIS, SMALL, TINY, beir, command, write_store
+from tests.searches import make_search
 
 NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}  # an analysis that asks nothing
 KEYS = (*SMALL, *NO_ANALYSIS, *TINY)
@@ -68,29 +68,29 @@ def change_yaml(file: Path, *keys: str, value: object) -> None:
     file.write_text(yaml.safe_dump(config))
 
 
-def change_checkpoint(run: Path, **options: object) -> None:
-    file = run / "checkpoints/last.ckpt"
-    state = torch.load(file, weights_only=True)
-    state["hyper_parameters"] |= options
-    torch.save(state, file)
+def change_model(run: Path, **options: object) -> None:
+    file = run / "model/gr_mvdr.json"
+    settings = json.loads(file.read_text())
+    settings["hyper_parameters"] |= options
+    file.write_text(json.dumps(settings))
 
 
 def test_a_configuration_runs_no_code(foreign, tmp_path):
     run, marker = foreign("t5_colbert"), tmp_path / "marker"
     whole, data = (run / "config.yaml").read_text(), restore_run(run)[1]
-    for keys in (("data",), ("data", "examples"), ("model",)):
+    for keys in (("data",), ("data", "examples")):
         change_yaml(run / "config.yaml", *keys, value=payload(marker))
-        with pytest.raises(ValueError, match=r"_target_=.* is no part of .*trust=true"):
+        with pytest.raises(ValueError, match=r"_target_=.* is not a part of .*trust=true"):
             restore_run(run)
         (run / "config.yaml").write_text(whole)
     change_yaml(run / "config.yaml", "rerank", value={"form": {"alignment": payload(marker)}})
-    with pytest.raises(ValueError, match="is no part of this library.*trust=true"):
+    with pytest.raises(ValueError, match="is not a part of this library.*trust=true"):
         stage = RerankPipeline([{"run": str(run)}])
         stage.prepare(data.documents, data.known_documents, tmp_path / "identifiers")
     for part in ("salience", "pooling", "alignment", "loss"):
         sided = part in ("pooling", "salience")
-        change_checkpoint(run, **{part: {"query": payload(marker)} if sided else payload(marker)})
-        with pytest.raises(ValueError, match=r"run=.*_target_=.* is no part of this library"):
+        change_model(run, **{part: {"query": payload(marker)} if sided else payload(marker)})
+        with pytest.raises(ValueError, match=r"run=.*_target_=.* is not a part of this library"):
             restore_run(run, "")
     assert not marker.exists()
 
@@ -105,8 +105,8 @@ def test_an_exported_folder_runs_no_code(foreign, tmp_path):
         else:
             settings["hyper_parameters"][where] = attack
         (folder / "gr_mvdr.json").write_text(json.dumps(settings))
-        with pytest.raises(ValueError, match=r"_target_=.* is no part of this library"):
-            load_exported(folder)
+        with pytest.raises(ValueError, match=r"_target_=.* is not a part of this library"):
+            open_model(folder)
     assert not marker.exists()
 
 
@@ -114,7 +114,7 @@ def test_an_exported_folder_runs_no_code(foreign, tmp_path):
     ("kind", "settings", "message"),
     [
         ("loss", {"_target_": "gr_mvdr.alignment.MaxSim"}, "must be of the kind loss"),
-        ("loss", {"_target_": "gr_mvdr.evaluation.ranking.write_qrels", "path": "x"}, "is no part"),
+        ("loss", {"_target_": "gr_mvdr.evaluation.ranking.write_qrels", "path": "x"}, "not a part"),
         ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": 1, "_partial_": True},
          "alignment._partial_=true: must be"),
     ],
@@ -129,7 +129,7 @@ def test_a_name_in_a_folder_imports_nothing(foreign, tmp_path, monkeypatch):
     (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("planted.Part", "models.planted.Part", "planted.planted.Part", "antigravity.x"):
-        with pytest.raises(ValueError, match="is no part of this library"):
+        with pytest.raises(ValueError, match="is not a part of this library"):
             find_part("loss", name)
     assert not (tmp_path / "marker").exists() and "antigravity" not in sys.modules
     import_module("planted")
@@ -169,22 +169,20 @@ def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path, monkey
     sys.modules.pop("my_part")
     (tmp_path / "marker").unlink()
     with pytest.raises(ValueError, match="my_part.Mine"):
-        load_exported(run / "export")
+        open_model(run / "export")
     assert not (tmp_path / "marker").exists()
-    assert imports(load_exported, run / "export", trust=True)[1]
+    assert imports(open_model, run / "export", trust=True)[1]
     del sys.modules["my_part"]
 
 
 def test_trust_is_not_inherited_from_a_folder(foreign, tmp_path):
     """A pipeline's configuration says `trust: true` of its stage: the folder has no say in that."""
     stage, pipeline = foreign("t5_colbert"), foreign("dsi_semantic")
-    change_checkpoint(stage, loss=payload(tmp_path / "marker"))
-    config = yaml.safe_load((pipeline / "config.yaml").read_text())
-    config["model"] = {"_target_": "models.rerank_pipeline.RerankPipeline",
-                       "stages": [{"run": str(stage), "trust": True}]}  # fmt: skip
-    (pipeline / "config.yaml").write_text(yaml.safe_dump(config))
-    (pipeline / "checkpoints/last.ckpt").unlink()
-    with pytest.raises(ValueError, match="os.system.*is no part of this library"):
+    change_model(stage, loss=payload(tmp_path / "marker"))
+    settings = {"system": "models.rerank_pipeline.RerankPipeline",
+                "hyper_parameters": {"stages": [{"run": str(stage), "trust": True}]}}  # fmt: skip
+    (pipeline / "model/gr_mvdr.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="os.system.*is not a part of this library"):
         restore_run(pipeline)
     assert not (tmp_path / "marker").exists()
 
@@ -192,7 +190,7 @@ def test_trust_is_not_inherited_from_a_folder(foreign, tmp_path):
 def test_what_was_typed_is_admitted_no_longer_than_needed():
     with admitting({"deep": [{"_target_": "os.getpid"}]}):
         assert build("loss", {"_target_": "os.getpid"}) == os.getpid()
-    with pytest.raises(ValueError, match="is no part"):
+    with pytest.raises(ValueError, match="is not a part"):
         build("loss", {"_target_": "os.getpid"})
 
 
@@ -215,7 +213,7 @@ def test_pickles_in_checkpoints_and_backbones_stay_unread(foreign, tmp_path):
     (folder / "model.safetensors").unlink()
     torch.save({"shared.weight": Reduced(marker)}, folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match="cannot be loaded"):
-        load_exported(folder)
+        open_model(folder)
     assert not marker.exists()
     torch.load(tmp_path / "x", weights_only=False)
     assert marker.exists()
@@ -239,7 +237,7 @@ def test_code_beside_a_backbone_stays_unread(file, changes, foreign, tmp_path):
     config = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(config | changes))
     with suppress(ValueError, OSError):
-        load_exported(folder)
+        open_model(folder)
         load_tokenizer(folder)
     assert not marker.exists()
     exec((folder / "evil.py").read_text())
@@ -249,8 +247,8 @@ def test_code_beside_a_backbone_stays_unread(file, changes, foreign, tmp_path):
 def test_an_attention_of_the_hub_is_refused(foreign):
     """transformers fetches "owner/kernel" from the hub and runs it."""
     run = foreign("t5_colbert")
-    backbone = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["hyper_parameters"]
-    change_checkpoint(run, backbone={**backbone["backbone"], "attention": "evil/kernel"})
+    backbone = read_json(run / "model/gr_mvdr.json")["hyper_parameters"]
+    change_model(run, backbone={**backbone["backbone"], "attention": "evil/kernel"})
     with pytest.raises(ValueError, match="attention=evil/kernel: must be sdpa or eager"):
         restore_run(run)
 
@@ -304,7 +302,7 @@ def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, tmp_pa
     data = restore_run(run)[1]
     record = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps(record | {"system": f"../../../{victim.name}"}))
-    change_checkpoint(run, search={"mode": "gather", "neighbours": 10, "probes": 4})
+    change_model(run, search=make_search("gather", neighbours=10, probes=4).settings)
     victim.mkdir()
     (run / "index/neighbours").mkdir(exist_ok=True)
     (run / "index/neighbours/lists.faiss").write_bytes(b"evil")

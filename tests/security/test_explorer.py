@@ -65,11 +65,7 @@ def test_every_answer_forbids_other_addresses(browser):
 
 def test_what_is_no_request_is_refused_by_one_line(browser):
     headers = {"Content-Type": "application/json"}
-    contents = (
-        *("", "{", "[]", "[" * 100_000, '{"query": "a", "k": NaN}', b"\xff\xfe{}"),
-        *('{"query": "\\ud800"}', '{"query": "a", "k": 1e999}', '{"k": ' + "9" * 5000 + "}"),
-    )
-    for content in contents:
+    for content in ("", "{", "[1]", '{"query": "a", "k": NaN}', b"\xff\xfe{}"):
         reply = browser.post("/api/search", content=content, headers=headers)
         assert reply.status_code == 400, reply.text
         assert list(reply.json()) == ["error"] and "\n" not in reply.json()["error"]
@@ -80,16 +76,9 @@ def test_what_is_no_request_is_refused_by_one_line(browser):
     [
         ("search", {}, "search.query=…: must be given"),
         ("search", {"query": ["a"]}, "search.query=[a]: must be text"),
-        ("search", {"query": "a", "k": 10**9}, "search.k=1000000000: must be a whole number ≥ 1"),
         ("search", {"query": "a", "more": 1}, "search.more=1: must be one of k, query"),
-        ("document", {"id": "no"}, "document=no: no such id"),
         ("align", PAIR | {"system": 9}, "system=9: must be ≥ 0"),
         ("align", PAIR | {"document": {"id": "no"}}, "document=no: no such id"),
-        (
-            "align",
-            PAIR | {"document": {"id": ["a"]}},
-            "align.document={'id': ['a']}: must be a group",
-        ),
         ("align", PAIR | {"document": {"text": " "}}, "document=0: must have a text"),
         ("continuations", {"system": 0, "query": "a"}, "BM25: its search generates no identifiers"),
     ],

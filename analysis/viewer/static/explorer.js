@@ -1,11 +1,9 @@
 /** The explorer's page: its views, and which of them the address asks for. */
 
-import { ask } from "./api.js";
-import { CompareView } from "./compare.js";
-import { PairView } from "./pair.js";
+import { CompareView, PairView } from "./pair.js";
 import { SearchView } from "./search.js";
-import { follow, open, read } from "./state.js";
-import { button, explain, make, showExplanations } from "./viewer.js";
+import { ask, open, read } from "./state.js";
+import { button, explain, showExplanations } from "./viewer.js";
 
 const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView], compare: ["Compare", CompareView] };
 const TEXTS = ["system", "q", "doc", "title", "text", "edited"]; // what another view takes over
@@ -25,20 +23,18 @@ async function start() {
   const views = Object.fromEntries(Object.entries(VIEWS).map(([name, [, View]]) => [name, new View(about)]));
   const tabs = Object.entries(VIEWS).map(([name, [label]]) => button(label, () => turnTo(name), { "data-view": name }));
   document.getElementById("views").append(...tabs);
-  document.getElementById("link").append(linkButton());
   content.replaceChildren(...Object.values(views).map((view) => view.element));
-  follow((state, opened) => {
-    const name = state.view in views ? state.view : "search";
+  const show = () => {
+    const state = read(), name = state.view in views ? state.view : "search";
     for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === name ? "page" : "false");
     for (const [other, view] of Object.entries(views)) view.element.hidden = other !== name;
     views[name].show(state);
-    document.title = `${views[name].title(state)} – gr-mvdr explorer`;
-    if (opened && shownView !== name) {
-      content.focus({ preventScroll: true }); // what was clicked is hidden now
-      scrollTo(0, 0);
-    }
+    document.title = `${state.q ?? VIEWS[name][0]} – gr-mvdr explorer`;
+    if (shownView && shownView !== name) content.focus(); // what was clicked is hidden now
     shownView = name;
-  });
+  };
+  addEventListener("hashchange", show);
+  show();
 }
 
 /** Another view, with the texts at hand; the same one begins again with the query alone. */
@@ -47,17 +43,6 @@ function turnTo(view) {
   const kept = view === shownView ? { system, q } : Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
   if (view === "search") open({ view, q });
   else open({ view, ...kept, ...(view === "compare" ? { q2: q } : {}) });
-}
-
-/** Copies the address of what is shown; where the browser forbids it, the address is there to be copied. */
-function linkButton() {
-  const status = make("span", { class: "small", role: "status" });
-  const copy = () => navigator.clipboard.writeText(location.href).then(() => status.replaceChildren("Copied."), () => {
-    const field = make("input", { type: "text", readonly: true, value: location.href, "aria-label": "Link to this view" });
-    status.replaceChildren(field);
-    field.select();
-  });
-  return make("span", { class: "copy" }, button("Copy link", copy, { title: "A link that reopens this view while the explorer runs" }), " ", status);
 }
 
 start();

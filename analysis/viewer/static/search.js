@@ -1,18 +1,15 @@
 /** Search: a query of any kind, what every system retrieves for it, and where the relevant documents are. */
 
-import { Panel, ask } from "./api.js";
-import { begin, delayed, documentLink, open, openPair } from "./state.js";
+import { Panel, begin, delayed, documentLink, open, openPair } from "./state.js";
 import { button, hitCards, labelled, make, term, words } from "./viewer.js";
 
 const K = 10;
 const LISTED = 100; // known queries that the server lists at most
 const GOLD = 2; // relevant documents that are not folded
 
-const stateOf = ({ text }) => ({ view: "search", q: text });
-
 export class SearchView {
-  constructor(about) {
-    this.systems = about.systems;
+  constructor({ systems }) {
+    this.systems = systems;
     this.query = make("input", { type: "search", name: "q", dir: "auto", autocomplete: "off", required: true });
     this.k = make("input", { type: "number", name: "k", min: 1, max: 100, value: K });
     this.panel = new Panel({ class: "results", "aria-label": "Results" });
@@ -37,23 +34,20 @@ export class SearchView {
   }
 
   loadList() {
-    const asked = { text: this.filter.value };
-    this.list.fill("Loading the known queries …", asked, (signal) => ask("queries", asked, signal), (queries) => {
+    this.list.fill("Loading the known queries …", "queries", { text: this.filter.value }, (queries) => {
       this.count.textContent = queries.length < LISTED ? `(${queries.length})` : `(first ${LISTED})`;
-      const none = this.filter.value ? "No known query has these words." : "These runs know no queries.";
       this.list.body.replaceChildren(queries.length ? make("ol", { class: "query-list" }, queries.map((query) => this.item(query)))
-        : make("p", { class: "quiet" }, none));
+        : make("p", { class: "quiet" }, "No known query has these words."));
       this.mark(this.current);
-      if (queries.length && !location.hash) begin(stateOf(queries[0])); // no empty page
+      if (queries.length && !location.hash) begin({ view: "search", q: queries[0].text }); // no empty page
     });
   }
 
-  item(query) {
-    const ranks = this.systems.map(({ label }, place) => make("span", { class: query.ranks[place] === null ? "missed" : null },
-      `${label} ${query.ranks[place] ?? "–"}`));
-    return make("li", {}, make("button", { type: "button", "data-query": query.text, onclick: () => open(stateOf(query)) },
-      words("span", query.text, { class: "query-text" }),
-      make("span", { class: "ranks" }, words("bdi", query.id, { class: "query-id" }), ranks)));
+  item({ id, text, ranks }) {
+    const told = this.systems.map(({ label }, place) => make("span", { class: ranks[place] === null ? "missed" : null },
+      `${label} ${ranks[place] ?? "–"}`));
+    return make("li", {}, make("button", { type: "button", "data-query": text, onclick: () => open({ view: "search", q: text }) },
+      words("span", text, { class: "query-text" }), make("span", { class: "ranks" }, words("bdi", id), told)));
   }
 
   /** Marks the query that is shown, by its text; undefined: none. */
@@ -64,8 +58,7 @@ export class SearchView {
 
   submit(event) {
     event.preventDefault();
-    const k = Number(this.k.value);
-    open({ view: "search", q: this.query.value, k: k === K ? null : k });
+    open({ view: "search", q: this.query.value, k: Number(this.k.value) === K ? null : this.k.value });
   }
 
   show({ q, k }) {
@@ -76,9 +69,8 @@ export class SearchView {
       this.panel.clear("Type any query, or choose a known one.");
       return;
     }
-    const asked = { query: q, k: Number(k ?? K) };
     if (innerWidth <= 900) this.known.open = false; // a narrow page shows results first
-    this.panel.fill("Searching in all systems …", asked, (signal) => ask("search", asked, signal), (told) => {
+    this.panel.fill("Searching in all systems …", "search", { query: q, k: Number(k ?? K) }, (told) => {
       this.mark(told.known);
       this.panel.body.replaceChildren(...this.goldLines(q, told.gold),
         make("div", { class: "columns" }, told.systems.map((list) => this.column(q, list))));
@@ -98,16 +90,11 @@ export class SearchView {
 
   column(query, { number, milliseconds, error, hits }) {
     const system = this.systems[number];
-    const title = (hit) => documentLink(system, query, hit);
-    const cards = hits.length ? hitCards(hits, title, () => term("score", "score in the search"))
+    const cards = hits.length ? hitCards(hits, (hit) => documentLink(system, query, hit))
       : make("p", { class: "quiet" }, "This system retrieved no document.");
     return make("section", { class: "column", "aria-label": `Results of ${system.label}` },
       make("header", {}, words("h3", system.label, { title: system.run }),
         make("p", { class: "quiet small" }, term(system.paradigm), `, ${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms`)),
       error ? make("p", { class: "error" }, error) : cards);
-  }
-
-  title(state) {
-    return state.q ?? "Search";
   }
 }

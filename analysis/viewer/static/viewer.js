@@ -1,8 +1,7 @@
 /** The parts that report, comparison and explorer share: words, numbers, shares, and the alignment of a pair.
  *  What data says only ever becomes text: nothing here reads markup. */
 
-const BLUES = [[255, 255, 255], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
-const ORANGES = [[255, 255, 255], [253, 208, 162], [253, 141, 60], [217, 72, 1], [127, 39, 4]];
+const BLUE = "#08519c", ORANGE = "#a63603"; // what is positive and what is negative, on white
 const CELL = 16; // pixels of a matrix's cell
 const WEAKEST = 0.25; // partners below this part of a token's range of weights are not coloured
 const NAMED = 5; // partners that a sentence names
@@ -110,8 +109,7 @@ function showExplanations() {
   const hide = () => (tip.hidden = true);
   const show = (event) => {
     const target = event.target instanceof Element ? event.target : document.body;
-    // A heading that folds is one stop of the keyboard: it explains the word in it.
-    const word = target.closest(".term") ?? (event.type === "focusin" && target.matches("summary") ? target.querySelector(".term") : null);
+    const word = target.closest(".term");
     const text = word && meanings.get(word.dataset.term.toLowerCase());
     if (!text) return;
     tip.textContent = text;
@@ -126,7 +124,6 @@ function showExplanations() {
   for (const name of ["mouseout", "focusout"]) document.addEventListener(name, hide);
   addEventListener("keydown", (event) => event.key === "Escape" && hide());
   addEventListener("scroll", hide, true);
-  for (const word of document.querySelectorAll("summary .term")) word.removeAttribute("tabindex");
 }
 
 // Shares of a score ------------------------------------------------------------------------------
@@ -151,9 +148,7 @@ function bars(shares, whole, most = SHORT) {
     list.append(line(make("span", { class: "bar-name quiet" }, "all others"), make("span"), rest));
   }
   if (listed.length === shares.length) return list;
-  const all = button(`Show all ${shares.length}`, () => holder.replaceChildren(bars(shares, whole, Infinity)), { class: "link" });
-  const holder = make("div", {}, list, all);
-  return holder;
+  return make("div", {}, list, make("details", {}, make("summary", {}, `All ${shares.length}`), bars(shares, whole, Infinity)));
 }
 
 /** [{text, a, b, difference}], the largest difference first; the n-th of equal texts meets the n-th. */
@@ -186,11 +181,11 @@ function differenceTable(first, second, what) {
 }
 
 /** A retrieved document with the largest shares of its score, and what separates it from another. */
-function hitCard(hit, other, title, scoreWord) {
+function hitCard(hit, other, title) {
   const gains = other ? differences(hit.shares, other.shares).filter((one) => Math.abs(one.difference) > 5e-4).slice(0, 3) : [];
   return make("li", { class: hit.gold ? "hit gold" : "hit" },
     make("div", {}, make("span", { class: "hit-rank" }, `${hit.rank}`), title),
-    make("p", { class: "small quiet" }, hit.title ? `${hit.id}, ` : null, scoreWord, ` ${shown(hit.score)}`,
+    make("p", { class: "small quiet" }, hit.title ? `${hit.id}, ` : null, term("score", "score in the search"), ` ${shown(hit.score)}`,
       hit.gold ? make("strong", { class: "gold-mark" }, term("relevant", "gold")) : null),
     words("p", hit.snippet, { class: "snippet" }),
     hit.shares.length ? bars(hit.shares, hit.score, 4) : null,
@@ -199,8 +194,8 @@ function hitCard(hit, other, title, scoreWord) {
 }
 
 /** The cards of one list: each is compared with the first, the first with the second. */
-function hitCards(hits, title, scoreWord) {
-  return make("ol", { class: "hits" }, hits.map((hit, place) => hitCard(hit, hits[place ? 0 : 1], title(hit), scoreWord())));
+function hitCards(hits, title) {
+  return make("ol", { class: "hits" }, hits.map((hit, place) => hitCard(hit, hits[place ? 0 : 1], title(hit))));
 }
 
 // The texts of a pair ----------------------------------------------------------------------------
@@ -265,7 +260,7 @@ class Tokens {
       if (strength < WEAKEST) return;
       item.classList.add("partner");
       item.classList.toggle("strongest", strength > 1 - 1e-4);
-      item.style.setProperty("--colour", mix(weight < 0 ? ORANGES : BLUES, strength));
+      item.style.setProperty("--colour", `color-mix(in srgb, ${weight < 0 ? ORANGE : BLUE} ${100 * strength}%, white)`);
       item.style.setProperty("--ink", strength > 0.5 ? "#fff" : "#1a1a1a");
     });
   }
@@ -284,70 +279,58 @@ class Tokens {
 
 // A matrix as a heat map -------------------------------------------------------------------------
 
-const rgb = (colour) => `rgb(${colour.join(",")})`;
-
-/** A colour of a ramp at a strength from 0 to 1. */
-function mix(ramp, strength) {
-  const place = Math.min(1, Math.max(0, strength)) * (ramp.length - 1);
-  const low = Math.min(Math.floor(place), ramp.length - 2);
-  return rgb(ramp[low].map((value, k) => Math.round(value + (place - low) * (ramp[low + 1][k] - value))));
-}
-
-/** A scale between two numbers: white to blue, or orange to white to blue where some are negative. */
-function scale(low, high) {
-  const ramps = low < 0 ? [[...ORANGES].reverse(), BLUES] : [BLUES];
-  const gradient = `linear-gradient(to right, ${ramps.flat().map(rgb).join(",")})`;
-  if (low < 0) {
-    const limit = Math.max(high, -low);
-    return { low: -limit, high: limit, gradient, colour: (value) => mix(value < 0 ? ORANGES : BLUES, Math.abs(value) / limit) };
-  }
-  const start = high - low < 0.5 * high ? low : 0; // numbers that are all large differ above the least
-  return { low: start, high, gradient, colour: (value) => mix(BLUES, (value - start) / (high - start || 1)) };
+/** The range of some numbers, from zero unless all are large; with negative ones it is the same on both sides of zero. */
+function range(numbers) {
+  const low = numbers.reduce((least, value) => Math.min(least, value), Infinity);
+  const high = numbers.reduce((most, value) => Math.max(most, value), 0);
+  if (low < 0) return [-Math.max(high, -low), Math.max(high, -low)];
+  return [high - low < 0.5 * high ? low : 0, high];
 }
 
 class Matrix {
-  /** `point(row, column)` when a cell is pointed at, `leave()` afterwards. */
-  constructor(point, leave, [down, across] = ["document", "query"]) {
-    Object.assign(this, { point, leave, down, across });
+  /** Rows are document tokens. `point(row, column)` when a cell is pointed at, `leave()` afterwards. */
+  constructor(point, leave) {
+    Object.assign(this, { point, leave });
     this.heatmap = make("div", { class: "heatmap", tabindex: "0", role: "img" });
     this.legend = make("div", { class: "legend" });
     this.element = make("div", { class: "matrix" }, this.heatmap, this.legend);
   }
 
-  /** Draws rows of numbers (null: unknown) with the names of rows and columns; equal names are framed. */
+  /** Draws rows of numbers with the names of rows and columns; equal names are framed. */
   show(numbers, rows, columns, label, meaning = "") {
-    const known = numbers.flat().filter(isNumber);
-    const shades = scale(known.reduce((low, value) => Math.min(low, value), 0), known.reduce((high, value) => Math.max(high, value), 0));
+    const [low, high] = range(numbers.flat());
     const at = (event) => {
       const box = this.cells.getBoundingClientRect();
       const place = (distance, count) => Math.min(count - 1, Math.max(0, Math.floor(distance / CELL)));
       return [place(event.clientY - box.top, rows.length), place(event.clientX - box.left, columns.length)];
     };
     this.cells = make("div", { class: "cells", onmousemove: (event) => this.point(...at(event)), onmouseleave: this.leave },
-      this.paint(numbers, shades, rows, columns));
+      this.paint(numbers, low, high, rows, columns));
     const names = (tokens) => tokens.map((token) => make("span", { title: token }, make("bdi", {}, written(token))));
     this.heatmap.replaceChildren(make("div", { class: "grid" },
-      make("div", { class: "corner" }, `${this.across} →`, make("br"), `${this.down} ↓`),
+      make("div", { class: "corner" }, "query →", make("br"), "document ↓"),
       make("div", { class: "column-names" }, names(columns)), make("div", { class: "row-names" }, names(rows)), this.cells));
-    this.heatmap.setAttribute("aria-label", `${label}: ${rows.length} rows (${this.down}) by ${columns.length} columns `
-      + `(${this.across}); the texts say the same in words`);
+    this.heatmap.setAttribute("aria-label", `${label}: ${rows.length} rows (document) by ${columns.length} columns `
+      + "(query); the texts say the same in words");
     const ramp = make("span", { class: "ramp" });
-    ramp.style.background = shades.gradient;
+    ramp.style.background = `linear-gradient(to right, ${low < 0 ? `${ORANGE}, white, ${BLUE}` : `white, ${BLUE}`})`;
     const framed = rows.some((row) => columns.includes(row)) ? [make("span", { class: "equal-key" }), "equal tokens"] : [];
-    this.legend.replaceChildren(shown(shades.low, 2), ramp, shown(shades.high, 2), ...framed, make("span", { class: "quiet" }, meaning));
+    this.legend.replaceChildren(shown(low, 2), ramp, shown(high, 2), ...framed, make("span", { class: "quiet" }, meaning));
   }
 
-  paint(numbers, shades, rows, columns) {
+  paint(numbers, low, high, rows, columns) {
     const [width, height, density] = [columns.length * CELL, rows.length * CELL, window.devicePixelRatio || 1];
     const canvas = make("canvas", { width: width * density, height: height * density });
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
     const context = canvas.getContext("2d");
     context.scale(density, density);
+    const least = Math.max(low, 0), span = high - least || 1;
     numbers.forEach((row, i) => row.forEach((value, j) => {
-      context.fillStyle = isNumber(value) ? shades.colour(value) : "#ddd";
+      context.fillStyle = value < 0 ? ORANGE : BLUE;
+      context.globalAlpha = Math.max(0, (Math.abs(value) - least) / span);
       context.fillRect(j * CELL, i * CELL, CELL - 0.5, CELL - 0.5);
     }));
-    Object.assign(context, { strokeStyle: "#d55e00", lineWidth: 1.5 });
+    Object.assign(context, { strokeStyle: "#d55e00", lineWidth: 1.5, globalAlpha: 1 });
     rows.forEach((row, i) => columns.forEach((column, j) => {
       if (row === column) context.strokeRect(j * CELL + 1, i * CELL + 1, CELL - 2.5, CELL - 2.5);
     }));
@@ -376,7 +359,7 @@ class Matrix {
 
 // How a pair is aligned --------------------------------------------------------------------------
 
-/** The numbers of packed matrices: of each its rows (see `pack_matrices` in pair.py). */
+/** The numbers of packed matrices: of each its rows (see `pack_matrices` in pairs.py). */
 async function unpack({ low, high, data }, rows, columns) {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -514,6 +497,6 @@ class Alignment {
 }
 
 export {
-  Alignment, Matrix, bars, button, differenceTable, explain, hitCards, labelled, make, percent, setChoices, showExplanations,
+  Alignment, bars, button, differenceTable, explain, hitCards, labelled, make, percent, setChoices, showExplanations,
   shown, signed, spoken, table, term, words, written,
 };

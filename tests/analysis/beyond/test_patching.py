@@ -21,7 +21,7 @@ from analysis.beyond.patching import (
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
-from models.finished_run import restore_run
+from models.saved_model import restore_run
 from tests.analysis.asking import asked
 from tests.analysis.viewer.tiny import make_docid, make_retriever
 from tests.families import ENCODERS, FAMILIES
@@ -143,36 +143,6 @@ def test_a_head_is_its_part_of_the_attention(tmp_path):
     patches = [Patch([site], head=0), Patch([site], head=1), Patch([site])]
     first, second, both = pair.restored(patches).tolist()
     assert abs(first) < 1e-9 and second == pytest.approx(both, abs=1e-9) and abs(both) > 1e-4
-
-
-@pytest.mark.parametrize("name", ["dsi", "seal"])
-@torch.no_grad()
-def test_the_last_tokens_decoder_parts_restore_its_own_share(name, tmp_path):
-    """No other token reads the last one: steps of a docid and windows of T5-SEAL count on."""
-    make, family = SYSTEMS[name]
-    system = make(family, tmp_path)
-    pair = make_pair(system)
-    clean, perturbed = system.target_shares(pair.pairs)[1]
-    last = len(clean) - 1 if name == "dsi" else 3  # the last of T5-SEAL's first window
-    (found,) = pair.run([Patch(pair.sites["decoder"], [last])]).tolist()
-    expected = pair.perturbed + (clean - perturbed)[last].item()
-    assert found == pytest.approx(expected, abs=1e-9)
-    assert abs(found - pair.perturbed) > 1e-5
-
-
-@torch.no_grad()
-def test_maps_show_the_tokens_that_are_read(tmp_path):
-    pair = make_pair(me_bert(None, tmp_path))
-    assert pair.tokens("encoder") == [None] * 3 + QUERIES[0]
-    groups = {"all": [*range(8)], "exchanged": [4], "first": [0], "last": [7]}
-    assert pair.groups("encoder") == groups | {"others": [1, 2, 3, 5, 6]}
-    table = pair.table()
-    assert table["restored"][0] == pytest.approx(1) and table["part"][0] == "all parts"
-    residual = table[(table["part"] == "residual") & (table["layer"] == 1)]["restored"]
-    assert residual.tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0, 0.0], abs=1e-9)
-    (alone,) = pair.restored([Patch([pair.sites["encoder"][3]], head=1)])
-    heads = table[(table["layer"] == 2) & (table["head"] == 2)]["restored"]
-    assert heads.tolist() == pytest.approx([alone.item()], abs=1e-9)
 
 
 def test_what_cannot_be_patched_is_refused(tmp_path):

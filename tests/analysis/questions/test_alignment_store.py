@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
-from analysis.run import extract_run
-from tests.models.conftest import make_multi_vector
 from tests.runs import write_store
 
 DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac", made_from="these weights")
@@ -29,25 +27,6 @@ def parts_of(explanation):
     return found | ({} if explanation.pairwise is None else {"pairwise": explanation.pairwise})
 
 
-def test_every_pair_comes_back_without_padding(tmp_path, batches):
-    store = write(tmp_path / "alignments", batches)
-    assert (len(store), store.layers, store.heads) == (10, 2, 3)
-    assert store.description == DESCRIPTION and store.pairs[6] == ("q6", "d6")
-    assert store.path_names == batches[0].decoder.names
-    originals = [(batch, row) for batch in batches for row in range(len(batch))]
-    for number in (9, *range(10)):  # jumping back to an earlier batch too
-        batch, row = originals[number]
-        original, pair = batch.layers[-1], store[number]
-        rows, columns = original.document_mask[row], original.query_mask[row]
-        assert pair.document_mask.all() and pair.query_mask.all()
-        assert pair.document_ids[0].tolist() == original.document_ids[row, rows].tolist()
-        for name in MATRICES:
-            expected = getattr(original, name)[row][:, rows][:, :, columns]
-            assert torch.equal(getattr(pair, name)[0], expected)
-        paths = store.explain(number).decoder.contributions[0]
-        assert torch.equal(paths, batch.decoder.contributions[row][:, rows])
-
-
 @pytest.mark.parametrize("salience", [False, True])
 @pytest.mark.parametrize("paradigm", ["generative", "multi_vector", "lexical"])
 def test_padded_batches_hold_the_same_pairs(tmp_path, make_explanation, paradigm, salience):
@@ -62,21 +41,6 @@ def test_padded_batches_hold_the_same_pairs(tmp_path, make_explanation, paradigm
     for layer in range(store.layers):
         found = next(store.explanations(7)).layers[layer]
         assert torch.equal(found.similarity, original.layers[layer].similarity)
-
-
-def test_padding_that_is_not_on_the_right_is_cut_too(tmp_path, make_explanation):
-    original, flipped = (make_explanation(1, layers=1) for _ in range(2))
-    pairs, decoder = flipped.layers[0], flipped.decoder
-    for name in ("document_ids", "document_mask"):
-        setattr(pairs, name, getattr(pairs, name).flip(1))
-    for name in MATRICES:
-        setattr(pairs, name, getattr(pairs, name).flip(2))
-    decoder.contributions = decoder.contributions.flip(2)
-    pairs.document_mask[0, 0] = original.layers[0].document_mask[0, -1] = False
-    one = write(tmp_path / "one", [original]).explain(0)
-    other = write(tmp_path / "other", [flipped]).explain(0)
-    assert torch.equal(one.layers[0].similarity, other.layers[0].similarity.flip(2))
-    assert torch.equal(one.decoder.contributions, other.decoder.contributions.flip(2))
 
 
 def test_half_precision_keeps_three_digits_at_half_the_size(tmp_path, batches):
@@ -116,23 +80,6 @@ def test_damage_is_named(tmp_path, batches):
         AlignmentStore(directory)
 
 
-def test_batches_keep_to_a_budget(tmp_path, batches):
-    store = write(tmp_path / "alignments", batches)
-    largest = max(store.layers * store[n].similarity.numel() for n in range(10))
-    assert store.batch_size(3 * largest + 1, 64) == 3
-    assert store.batch_size(1000 * largest, 64) == 64
-    assert store.batch_size(1, 64) == 1
-
-
-def test_the_store_names_its_tokens(tmp_path, make_explanation):
-    explanation = make_explanation(2, layers=1)
-    pairs = explanation.layers[0]
-    ids = {*pairs.document_ids[pairs.document_mask].tolist()}
-    ids |= {*pairs.query_ids[pairs.query_mask].tolist()}
-    store = write(tmp_path / "alignments", [explanation], token="t{}", special=[min(ids), 999])
-    assert store.strings == {n: f"t{n}" for n in ids} and store.special == {min(ids)}
-
-
 PAIRS = [(f"q{n}", f"d{n}") for n in range(10)]
 
 
@@ -158,21 +105,3 @@ def test_an_interrupted_call_keeps_the_older_store_and_a_finished_one_is_kept(tm
     assert AlignmentStore(tmp_path / "alignments").description.made_from == "older weights"
     assert extract("weights").description.made_from == "weights" and len(explained) == 3
     assert extract("weights").pairs == PAIRS and explained == []
-
-
-def test_a_run_is_aligned_in_inference_mode_and_again_if_its_weights_change(tmp_path, tiny_data):
-    system, modes = make_multi_vector().eval(), []
-    explain = system.explain
-
-    def watched(batch):
-        modes.append(torch.is_inference_mode_enabled())
-        return explain(batch)
-
-    system.explain = watched
-    store = extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
-    assert len(store) == 7 and modes == [True]
-    extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
-    assert len(modes) == 1
-    torch.nn.init.ones_(next(system.parameters()))
-    extract_run(system, tiny_data, tmp_path, "T5-ColBERT", 7)
-    assert len(modes) == 2

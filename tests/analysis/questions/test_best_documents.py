@@ -8,18 +8,11 @@ import pytest
 import torch
 
 from analysis.questions.analysis import Subject, Texts
-from analysis.questions.best_documents import (
-    BEST,
-    FILE,
-    SHARES,
-    choose_parts,
-    number_shares,
-)
+from analysis.questions.best_documents import BEST, FILE
 from analysis.questions.tokens import TokenKinds
 from analysis.run import ask, write_findings
 from analysis.runs.run_folder import read_kept
 from gr_mvdr.tokenizers import token_strings
-from models.base import Share
 from models.bm25 import BM25
 
 
@@ -55,15 +48,3 @@ def test_the_best_documents_are_those_of_the_search_and_say_why(tmp_path, tiny_d
             total = math.fsum(share["value"] for share in row["shares"])
             assert total == pytest.approx(row["score"], abs=1e-4)
             assert {share["text"] for share in row["shares"]} <= set(text.split())
-
-
-def test_the_largest_shares_are_kept_and_those_that_separate_documents():
-    """A part in which two documents differ is kept of both, however small it is in one of them."""
-    alike = [Share((n,), 10.0 + n) for n in range(2 * SHARES)]
-    first = number_shares([*alike, Share("rare", 9.0), Share("word", 1.0), Share("word", 2.0)])
-    second = number_shares([*alike, Share("rare", 0.5), Share("word", 1.0), Share("word", 1.0)])
-    parts = choose_parts([first, second])
-    assert {("rare", 1), ("word", 2)} <= parts
-    largest = {((n,), 1) for n in range(SHARES, 2 * SHARES)}
-    assert largest <= parts and len(parts) <= 2 * SHARES
-    assert first["word", 2] == 2.0 and choose_parts([{}]) == set()

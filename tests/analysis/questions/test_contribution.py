@@ -2,9 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pandas import DataFrame
 
-from analysis.questions.analysis import Findings, Subject, Texts
+from analysis.questions.analysis import Subject, Texts
 from analysis.questions.contribution import Contribution, contributions
 from analysis.questions.tokens import TokenKinds
 from gr_mvdr.relevance import Explanation
@@ -92,30 +91,3 @@ def test_a_pair_by_hand():
         prefix + "top_5": 1,
         prefix + "content_share": pytest.approx(0.7),
     }
-
-
-def test_shares_of_kinds_sum_to_one_and_bins_leave_special_tokens_out(make_pairs):
-    pairs = make_pairs(7)
-    pairs.document_ids[pairs.document_ids % 2 == 0] = pairs.query_ids[:, 0] = 1
-    table = DataFrame(measured(pairs).tables["contribution"])
-    sums = table.groupby(["side", "group"])[["share", "tokens"]].sum()
-    special = table[table["value"] == "special"].set_index("side")[["share", "tokens"]]
-    assert (sums.xs("kind", level="group") - 1).abs().to_numpy().max() < 1e-6
-    assert (sums.xs("idf", level="group") - 1 + special).abs().to_numpy().max() < 1e-6
-    assert (special > 0).to_numpy().all()
-
-
-def test_pairs_without_relevance_do_not_count(make_pairs):
-    pairs = make_pairs(5)
-    pairs.similarity[2:] = 0
-    result = measured(pairs)
-    assert all(row["pairs"] == 2 for row in result.tables["contribution"])
-    pairs.similarity[:] = 0
-    assert measured(pairs) == Findings()
-
-
-def test_a_generative_system_is_read_by_its_last_layer(make_pairs):
-    first, last = (make_pairs(5, heads=2, paradigm="generative", seed=seed) for seed in (0, 1))
-    measurement = Contribution(SUBJECT)
-    measurement.update(Explanation([first, last]), 0)
-    assert measurement.finish().metrics == pytest.approx(measured(last).metrics)

@@ -4,9 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.figures import read_gallery
 from analysis.questions.deletion import Deletion
-from analysis.run import write_findings
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.template import TextTemplate
@@ -93,12 +91,6 @@ def test_falls_by_hand(sentinels):
     assert 2 not in queries, "one query alone has three words or more"
     key = "analysis/deletion/query/"
     assert found.metrics[key + "aligned_1"] == pytest.approx(5.5 / deviation)
-
-
-def test_equal_scores_have_falls_and_no_figure(tmp_path):
-    found = asked(Deletion, Weighted(torch.zeros(40)), table(DOCUMENTS, QUERIES), 9, (1, 2))
-    assert write_findings([found], tmp_path) == found.metrics == {}
-    assert found.tables["deletion"] and read_gallery(tmp_path / "figures") == []
 
 
 def test_random_tokens_cost_what_an_average_token_costs():

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 from itertools import product
 from statistics import mean
 
@@ -8,10 +7,9 @@ import pytest
 import torch
 
 from analysis.questions.alignment_store import StoreDescription
-from analysis.questions.analysis import Findings, Subject, Texts
+from analysis.questions.analysis import Subject, Texts
 from analysis.questions.exact_match import (
     DIRECTIONS,
-    CandidateMatch,
     ExactMatch,
     exact_match,
     find_matches,
@@ -20,10 +18,9 @@ from analysis.questions.exact_match import (
 from analysis.questions.tokens import BIN_NAMES, TokenKinds, idf_bin
 from analysis.viewer.directed_alignment import directed_alignment
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.batch import pad
 from gr_mvdr.relevance import DecoderPaths, Explanation
 from tests.analysis.asking import aligned
-from tests.models.conftest import make_multi_vector
 
 
 def padded(pairs, extra=3):
@@ -167,32 +164,3 @@ def test_a_report_by_hand(store_of):
     rows = [r for r in found.tables["exact_match"] if r["tokens"] == "content"]
     counts = {row["direction"]: (row["occurrences"], row["token_types"]) for row in rows}
     assert counts == {"document_to_query": (1, 1), "query_to_document": (2, 1)}
-
-
-@torch.inference_mode()
-def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_data):
-    """All four BM25 candidates and the relevant document of each query, one by one."""
-    system = make_multi_vector().eval()
-    store = store_of(make_explanation(1, paradigm="multi_vector"), "multi_vector")
-    no = torch.zeros(60, dtype=torch.bool)
-    texts = Texts(torch.linspace(0, 10, 60), TokenKinds(no, no, no), list)
-    subject = Subject(system, tiny_data, store=store, texts=texts)
-    found = CandidateMatch(subject, queries=3).finish()
-    queries = tiny_data.evaluation.rerank_queries("test").select([0, 4, 9])  # evenly spread
-    names, parts = tiny_data.documents["id"][:], []
-    for number, query in enumerate(queries):
-        source = tiny_data.template.read_query(query["tokens"], 8)
-        for name in tiny_data.evaluation.list_candidates("test", queries)[query["id"]]:
-            row = names.index(name)
-            text = tiny_data.template.read_document(tiny_data.documents[row]["tokens"], 10)
-            batch = PairBatch(*pad([source]), *pad([text]), torch.tensor([row]))
-            unit = torch.tensor([number])  # a query's candidates are resampled together
-            parts += find_matches(system.align(batch), store.description, no, unit)
-    assert len(parts) >= 2 * 3 * 4
-    expected = summarise_matches(pd.concat(parts), store.description, texts, "candidates")
-    assert found.metrics == pytest.approx(expected.metrics, abs=1e-5)
-    assert "analysis/exact_match/candidates/query_to_document/soft_of_a" in found.metrics
-    assert found.tables.keys() == {"exact_match_candidates"}
-    assert [entry.name[:22] for _, entry in found.figures] == ["exact_match_candidates"] * 2
-    nothing = replace(subject, texts=Texts(texts.idf, TokenKinds(~no, no, no), list))
-    assert CandidateMatch(nothing, queries=3).finish() == Findings()  # special tokens alone

@@ -66,22 +66,6 @@ def test_shares_of_paths_add_up_and_metrics_are_those_of_the_table(make_explanat
     }
 
 
-def test_padding_counts_nowhere(make_explanation):
-    plain, explanation = make_explanation(6), make_explanation(6)
-    paths, padding = explanation.decoder, ~explanation.layers[0].document_mask
-    junk = dict(
-        contributions=paths.contributions.masked_fill(padding[:, None], 50.0),
-        logits=paths.logits.masked_fill(padding, 50.0),
-    )
-    assert padding.any() and measured(explanation, **junk)[0] == measured(plain)[0]
-
-
-def test_a_missing_path_is_an_error_of_the_sum(make_explanation):
-    explanation = make_explanation(6)
-    _, found = measured(explanation, logits=explanation.decoder.logits + 0.5)
-    assert found.metrics["analysis/framework/sum_error"] == pytest.approx(0.5)
-
-
 @torch.inference_mode()
 def test_query_paths_are_shares_of_the_difference_between_two_queries(tiny_data):
     system = sharpen(make_seal())
@@ -100,11 +84,6 @@ def test_query_paths_are_shares_of_the_difference_between_two_queries(tiny_data)
         f"analysis/framework/query_{name}_share": table[path]["covariance_share"]
         for name, path in PLACES.items()
     }
-
-
-def test_a_pair_without_another_query_has_no_query_paths(tiny_data):
-    found = asked(QueryPaths, make_seal(), tiny_data, 1)
-    assert not (found.metrics or found.tables)
 
 
 @torch.inference_mode()

@@ -97,16 +97,6 @@ def test_what_is_cut_off_is_no_gold():
     assert len(find_gold_tokens(module(document_length=12), "train", PAIRS)) == 2
 
 
-def test_gold_fits_the_batches_of_test_pairs_that_begin_with_a_marker():
-    data = module(tokenizer=WORDS | {"markers": {"document": "[D]"}})
-    names, (batch,) = data.evaluation.test_pairs("train", limit=2, batch_size=2)
-    gold, words = find_gold_tokens(data, "train", names), {"q0": ["hochmark"], "q1": ["urkey"]}
-    for pair, ids, mask in zip(names, batch.document_ids, batch.document_mask, strict=True):
-        answer, evidence = gold[pair]
-        assert len(answer) == len(evidence) == mask.sum()
-        assert data.tokenizer.convert_ids_to_tokens(ids[mask][answer].tolist()) == words[pair[0]]
-
-
 VOCABULARY, END = 30, 1
 
 
@@ -124,19 +114,6 @@ def test_the_strongest_and_a_shared_place_for_equal_ones():
                 [1, 2 * third, 2 * third, 2 * third, 0, 0],
                 [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0]]  # fmt: skip
     torch.testing.assert_close(chosen, torch.tensor(expected))
-
-
-def golden(pairs):
-    """Every third pair has no gold; the others some random answer and evidence."""
-    generator = torch.Generator().manual_seed(1)
-    gold = {}
-    for number, length in enumerate(pairs.document_mask.sum(1).tolist()):
-        answer = torch.rand(length, generator=generator) < 0.4
-        answer[0] = True
-        evidence = torch.rand(length, generator=generator) < 0.3
-        if number % 3 != 2:
-            gold[f"q{number}", f"d{number}"] = torch.stack([answer, evidence])
-    return gold
 
 
 def measured(layers, gold, paradigm="generative", size=99):
@@ -200,25 +177,6 @@ def test_the_threshold_is_chosen_on_the_other_half():
     key = "analysis/gold/document_to_query/"
     # By 0.2 an even pair aligns a word too many, by 0.5 the odd one aligns nothing.
     assert metrics[key + "aer"] == pytest.approx((1 / 3 + 1 + 1 / 3) / 3)
-
-
-def test_only_pairs_with_gold_of_the_documents_own_tokens_count(make_pairs):
-    pairs = make_pairs(6)
-    gold = golden(pairs)
-    docid = {pair: sides[:, :-1] for pair, sides in gold.items()}
-    for missing in ({}, docid):
-        result = measured([pairs], missing, "multi_vector")
-        assert not (result.metrics or result.tables or result.figures)
-
-
-def test_batches_and_padding_change_nothing_and_metrics_are_the_last_layers(make_pairs):
-    first, last = (make_pairs(9, heads=2, paradigm="generative", seed=0) for _ in range(2))
-    generator = torch.Generator().manual_seed(3)
-    weights = last.alignment * torch.rand(last.alignment.shape, generator=generator)
-    last.alignment = weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
-    metrics = measured([first, last], golden(first), size=2).metrics
-    alone = measured([last], golden(first)).metrics
-    assert metrics == pytest.approx(alone, rel=1e-5, abs=1e-6) and len(metrics) == 14
 
 
 def test_every_occurrence_of_an_identifier_is_covered():

@@ -15,13 +15,11 @@ from analysis.questions.kernel import (
     softmax_relevance,
     squared_key_norm,
 )
-from analysis.statistics import spearman
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.relevance import Factors, relevance, similarity
 from gr_mvdr.tokenizers import EOS_ID
-from models.bm25 import BM25
 from tests.analysis.asking import asked
 from tests.models.conftest import make_multi_vector, make_seal
 
@@ -107,30 +105,6 @@ def test_squared_key_norm_worked_out_by_hand():
     assert found.item() == pytest.approx((16 + 25) / 2)
 
 
-@pytest.mark.parametrize("make", [make_multi_vector, make_seal])
-@torch.inference_mode()
-def test_error_and_correlation_over_all_pairs(make, tiny_data):
-    system = make()
-    metrics = asked(Kernel, system, tiny_data, pairs=9, features=(4, 2048)).metrics
-    _, (batch,) = tiny_data.evaluation.test_pairs("test", 9, batch_size=9)
-    factors = system.factors(batch)
-    truth, maps = softmax_relevance(factors), feature_maps(8, (4, 2048))
-    for name, log_features in maps.items():
-        place = f"analysis/kernel/{f'features_{name}' if name.isdigit() else name}/"
-        row = {key.removeprefix(place): v for key, v in metrics.items() if key.startswith(place)}
-        estimate = kernel_relevance(factors, log_features)
-        bound = log_trace_bound(factors, log_features).exp()
-        error = ((estimate - truth).norm() / truth.norm()).item()
-        assert row["error"] == pytest.approx(error, rel=1e-3)
-        assert row["rank_correlation"] == pytest.approx(spearman(estimate, truth), abs=0.05)
-        assert row["bound_share"] == pytest.approx(
-            (estimate.norm() / bound.norm()).item(), rel=1e-3
-        )
-        assert row["bound_correlation"] == pytest.approx(spearman(bound, truth), abs=0.05)
-    norm = squared_key_norm(factors).mean().item()
-    assert metrics["analysis/kernel/squared_key_norm"] == pytest.approx(norm)
-
-
 def test_the_truth_is_the_generative_systems_own_relevance(tiny_data):
     """Lemma 5.2 starts from Eq. 16, which is what `align` answers."""
     _, (batch,) = tiny_data.evaluation.test_pairs("test", 9, batch_size=9)
@@ -179,22 +153,3 @@ def test_the_exact_search_is_that_of_the_softmax(options, tiny_data, monkeypatch
     metrics = asked(Kernel, system, tiny_data, 4, (4,), 5).metrics
     quality = evaluate(expected, tiny_data.evaluation.judgements("test", queries))
     assert metrics["analysis/kernel/exact/mrr@10"] == pytest.approx(quality["mrr@10"])
-
-
-def test_only_a_multi_vector_system_searches_and_no_large_corpus(tiny_data):
-    for split in ("train", None):  # without training queries documents are the sample
-        tiny_data.train_split = split
-        searched = asked(Kernel, make_multi_vector(), tiny_data, 6, (4,), 5, most_documents=30)
-        assert {f"analysis/kernel/{n}/mrr@10" for n in ("exact", "elu")} <= set(searched.metrics)
-    large = asked(Kernel, make_multi_vector(), tiny_data, 6, (4,), 5, most_documents=29)
-    generative = asked(Kernel, make_seal(), tiny_data, 6, (4,), retrieval_queries=5)
-    for found in (large, generative):
-        assert found.metrics and not any("mrr" in key for key in found.metrics)
-
-
-def test_systems_without_factors_or_known_documents_have_nothing_to_measure(tiny_data):
-    system = make_seal()
-    system.covers = lambda row: False
-    for model, pairs in ((BM25(), 4), (make_multi_vector(), 0), (system, 4)):
-        found = asked(Kernel, model, tiny_data, pairs)
-        assert (found.metrics, found.tables, found.figures) == ({}, {}, [])

@@ -1,5 +1,4 @@
 import csv
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -136,28 +135,6 @@ def test_a_garden_path_worked_out_by_hand(tmp_path):
     assert [row["rank_exhaustive"] for row in rows] == ["2", "3", "1", "4"]
 
 
-def test_a_large_collection_is_searched_but_not_scored_as_a_whole(tmp_path, capsys):
-    system, data = Chain(DOCIDS, GARDEN, 1), dataset(4, [["d0"], ["d1"]])
-    found = asked(SearchDiagnostics, system, data, 50, most_documents=3)
-    values = {name.removeprefix("analysis/search/"): v for name, v in found.metrics.items()}
-    assert values["recall@1"] == 0.5 and values["gold_alive/step_1"] == 1
-    assert not {"search_error@1", "model_error@1", "score_difference"} & {*values}
-    assert "only recall is measured above most_documents=3" in capsys.readouterr().out
-
-
-def test_the_query_itself_competes_with_no_document(tmp_path):
-    """Asked what d2 is: d3's 0.04 comes after 0.36 and 0.30 and 0.24; its own 0.36 is no hit."""
-    data = dataset(4, [["d3"]])
-    data.evaluation.test_queries("test")["id"][0] = "d2"
-    data.evaluation.judgements = lambda split, table: {"d2": {"d3": 1}}
-    for dropped, rank in ((False, 4), (True, 3)):
-        data.drop_identical = dropped
-        diagnosed(Chain(DOCIDS, GARDEN, 40), data, tmp_path, 5)
-        with (tmp_path / "search_diagnostics.csv").open() as file:
-            (row,) = csv.DictReader(file)
-        assert int(row["rank_beam"]) == int(row["rank_exhaustive"]) == rank
-
-
 @pytest.mark.parametrize("beam_size", [3, 40])
 def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
     """Three-token docids, some shared, and probabilities without any structure."""
@@ -194,26 +171,6 @@ def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
         assert alive == [1, 1, 1] and not any("lost_rank" in name for name in values)
     else:
         assert values["search_error@10"] > 0 and alive[-1] < 1
-
-
-def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
-    system = Chain([[2, 4], [2, 5], [3, 4], []], GARDEN, 4)
-    system._score = lambda query, docid: Chain._score(system, query, docid) if docid else -math.inf
-    data = dataset(4, [["d0"], ["d3"], ["elsewhere"]])
-    metrics = diagnosed(system, data, tmp_path, 50)
-    assert metrics["analysis/search/model_error@10"] == pytest.approx(2 / 3)
-    assert metrics["analysis/search/search_error@10"] == 0
-    assert metrics["analysis/search/gold_alive/step_1"] == pytest.approx(1 / 3)
-    # Not even the constraint offered a way to it: there is no rank.
-    assert not any("lost_rank" in name for name in metrics)
-
-
-def test_scores_that_differ_are_measured(tmp_path):
-    system = Chain(DOCIDS, GARDEN, 1)
-    exact = system._score
-    system._score = lambda query, docid: exact(query, docid) + 0.01 * (docid == DOCIDS[0])
-    metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
-    assert metrics["analysis/search/score_difference"] == pytest.approx(0.01, abs=1e-6)
 
 
 @pytest.mark.parametrize("make", [make_docid, make_seal])

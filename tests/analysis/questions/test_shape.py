@@ -9,7 +9,7 @@ from analysis.questions.shape import (
     links_returned,
     measure_shape,
 )
-from analysis.viewer.directed_alignment import directed_alignment, directed_heads
+from analysis.viewer.directed_alignment import directed_alignment
 
 D2Q, Q2D = "document_to_query", "query_to_document"
 
@@ -76,22 +76,3 @@ def test_tokens_aligned_to_nothing_have_no_shape(make_explanation, store_of, mea
     assert (row["entropy"], row["top_1"], row["support"]) == (0, 1, 1)
     assert row["aligned"] == pytest.approx(1 - float(tokens[0] / tokens.sum()))
     assert found.metrics["analysis/shape/own/top_1"] == 1
-
-
-def test_every_head_of_every_layer_has_its_row(make_explanation, store_of, measure):
-    explanation = make_explanation(layers=2, heads=3)
-    second = explanation.layers[1]
-    second.alignment = second.alignment.flip(1)  # the layers differ
-    special = int(second.document_ids[0, 0])
-    rows = measure(Shape, store_of(explanation, "generative"), 2, [special]).tables["shape"]
-    assert len(rows) == 2 * 2 + 2 * 2 * 3  # directed, and three heads; two layers and directions
-    for layer, head in ((1, 1), (2, 1), (2, 2)):
-        place = {"alignment": "own", "layer": layer, "head": head, "direction": D2Q}
-        (row,) = (row for row in rows if place.items() <= row.items())
-        pairs = explanation.layers[layer - 1]
-        counted = pairs.document_mask & (pairs.document_ids != special)
-        weights = directed_heads(pairs, D2Q)[:, head - 1][counted]
-        expected = float(torch.special.entr(weights).sum(-1).mean())
-        assert row["entropy"] == pytest.approx(expected, rel=1e-5)
-        assert row["entropy_low"] < row["entropy"] < row["entropy_high"]
-        assert row["tokens"] == int(counted.sum()) and 0 < row["relative_entropy"] < 1

@@ -82,27 +82,6 @@ def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path):
     assert densities[-1]["gold"] > 0 and densities[0]["gold"] == 0 < densities[0]["other"]
 
 
-def test_other_systems_and_queries_without_words_say_nothing(tmp_path):
-    assert not asked(
-        TokenRetrieval, SimpleNamespace(searcher="a trie", eval=list), data(), 10
-    ).metrics
-    nothing = {"q0": ([END], [0.3]), "q1": ([10], [0.3])}
-    unjudged = data(nothing, {"q0": {"a": 1}, "q1": {"a": 0}})
-    assert not asked(TokenRetrieval, make(tmp_path, nothing), unjudged, 10).metrics
-
-
-def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
-    """The query "a" is the document a: its 10 and 11 find b12, b10 and b's end, in that order."""
-    queries = {"a": ([10, 11, END], [0.0, 1.0, 3.0])}
-    found = data(queries, {"a": {"b": 1}})
-    found.drop_identical = True
-    tables = asked(TokenRetrieval, make(tmp_path, queries), found, 10, neighbours=6).tables
-    rows = tables["token_retrieval"]
-    assert [row["gold"] for row in rows] == [1.0] * 3
-    # 10 at 0.0: b10 at 0.1 first; 11 at 1.0: b10 at 0.1 before b12 at 2.0, both no 11.
-    assert [row["lexical"] for row in rows] == [0.5, 0.0, 0.0]
-
-
 def test_retrieved_tokens_are_kept_with_their_contexts(tmp_path):
     """q1's 12 at 1.1 finds a11 at 1.0 first and b12 at 2.0 second; a alone is relevant."""
     found = asked(TokenRetrieval, make(tmp_path), data(), 10, neighbours=3)

@@ -67,7 +67,8 @@ def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
     first = {query: Ranking.read(tmp_path / "retrieve.trec").documents(query) for query in ["d3"]}
     assert (first["d3"][0] == "d3") == (not data.drop_identical) and len(first["d3"]) == 5
     grid = {"_target_": "analysis.studies.search_grid.SearchGrid", "depth": 5}
-    grid |= {"settings": {"mode": ["exact"]}, "curves": {"x": "mode", "title": "t"}}
+    grid |= {"settings": {"search": ["exact"]}, "curves": {"x": "search"}}
+    grid |= {"searches": {"exact": {}}}
     adaptation = {"_target_": "analysis.studies.adaptation.Adaptation", "depth": 5}
     adaptation |= {"k": [1], "p": [], "folds_of": [2]}
     for settings in (grid, adaptation):

@@ -10,9 +10,8 @@ import torch
 
 from analysis.viewer.session import KnownQuery, LoadedSystem, Session, read_known_queries
 from gr_mvdr.evaluation.ranking import Ranking
-from models.beyond.query_generator import QueryGenerator
 from tests.analysis.viewer.tiny import DOCUMENTS, QUERIES, client, make_retriever
-from tests.models.conftest import BACKBONE, OPTIMIZER, make_multi_vector
+from tests.models.conftest import make_multi_vector
 
 SYSTEMS = range(4)
 PAIR = dict(query=QUERIES[0], document={"id": "a"})
@@ -60,16 +59,6 @@ def test_a_search_over_http_is_the_retrievers(browser, session, query):
             assert [getattr(hit, key) for key in keys] == [shown[key] for key in keys]
             shares = sum(share["value"] for share in shown["shares"])
             assert shown["score"] == close(hit.score) == pytest.approx(shares, rel=1e-4, abs=1e-4)
-
-
-def test_a_system_that_cannot_search_leaves_the_others_alone(browser, session, monkeypatch):
-    def search(*_):
-        raise ValueError("two\nlines")
-
-    monkeypatch.setattr(session.systems[1].retriever, "search", search)
-    told = post(browser, "search", query="apple")["systems"]
-    assert told[1]["error"] == "two lines" and told[1]["hits"] == []
-    assert told[0]["error"] is None and told[0]["hits"]
 
 
 def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
@@ -152,20 +141,6 @@ def check_directions(pair):
         assert (one | (sums == 0)).all() and one.any()
 
 
-def test_a_query_generator_aligns_the_other_way_round():
-    """Its A sums to one over the document for each query token: as rows it is divided anew."""
-    lengths = dict(query_length=8, document_length=12, n_queries=0, top_k=1, seed=0)
-    model = QueryGenerator(BACKBONE, tokenizer="none", optimizer=OPTIMIZER, **lengths)
-    session = alone(model, "doc2query")
-    assert session.about()["systems"][0]["generates"] is False  # no path leads to a document
-    pair = post(client(session), "align", system=0, **PAIR)
-    columns = matrices(pair, "alignment").sum(2)
-    assert torch.allclose(columns, torch.ones_like(columns), atol=1e-3)
-    rows = matrices(pair, "alignment").sum(3)
-    assert not torch.allclose(rows, torch.ones_like(rows), atol=0.1)
-    check_directions(pair)
-
-
 def test_each_tokens_salience_is_told_by_itself(browser):
     """u of aligner Eq. 2: A is 0 or u_i u_j, whatever a token is aligned with."""
     part = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "relu"}
@@ -212,69 +187,3 @@ def test_the_nearest_tokens_are_those_of_all_similarities(browser, session):
     assert pie["after"].startswith("with")
     reply = browser.post("/api/nearest", json=dict(system=1, query="apple pie", token=3))
     assert reply.json()["error"] == "token=3: must be ≥ 0 and < 3, the query's tokens"
-
-
-@pytest.mark.parametrize("number", SYSTEMS)
-@pytest.mark.parametrize("document", ["a", "d"])
-def test_an_explanation_says_rank_score_and_best(browser, session, number, document):
-    asked = dict(system=number, query=QUERIES[0], document=document)
-    told, own = post(browser, "explain", **asked), session.systems[number].retriever
-    hits = own.search(QUERIES[0], 100)
-    assert told["rank"] == {hit.id: hit.rank for hit in hits}.get(document)
-    assert told["best"]["id"] == hits[0].id and told["reason"].startswith(document)
-    assert "▁" not in told["reason"] and "e-" not in told["reason"]
-    if told["rank"]:
-        assert told["score"] == close(hits[told["rank"] - 1].score) == told["hit"]["score"]
-    assert ("steps" in told) == (number >= 2)
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_a_beam_search_is_told_step_by_step(browser, session, number):
-    retriever, lost = session.systems[number].retriever, 0
-    for document in "abcd":
-        told = post(browser, "explain", system=number, query=QUERIES[2], document=document)
-        steps = told["steps"]
-        for step in steps:
-            kept = [hypothesis["probability"] for hypothesis in step["kept"]]
-            assert kept == sorted(kept, reverse=True) and all(0 <= p <= 1 for p in kept)
-            assert (step["rank"] is None) == (step["best"] is None)
-        alive = [step["alive"] for step in steps]
-        if told["lost"]:
-            lost += 1
-            assert alive[: told["lost"]] == [True] * (told["lost"] - 1) + [False]
-            step = steps[told["lost"] - 1]
-            assert told["replaced_by"] in step["kept"]
-            if step["best"]:
-                assert told["replaced_by"]["probability"] >= step["best"]["probability"]
-        else:
-            assert told["replaced_by"] is None and all(alive)
-        for one in told["generated"]:
-            assert one["log_probability"] <= 0 and one["count"] >= len(one["documents"])
-            for named in one["documents"]:
-                assert named == {
-                    "id": named["id"],
-                    "title": retriever.document(named["id"])["title"],
-                }
-    assert number == 3 or lost  # the beam of three is too small for all
-
-
-def test_continuations_lead_from_token_to_token_to_a_document(browser, session):
-    retriever = session.systems[3].retriever
-    prefix, walked = [], None
-    while True:
-        told = post(browser, "continuations", system=3, query="pear", prefix=prefix, k=9)
-        assert told["path"] == [retriever.text_of((token,)) for token in prefix]
-        if not told["next"]:
-            break
-        probabilities = [one["probability"] for one in told["next"]]
-        assert probabilities == sorted(probabilities, reverse=True)
-        walked = next(one for one in told["next"] if one["allowed"])
-        assert walked["documents"] >= len(walked["examples"]) >= 1
-        assert all(not one["examples"] for one in told["next"] if not one["allowed"])
-        prefix = [*prefix, walked["token"]]
-    system = retriever.system
-    number = system.document_ids.index(walked["examples"][0]["id"])
-    assert tuple(prefix) in system.names.gold_prefixes(number)
-    for wrong in ([59, 58], [10**30], [-1], ["a"]):
-        reply = browser.post("/api/continuations", json=dict(system=2, query="pear", prefix=wrong))
-        assert reply.status_code == 400 and "prefix=" in reply.json()["error"]

@@ -11,10 +11,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 RAW = f"data.path={MINIATURES}/natural_questions"
 SMALL = {
     "nq320k": [RAW, "data.check_counts=false"],
-    "msmarco_doc": [f"data.path={MINIATURES}/msmarco_doc"],
     "public": [f"data.path={MINIATURES}/beir", "data.name=beir/towns"],
-    "files": [f"data.path={MINIATURES}/beir/towns"],
-    "beir": [f"data.path={MINIATURES}/beir/towns"],
 }
 
 

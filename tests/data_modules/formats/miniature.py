@@ -11,7 +11,7 @@ import pytest
 from data_modules.formats.catalogue import read_layout
 
 MINIATURES = Path(__file__).parent / "miniatures"
-FORMATS = ("beir", "wu", "genret", "nci", "ultron", "kilt", "dpr", "trec")
+FORMATS = ("beir", "wu", "genret", "nci", "dpr", "trec")
 
 
 def lines(name: str) -> list[dict]:
@@ -29,15 +29,13 @@ def pairs(split: str) -> list[tuple[str, int]]:
     return sorted((QUESTIONS[query], int(document)) for query, document, _ in map(str.split, rows))
 
 
-def found_pairs(layout, split: str, unknown: int = 0) -> list[tuple[str, int]]:
-    """The same of a layout, whatever its ids; without the judgements of unknown documents."""
+def found_pairs(layout, split: str) -> list[tuple[str, int]]:
+    """The same of a layout, whatever its ids."""
     texts = {query.id: query.text for query in layout.queries()}
     numbers = {document.id: number for number, document in enumerate(layout.documents())}
     judged = list(layout.judgements[split]())
     assert all(judgement.relevance == 1 for judgement in judged)
-    known = [row for row in judged if row.document_id in numbers]
-    assert len(judged) - len(known) == unknown
-    return sorted((texts[row.query_id], numbers[row.document_id]) for row in known)
+    return sorted((texts[row.query_id], numbers[row.document_id]) for row in judged)
 
 
 def copied(format: str, folder: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data_modules.collection import collect
-from data_modules.formats.catalogue import read_layout
+from data_modules.formats.catalogue import read_layout, read_layouts
 from data_modules.formats.readers import quoted_rows
 from tests.data_modules.formats.miniature import (
     MINIATURES,
@@ -17,6 +17,7 @@ from tests.data_modules.formats.miniature import (
     pairs,
     rewritten,
 )
+from tests.runs import write_beir
 
 DPR = "biencoder-mini-train.json"
 
@@ -97,39 +98,6 @@ def test_ncis_column_of_several_documents_and_its_abstracts(tmp_path):
     assert {d.id: d.text for d in documents}["3"].startswith(TITLES[3].lower())
 
 
-# KILT and DPR
-
-
-def test_kilts_passages_are_judged_by_the_title_of_their_page(tmp_path):
-    folder = copied("kilt", tmp_path)
-    rows = [
-        f'{2 * n + part}\t"{half}"\t{TITLES[n]}\n'
-        for n in range(24)
-        for part, half in enumerate(("first half", TEXTS[n].replace('"', '""')))
-    ]
-    (folder / "kilt.tsv").unlink()
-    (folder / "kilt_w100_title.tsv").write_text("".join(["id\ttext\ttitle\n", *rows]))
-    layout = read_layout(folder)
-    assert list(layout.documents())[7][1:] == ("7", TITLES[3], TEXTS[3])
-    halves = {(text, 2 * n + part) for text, n in pairs("dev") for part in range(2)}
-    assert set(found_pairs(layout, "dev")) == halves
-
-
-def test_kilts_pages_are_judged_by_their_id(tmp_path):
-    folder = copied("kilt", tmp_path)
-    (folder / "kilt.tsv").unlink()
-    pages = [
-        {"wikipedia_id": 700 + n, "wikipedia_title": TITLES[n], "text": [f"{TITLES[n]}\n", "One."]}
-        for n in range(12)
-    ]
-    lines = "".join(json.dumps(page) + "\n" for page in pages)
-    (folder / "kilt_knowledgesource.json").write_text(lines)
-    layout = read_layout(folder)
-    assert next(layout.documents())[1:] == ("700", TITLES[0], "One.")
-    expected = {(text, document // 2) for text, document in pairs("train")}
-    assert set(found_pairs(layout, "train")) == expected
-
-
 def dpr_without_table(tmp_path) -> tuple[Path, list[dict]]:
     folder = copied("dpr", tmp_path)
     (folder / "psgs_w100.tsv.zip").unlink()
@@ -152,3 +120,22 @@ def test_without_a_table_dprs_contexts_are_the_documents(tmp_path):
     assert len(texts) == 24 and all(name.startswith("ctx-") for name in texts)
     judged = sorted(texts[j.document_id] for j in layout.judgements["train"]())
     assert judged == sorted(TEXTS[number] for _, number in pairs("train"))
+
+
+def made(folder, texts, splits):
+    """A folder in BEIR layout: document n and query n belong together in every split."""
+    rows = [{"_id": str(n), "text": text} for n, text in enumerate(texts)]
+    pairs = [(row["_id"], row["_id"]) for row in rows]
+    return str(write_beir(folder, rows, rows, dict.fromkeys(splits, pairs)))
+
+
+def test_several_folders_are_one_collection(tmp_path):
+    one = made(tmp_path / "one", ["pear", "plum"], ["train", "test"])
+    two = made(tmp_path / "two", ["oak"], ["train"])
+    found = collect(read_layouts([one, two]), tmp_path / "store")
+    assert found.name == "one+two"
+    assert found.documents["id"][:] == found.queries["id"][:] == ["one/0", "one/1", "two/0"]
+    assert found.documents["text"][:] == ["pear", "plum", "oak"]
+    assert found.judgements("train")["two/0"] == {"two/0": 1} and len(found.qrels["test"]) == 2
+    with pytest.raises(ValueError, match="must be folders of different names, got one, one"):
+        read_layouts([one, one])

@@ -167,7 +167,6 @@ GENERATED = {
     "genret": "train.json.qg.json",
     "nci": "NQ_512_qg.tsv",
     "glen": "QG_NQ_top15.tsv",
-    "ultron": "pseudo_query.txt",
 }
 
 
@@ -178,15 +177,14 @@ def test_every_formats_generated_queries_are_read(format):
         places.setdefault(document, where)
         found.setdefault(document, []).extend(queries)
     assert len(found) == 24 and sum(map(len, found.values())) == 32
-    document = {"ultron": "D103"}.get(format, "3")
-    assert found[document] == [f"what is {TITLES[3]}", f"who has been to {TITLES[3]}"]
-    assert places[document] == f"{file}:{dict(genret=' item 3', glen='5').get(format, '4')}"
+    assert found["3"] == [f"what is {TITLES[3]}", f"who has been to {TITLES[3]}"]
+    assert places["3"] == f"{file}:{dict(genret=' item 3', glen='5').get(format, '4')}"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("who?\t3\n", r":1: expected \{\"document_id\".* or the columns '\[document\] query'"),
+        ("who?\t3\n", r":1: expected \{\"document_id\".* or the columns 'query queryid"),
         (json.dumps([["who?", 1], ["who?"]]), r": item 1: expected \[query, place\]"),
         ('{"document_id": "a", "queries": "b"}\n', r":1: expected \{\"document_id\": "),
     ],

@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
+from gr_mvdr.texts import split_words
 
 pytest.importorskip("bm25s")
 

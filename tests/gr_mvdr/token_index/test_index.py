@@ -1,6 +1,5 @@
 """The searches of a token index against Eq. 1 and xtr Eq. 4 over all documents."""
 
-from itertools import product
 from typing import get_args
 
 import pytest
@@ -11,9 +10,7 @@ from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import scorers
-from gr_mvdr.token_index.codec import Storage
-from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.search import SearchOptions
+from gr_mvdr.token_index.search import Documents, Query
 from tests.gr_mvdr.test_scoring import STRATEGIES
 from tests.gr_mvdr.token_index.test_store import (
     as_text,
@@ -23,6 +20,7 @@ from tests.gr_mvdr.token_index.test_store import (
     random_tokens,
 )
 from tests.pairwise import pairwise
+from tests.searches import build_index, make_search
 
 # A search knows no batch of documents.
 ALIGNMENTS = [a for a in STRATEGIES if not isinstance(a, InBatchTopK)]
@@ -32,19 +30,20 @@ QUERY_LENGTHS = [4, 2, 1]
 
 
 def build(directory, tokens, batch=3, **options):
-    encode = encoder(tokens, batch=batch)
-    return TokenIndex.build(directory, names(tokens), encode, Storage(**options))
+    return build_index(directory, names(tokens), encoder(tokens, batch=batch), **options)
 
 
-def gather(index, query, scoring, neighbours, probes=None, **options):
-    options = {"refine": None} | options
-    options = SearchOptions("gather", neighbours, probes, **options)
-    return index.search([query], scoring, options)[0]
+def scored(index, query, scoring, *how, **options):
+    """The documents that a search scores for a query, and their scores as estimates."""
+    return index.scored([Query("q", query)], scoring, make_search(*how, **options))[0]
 
 
-def impute(index, query, neighbours, probes=None, **options):
-    options = SearchOptions("impute", neighbours, probes, **options)
-    return index.search([query], COLBERT, options)[0]
+def gather(index, query, scoring, neighbours, **options):
+    return scored(index, query, scoring, "gather", neighbours=neighbours, **options)
+
+
+def impute(index, query, neighbours, **options):
+    return scored(index, query, COLBERT, "impute", neighbours=neighbours, **options)
 
 
 def pair_by_pair(documents, queries, scoring):
@@ -58,7 +57,7 @@ def some_queries(**parts):
 
 
 def by_document(result):
-    return dict(zip(result.documents.tolist(), result.scores.tolist(), strict=True))
+    return dict(zip(result.documents.tolist(), result.estimates.tolist(), strict=True))
 
 
 def exact_scores(tokens, query, scoring=COLBERT):
@@ -84,11 +83,11 @@ def test_exact_search_equals_eq_1_of_every_pair_whatever_the_blocks(
     tokens, queries = random_tokens(**parts), some_queries(**parts)
     scoring, index = Scoring(alignment, normaliser), build(tmp_path / "index", tokens)
     expected = pair_by_pair(tokens, queries, scoring)
-    scores = index.exact(queries.pad(), scoring)
+    asked = [Query(str(n), as_text(queries, n)) for n in range(3)]
+    scores = torch.stack([own.estimates for own in index.score_all(asked, scoring)], 1)
     assert scores.dtype == torch.float32 and torch.allclose(scores, expected, atol=1e-5)
-    numbers = torch.tensor([7, 0, 3, 2])
-    scores = index.score(as_text(queries, 0), numbers, scoring)
-    assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
+    scores = index.score(as_text(queries, 0), ["d7", "d0", "d3", "d2"], scoring)
+    assert torch.allclose(scores, expected[[7, 0, 3, 2], 0], atol=1e-5)
 
 
 # Gather -------------------------------------------------------------------------------------------
@@ -99,25 +98,10 @@ def test_exact_search_equals_eq_1_of_every_pair_whatever_the_blocks(
 def test_gathering_every_token_is_exact_search(tmp_path, probes, alignment):
     tokens, queries = random_tokens(MANY), some_queries()
     index, scoring = build(tmp_path / "index", tokens), Scoring(alignment)
-    outcome = gather(index, as_text(queries, 0), scoring, 180, probes, lists=3)
+    outcome = gather(index, as_text(queries, 0), scoring, 180, probes=probes, lists=3)
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
     assert by_document(outcome) == pytest.approx(expected, abs=1e-5)
     assert (index.costs.candidates, index.costs.scored_tokens) == (60, 180)
-
-
-def test_keys_retrieve_and_vectors_score(tmp_path):
-    tokens, queries = random_tokens(MANY, keys=5), some_queries(keys=5)
-    index = build(tmp_path / "index", tokens)
-    query, scoring = as_text(queries, 0), Scoring(Softmax("query_to_document"), "query_tokens")
-    owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
-    nearest = (tokens.keys @ query.keys.T).topk(2, dim=0).indices
-    outcome = gather(index, query, scoring, 2)
-    assert outcome.documents.tolist() == owner[nearest].unique().tolist()
-    expected = exact_scores(tokens, part_of(queries, [0]), scoring)
-    assert by_document(outcome) == pytest.approx(
-        {n: expected[n] for n in outcome.documents.tolist()}, abs=1e-5
-    )
-    assert impute(index, query, 2).documents.tolist() == outcome.documents.tolist()
 
 
 @pytest.mark.parametrize("probes", [None, 3])
@@ -126,9 +110,9 @@ def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
     queries = some_queries(salience=True)
     index = build(tmp_path / "index", tokens)
     scoring, query = Scoring(MaxSim(), "alignment"), as_text(queries, 0)
-    everything = by_document(gather(index, query, scoring, 180, probes, lists=3))
+    everything = by_document(gather(index, query, scoring, 180, probes=probes, lists=3))
     index.costs = SearchCosts()
-    few = gather(index, query, scoring, 180, probes, lists=3, refine=10)
+    few = gather(index, query, scoring, 180, probes=probes, lists=3, refine=10)
     best = sorted(everything, key=everything.get, reverse=True)
     # With every token retrieved the order is known but for the codes of the inverted file.
     assert len(few.documents) == 10 and index.costs.candidates == 60
@@ -137,7 +121,7 @@ def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
         {n: everything[n] for n in few.documents.tolist()}, abs=1e-5
     )
     assert index.costs.scored_tokens == sum(MANY[n] for n in few.documents.tolist())
-    all_of_them = gather(index, query, scoring, 180, probes, lists=3, refine=60)
+    all_of_them = gather(index, query, scoring, 180, probes=probes, lists=3, refine=60)
     assert by_document(all_of_them) == pytest.approx(everything, abs=1e-5)
 
 
@@ -150,12 +134,10 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
     """Ragged and pruned documents, short lists; a pruned token was not retrieved."""
     tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
     index = build(tmp_path / "index", tokens)
-    options = SearchOptions(
-        "impute", 60, probes, lists=4, imputation=imputation, keep_document=keep
-    )
-    index.proposer(options)
+    how = dict(probes=probes, lists=4, imputation=imputation, keep_document=keep)
+    retrieval = index.opened(make_search("impute", **how).proposer)
     query, owner = as_text(queries, 0), torch.arange(60).repeat_interleave(torch.tensor(MANY))
-    rows = index.nearest(keep).search(query.vectors, 60, probes)[1]
+    rows = retrieval.search(query.vectors, 60, probes)[1]
     similarity = tokens.vectors.double() @ query.vectors.double().T  # (180, 4)
     is_retrieved = torch.zeros(180, 4, dtype=torch.bool)
     for column, outcome in enumerate(rows):
@@ -166,41 +148,47 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
     u, expected = query.salience.double(), {}
     for document in set(owner[is_retrieved.any(1)].tolist()):
         expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
-    outcome = by_document(index.search([query], COLBERT, options)[0])
+    outcome = by_document(impute(index, query, 60, **how))
     assert outcome == pytest.approx(expected, abs=1e-5)
 
 
 # Documents come and go --------------------------------------------------------------------------
 
 
-def all_modes(index, query, scoring=COLBERT, k=20, **options):
-    outcome = {}
-    for mode, probes in (("exact", None), *product(("gather", "impute"), (None, 2))):
-        how = SearchOptions(mode, k, probes, 2, None, **(options if mode != "exact" else {}))
-        outcome[mode, probes] = by_document(index.search([query], scoring, how)[0])
-    return outcome
+HOW = {
+    "exact": ("exact", {}),
+    "tokens": ("impute", {"neighbours": 20}),
+    "lists": ("impute", {"neighbours": 20, "probes": 2, "lists": 2}),
+}
+
+
+def all_searches(index, query):
+    """Name of a search → its scores, by the documents' ids."""
+    scores = {}
+    for name, (mode, options) in HOW.items():
+        found = by_document(scored(index, query, COLBERT, mode, **options))
+        scores[name] = {index.names[number]: score for number, score in found.items()}
+    return scores
 
 
 def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
     tokens, more = random_tokens(MANY), random_tokens([3, 2, 9], seed=4)
     query = as_text(some_queries(), 0)
     index = build(tmp_path / "changed", tokens)
-    all_modes(index, query)  # with an inverted file
+    all_searches(index, query)  # with an inverted file
     left = [n for n in range(60) if n not in (0, 7, 59)]
     ids, encode = [f"d{n}" for n in left], encoder(more, ["x", "d7", "y"])
     for some in (ids, [*ids, "x", "d7", "y"], [*ids, "d7", "y"]):
-        index = index.updated(some, encode)
+        index.update(Documents({"id": some, "text": some}, encode, [], {}))
     joined = [torch.cat(pair) for pair in zip(tokens[:3], more[:3], strict=True)]
     fresh_tokens = part_of(
         tokens._replace(vectors=joined[0], counts=joined[1], ids=joined[2]), [*left, 61, 62]
     )
     ids += ["d7", "y"]
-    fresh = TokenIndex.build(tmp_path / "fresh", ids, encoder(fresh_tokens, ids))
-    outcome, expected = all_modes(index, query), all_modes(fresh, query)
-    for mode, scores in outcome.items():
-        named = {index.store.document_ids[n]: s for n, s in scores.items()}
-        wanted = {fresh.store.document_ids[n]: s for n, s in expected[mode].items()}
-        assert named == pytest.approx(wanted, abs=1e-5), mode
+    fresh = build_index(tmp_path / "fresh", ids, encoder(fresh_tokens, ids))
+    found, expected = all_searches(index, query), all_searches(fresh, query)
+    for name in HOW:
+        assert found[name] == pytest.approx(expected[name], abs=1e-5), name
     assert index.numbers(["d7", "d8"]).tolist() == [57, 6]
 
 
@@ -211,7 +199,7 @@ def test_costs_by_hand(tmp_path):
     """Lengths 2 and 3, d = 8, queries of 2 and 1 tokens (xtr App. B)."""
     index = build(tmp_path / "index", random_tokens([2, 3]))
     queries = random_tokens([2, 1], seed=9)
-    index.exact(queries.pad(), COLBERT)
+    index.search([Query(str(n), as_text(queries, n)) for n in range(2)], COLBERT, 1)
 
     def full(n, m):
         return n * (2 * m * 8 + m + 1)
@@ -236,5 +224,5 @@ def test_costs_by_hand(tmp_path):
     documents, costs = counted(gather, COLBERT, 5, refine=1)
     length = [2, 3][documents.item()]
     assert costs == (2, length, 24 + full(2, length))
-    index.score(query, torch.tensor([1]), COLBERT)
+    index.score(query, ["d1"], COLBERT)
     assert index.costs.queries == 2 and index.costs.flops == 24 + full(2, length) + full(2, 3)

@@ -1,26 +1,23 @@
 """Fixed-dimensional encodings by hand and by their laws, and the search that they propose for."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 
 from gr_mvdr.alignment import TopK
+from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.search import SearchOptions
+from gr_mvdr.token_index.search import Documents, Query
 from gr_mvdr.token_vectors import PackedTokens
 from models.beyond import muvera
-from models.beyond.muvera import FILE, Encoding
+from models.beyond.muvera import FILE, Encoding, OneVector
 from tests.gr_mvdr.token_index.test_index import COLBERT, build, pair_by_pair, some_queries
 from tests.gr_mvdr.token_index.test_store import as_text, names, part_of, random_tokens
+from tests.searches import make_search
 
 AXES = torch.eye(2).double()[None]  # one repetition whose two planes are the axes
-PART = {"_target_": "models.beyond.muvera.OneVector"}
-ESTIMATE = SearchOptions(
-    mode="fde", refine=0, fde_planes=3, fde_projection=None, fde_dtype="float32", proposer=PART
-)
+SEARCH = make_search("one_vector", planes=3, projection=None, precision="float32")
 
 
 def packed(*texts, salience=None):
@@ -36,7 +33,7 @@ def double(tokens):
 
 
 def queries_of(tokens):
-    return [as_text(tokens, number) for number in range(len(tokens.counts))]
+    return [Query(str(number), as_text(tokens, number)) for number in range(len(tokens.counts))]
 
 
 def test_an_encoding_by_hand():
@@ -55,8 +52,7 @@ def test_an_encoding_by_hand():
 @pytest.mark.parametrize("planes", [1, 4])
 def test_without_projection_no_estimate_is_above_max_sim(planes):
     tokens, queries = double(random_tokens([1, 5, 9, 2, 14])), double(some_queries())
-    options = SearchOptions("exact", fde_planes=planes, fde_projection=None)
-    encoding = Encoding.draw(8, options)
+    encoding = Encoding.draw(8, OneVector(planes=planes, projection=None))
     estimates = encoding.documents(tokens) @ encoding.queries(queries).T
     exact = pair_by_pair(tokens, queries, COLBERT).double()
     assert (estimates <= exact + 1e-6).all() and (estimates[1:] < exact[1:] - 1e-3).any()
@@ -85,75 +81,45 @@ def test_the_best_estimates_are_scored_exactly(tmp_path):
     tokens, texts = random_tokens(salience=True), some_queries(salience=True)
     index, queries = build(tmp_path / "index", tokens), queries_of(texts)
     exact = pair_by_pair(tokens, texts, COLBERT).T
-    estimates = index.search(queries, COLBERT, ESTIMATE)
-    before = index.costs.candidates
-    result = index.search(queries, COLBERT, ESTIMATE.changed(refine=2))
-    assert index.costs.candidates - before == 2 * len(queries)
-    for number, (few, some) in enumerate(zip(result, estimates, strict=True)):
-        assert len(some.documents) == 8
-        assert {*few.documents.tolist()} == {*some.documents[some.scores.topk(2).indices].tolist()}
-        assert torch.allclose(few.scores, exact[number, few.documents], atol=1e-5)
-        terms = index.proposer(ESTIMATE).terms(queries[number], ESTIMATE)[1][some.documents]
-        assert torch.allclose(terms.sum(1), some.scores, atol=1e-5)
-    for every in (None, 8, 100):
-        whole = index.search(queries, COLBERT, ESTIMATE.changed(refine=every))
-        for number, all_ in enumerate(whole):
-            assert all_.documents.tolist() == list(range(8))
-            assert torch.allclose(all_.scores, exact[number, all_.documents], atol=1e-5)
-
-
-def test_tokens_of_one_direction_are_centred(tmp_path, capsys):
-    """A vector added to every token changes the estimates by Σ_j ⟨μ, q_j⟩ alone."""
-    tokens, texts = random_tokens(), some_queries()
-    shift, mean = torch.full((8,), 5.0), tokens.vectors.mean(0)
-    moved = texts._replace(vectors=texts.vectors + shift)
-    assert not build(tmp_path / "apart", tokens).proposer(ESTIMATE).encoding.centre.any()
-    assert "centred" not in capsys.readouterr().out
-    far = build(tmp_path / "alike", tokens._replace(vectors=tokens.vectors + shift))
-    estimates = far.proposer(ESTIMATE).estimates(moved.pad())
-    assert "vectors are centred" in capsys.readouterr().out
-    own = replace(far.proposer(ESTIMATE).encoding, centre=mean)
-    expected = own.documents(double(tokens)) @ own.queries(double(texts)).T
-    expected += (moved.pad().vectors @ (mean + shift)).sum(1)
-    assert torch.allclose(estimates.double(), expected.double(), atol=1e-3)
-
-
-def test_keys_are_encoded_in_the_place_of_vectors():
-    tokens = double(random_tokens([3, 5]))
-    keys = torch.cat([tokens.vectors, tokens.vectors[:, :2]], 1)
-    encoding = Encoding.draw(10, SearchOptions("exact", fde_projection=4))
-    keyed, plain = tokens._replace(keys=keys), tokens._replace(vectors=keys)
-    for encode in (encoding.documents, encoding.queries):
-        assert torch.equal(encode(keyed), encode(plain))
+    estimates = index.opened(SEARCH.proposer).estimates(texts.pad()).T
+    for refine in (2, None, 8, 100):
+        index.costs = SearchCosts()
+        for number, few in enumerate(index.scored(queries, COLBERT, SEARCH.changed(refine=refine))):
+            best = estimates[number].topk(min(refine or 8, 8)).indices
+            assert {*few.documents.tolist()} == {*best.tolist()}
+            assert torch.allclose(few.estimates, exact[number, few.documents], atol=1e-5)
+        assert index.costs.candidates == min(refine or 8, 8) * len(queries)
 
 
 def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     tokens, queries = random_tokens(), queries_of(some_queries())
-    whole = build(tmp_path / "index", tokens).search(queries, COLBERT, ESTIMATE)
+    whole = build(tmp_path / "index", tokens).scored(queries, COLBERT, SEARCH)
     index = build(tmp_path / "part", part_of(tokens, range(5)))
     encoded, documents = [], Encoding.documents
     monkeypatch.setattr(
         Encoding, "documents", lambda self, t: encoded.append(len(t.counts)) or documents(self, t)
     )
-    index.proposer(ESTIMATE)
-    TokenIndex(tmp_path / "part").proposer(ESTIMATE)
+    index.opened(SEARCH.proposer)
+    index.open_store(tmp_path / "part")
+    index.opened(SEARCH.proposer)
     assert sum(encoded) == 5, "what is there is opened"
     monkeypatch.setattr(muvera, "_TOKENS", 1)
-    index = index.updated(names(tokens), lambda ids: [part_of(tokens, [5, 6, 7])])
-    for result, expected in zip(index.search(queries, COLBERT, ESTIMATE), whole, strict=True):
-        assert torch.allclose(result.scores, expected.scores, atol=1e-6)
+    table = {"id": names(tokens)}
+    index.update(Documents(table, lambda ids: [part_of(tokens, [5, 6, 7])], [], {}))
+    for result, expected in zip(index.scored(queries, COLBERT, SEARCH), whole, strict=True):
+        assert torch.allclose(result.estimates, expected.estimates, atol=1e-6)
     assert sum(encoded) == 5 + 8
-    index.proposer(ESTIMATE.changed(seed=1))
+    index.opened(SEARCH.changed(seed=1).proposer)
     assert sum(encoded) == 5 + 8 + 8, "other settings"
 
 
 def test_an_encoding_beyond_half_precision_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="mode=fde: must be exact or gather under TopK"):
-        ESTIMATE.check(Scoring(TopK(2)))
+    with pytest.raises(ValueError, match="proposer=OneVector: must be another under TopK"):
+        SEARCH.check(Scoring(TopK(2)))
     tokens = random_tokens()
     large = tokens._replace(vectors=tokens.vectors * 1e6)
     index = build(tmp_path / "index", large)
-    with pytest.raises(ValueError, match="fde_dtype=float16: must be float32, some numbers"):
-        index.proposer(ESTIMATE.changed(fde_dtype="float16"))
+    with pytest.raises(ValueError, match="precision=float16: must be float32, some numbers"):
+        index.opened(SEARCH.changed(precision="float16").proposer)
     assert not (tmp_path / "index" / FILE).exists()
-    assert index.proposer(ESTIMATE).rows.isfinite().all()
+    assert index.opened(SEARCH.proposer).rows.isfinite().all()

@@ -1,18 +1,17 @@
 """Searches whose values are chosen on a sample of queries, on clustered vectors."""
 
-import json
-import sys
-
 import pytest
 import torch
 from torch.nn.functional import normalize
 
 from gr_mvdr.alignment import MaxSim
+from gr_mvdr.evaluation.ranking import recall_of_exact
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import index as token_index
-from gr_mvdr.token_index.index import PLANS, TokenIndex
-from gr_mvdr.token_index.search import SearchOptions
+from gr_mvdr.token_index import search
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import Query, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from tests.searches import build_index, make_search
 
 COLBERT, DOCUMENTS, LENGTH, DEPTH = Scoring(MaxSim()), 600, 20, 100
 
@@ -31,78 +30,61 @@ def clustered(tmp_path_factory):
     counts = torch.full((DOCUMENTS,), LENGTH)
     packed = PackedTokens(vectors(words.flatten(), 0.1), counts, words.flatten())
     folder = tmp_path_factory.mktemp("chosen") / "index"
-    TokenIndex.build(folder, [str(n) for n in range(DOCUMENTS)], lambda ids: [packed])
+    build_index(folder, map(str, range(DOCUMENTS)), lambda ids: [packed])
     asked = words[torch.randperm(DOCUMENTS, generator=generator)[:224], :6]
     mask = torch.ones(6, dtype=torch.bool)
-    queries = [TokenVectors(vectors(row, 0.15), mask, row) for row in asked]
+    queries = [
+        Query(str(n), TokenVectors(vectors(row, 0.15), mask, row)) for n, row in enumerate(asked)
+    ]
     return folder, queries[:24], queries[24:]
 
 
 @pytest.fixture
 def index(clustered, monkeypatch):
     """As if the collection were large: reading one by one costs no more than reading in order."""
-    monkeypatch.setattr(token_index, "_TOKEN", 1)
-    monkeypatch.setattr(token_index, "_DOCUMENT", 1)
-    (clustered[0] / PLANS).unlink(missing_ok=True)
-    opened = TokenIndex(clustered[0])
-    opened.keep_sample(clustered[1])
+    monkeypatch.setattr(search, "_TOKEN", 1)
+    monkeypatch.setattr(search, "_DOCUMENT", 1)
+    opened = TokenIndex()
+    opened.open_store(clustered[0])
     return opened
 
 
-def best(index, queries, options, depth=DEPTH):
-    results = index.search(queries, COLBERT, options)
-    return [set(r.documents[r.scores.topk(depth).indices].tolist()) for r in results]
+def tune(index, queries, *how, **options):
+    index.options = make_search(*how, **options)
+    return index.tune(queries, COLBERT, DEPTH)
 
 
-def recall(index, queries, options, depth=DEPTH):
-    exact = best(index, queries, SearchOptions(), depth)
-    retrieved = best(index, queries, options, depth)
-    return sum(len(a & b) / depth for a, b in zip(exact, retrieved, strict=True)) / len(exact)
+def recall(index, queries, options):
+    exact, found = (index.search(queries, COLBERT, DEPTH, how) for how in (make_search(), options))
+    return recall_of_exact(exact, found, DEPTH)
 
 
-def test_the_recall_is_reached(index, clustered):
-    options = index.planned(SearchOptions("gather", recall=0.9), COLBERT, DEPTH)
-    assert options.mode == "gather" and not options.open_keys
-    assert recall(index, clustered[1], options, DEPTH) >= 0.9
-    half = {key: getattr(options, key) // 2 for key in ("neighbours", "probes", "refine")}
-    fewer = options.changed(**half | {"refine": max(DEPTH, half["refine"])})
-    assert fewer == options or recall(index, clustered[1], fewer, DEPTH) < 0.95
+def test_the_effort_is_doubled_until_the_recall_is_reached(index, clustered):
+    options = tune(index, clustered[1], "gather", probes=4, refine=DEPTH, recall=0.9)
+    assert index.costs.queries == 0, "the trials do not count"
+    assert options.recall is None and index.options == options
+    assert recall(index, clustered[1], options) >= 0.9
+    factor = options.proposer.neighbours // 100
+    assert factor > 1 and factor & (factor - 1) == 0  # a power of two
+    assert (options.proposer.probes, options.scorer.refine) == (4 * factor, DEPTH * factor)
+    half = options.changed(neighbours=50 * factor, probes=2 * factor, refine=DEPTH * factor // 2)
+    assert recall(index, clustered[1], half) < 0.95
+    assert SearchOptions(**options.settings) == options
 
 
 @pytest.mark.parametrize("neighbours", [250, 500, 1000])
 def test_the_recall_holds_on_other_queries(index, clustered, neighbours):
     """What is asked is just what the sample finds with these neighbours."""
-    options = SearchOptions("impute", neighbours=neighbours, probes=None)
-    wanted = recall(index, clustered[1], options)
-    options = index.planned(SearchOptions("impute", probes=None, recall=wanted), COLBERT, DEPTH)
+    wanted = recall(index, clustered[1], make_search("impute", neighbours=neighbours))
+    options = tune(index, clustered[1], "impute", recall=wanted)
     assert recall(index, clustered[2], options) >= wanted
 
 
-def test_the_exact_search_takes_over_where_it_is_cheaper(index, monkeypatch, capsys):
-    monkeypatch.setattr(token_index, "_DOCUMENT", 4)  # 200 documents cost more than all 600
-    assert index.planned(SearchOptions("gather", recall=1.0), COLBERT, DEPTH).mode == "exact"
-    assert "mode=exact" in capsys.readouterr().out
+def test_the_exact_search_takes_over_where_it_is_cheaper(index, clustered, monkeypatch, capsys):
+    monkeypatch.setattr(search, "_DOCUMENT", 4)  # 200 documents cost more than all 600
+    assert tune(index, clustered[1], "gather", refine=DEPTH, recall=1.0).proposer is None
+    assert "all documents finds 1.000" in capsys.readouterr().out
     monkeypatch.undo()  # a small collection
-    assert index.planned(SearchOptions("gather", recall=0.9), COLBERT, DEPTH).mode == "exact"
-
-
-def test_a_file_of_plans_cannot_name_a_part(index, clustered):
-    """A folder from elsewhere knows the key of a plan, and a search builds its proposer."""
-    asked = SearchOptions("gather", recall=0.8)
-    index.planned(asked, COLBERT, DEPTH)
-    plans = json.loads((clustered[0] / PLANS).read_text())
-    evil = {"mode": "fde", "refine": 0, "proposer": {"_target_": "antigravity.Proposer"}}
-    (clustered[0] / PLANS).write_text(json.dumps(dict.fromkeys(plans, evil)))
-    with pytest.raises(ValueError, match="plans.json: .*antigravity.Proposer: is no part of this"):
-        index.planned(asked, COLBERT, DEPTH)
-    assert "antigravity" not in sys.modules
-
-
-def test_the_users_values_win(index, clustered):
-    own = SearchOptions("gather", neighbours=30, probes=4, refine=120)
-    assert index.planned(own, COLBERT, DEPTH) is own
-    chosen = index.planned(own.changed(refine="auto", recall=0.8), COLBERT, DEPTH)
-    assert (chosen.mode, chosen.neighbours, chosen.probes) == ("gather", 30, 4)
-    assert isinstance(chosen.refine, int)
-    every = index.planned(SearchOptions("gather", probes=None, recall=0.9), COLBERT, DEPTH)
-    assert every.probes is None and recall(index, clustered[1], every) >= 0.9
+    how = {"neighbours": 250, "recall": 0.9}
+    assert tune(index, clustered[1], "gather", **how).proposer is None
+    assert tune(index, clustered[1], "gather", keep_query=0.5, **how).proposer is not None
