@@ -27,9 +27,8 @@ from analysis.viewer.directed_alignment import (
     aligning_words,
     directed_alignment,
     own_direction,
-    softmax_of_alignment,
 )
-from gr_mvdr.alignment import other_side, pair_mask
+from gr_mvdr.alignment import Softmax, other_side, pair_mask
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, check_choice, part
 from gr_mvdr.relevance import Explanation, PairAlignment
@@ -125,7 +124,8 @@ def find_matches(
         alignment = directed_alignment(pairs, description.paradigm, direction)
         found = dict(zip(MEASURES, exact_match(alignment, *sides, direction), strict=True))
         if own_direction(description.paradigm) == "query_to_document":  # a sparse A
-            alignment = softmax_of_alignment(pairs, direction)
+            masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
+            alignment = Softmax(direction)(pairs.alignment.float(), *masks).mean(1)
             found[OF_A] = exact_match(alignment, *sides, direction)[1]
         ids, counted = aligning_side(pairs, direction)[0], aligning_words(pairs, direction, special)
         columns = {name: value[counted].double().numpy() for name, value in found.items()}

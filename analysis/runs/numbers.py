@@ -13,7 +13,7 @@ import pyarrow
 from pandas import DataFrame, concat, isna
 from pyarrow import parquet
 
-from gr_mvdr.files import METRICS, check_file, check_finite, new_file, reading, write_json
+from gr_mvdr.files import METRICS_FILE, check_file, check_finite, new_file, reading, write_json
 from gr_mvdr.measures import COST, RANKED, STUDY, Measured
 
 NUMBERS = "metrics.parquet"
@@ -72,7 +72,7 @@ def write_numbers(run: Path, frame: DataFrame) -> None:
 
 def export_numbers(run: Path, frame: DataFrame) -> None:
     """Writes `metrics.json`, the last file of a run."""
-    write_json(run / METRICS, flatten_rows(frame))
+    write_json(run / METRICS_FILE, flatten_rows(frame))
 
 
 def read_numbers(run: Path) -> DataFrame:
