@@ -12,8 +12,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from gr_mvdr.evaluation.metrics import MACRO, split_metric
-
 Unit = Literal["", "count", "bytes", "s", "ms", "flops", "rounding"]
 
 
@@ -116,14 +114,14 @@ RANKINGS, COSTS, IDENTIFIERS = (
 
 
 def ranking_metric(name: str) -> Metric:
-    """Returns the declaration of a metric of rankings, such as "recall@10"."""
-    kind, rank = split_metric(name)
+    """Returns the declaration of a metric of rankings, by its name in files: "recall@10"."""
+    kind, _, rank = name.partition("@")
     return RANKINGS[kind].at(rank)
 
 
 def macro(metric: Metric) -> Metric:
     """Returns the mean over groups of queries of a metric's mean in each group (xtr Table 3)."""
-    return replace(metric, name=f"{MACRO}{metric.name}", label=f"macro {metric.form}")
+    return replace(metric, name=f"macro_{metric.name}", label=f"macro {metric.form}")
 
 
 def costs(values: Mapping[str, float]) -> list[Measured]:

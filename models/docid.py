@@ -135,7 +135,9 @@ class Docid(DocumentGenerator):
         with new_folder(directory) as unfinished:
             self.identifiers.save(unfinished / SAVED)
             self.scheme.save(unfinished / "scheme.safetensors")
-            statistics = self.identifiers.statistics() | self.scheme.statistics()
+            statistics = self.identifiers.statistics()
+            for row in self.scheme.statistics():
+                statistics["/".join(filter(None, (row.place, row.metric.name)))] = row.value
             write_json(unfinished / "statistics.json", statistics)
             if self.scheme.n_tokens:
                 spelled = map(self.scheme.spell, self.identifiers.sequences)

@@ -148,7 +148,8 @@ def read_lines_of(path: Path) -> list[dict]:
     """The rows of a CSV file, without empty cells."""
     table = pandas.read_csv(path, keep_default_na=False, na_values=[""], dtype={"query": str})
     rows = table.astype(object).to_dict("records")
-    return [{name: value for name, value in row.items() if value == value} for row in rows]
+    whole = lambda v: int(v) if isinstance(v, float) and v.is_integer() else v  # noqa: E731
+    return [{name: whole(v) for name, v in row.items() if v == v} for row in rows]
 
 
 def rows_of(metrics: Mapping[str, float], splits: Sequence[str] = ()) -> list[Measured]:

@@ -49,7 +49,7 @@ from analysis.runs.tables import (
     write_tables,
 )
 from analysis.viewer.pairs import embed_cases, open_runs
-from gr_mvdr.evaluation.metrics import find_metric
+from gr_mvdr.evaluation.metrics import find_metric, name_metric
 from gr_mvdr.measures import RANKED, RETRIEVE, STUDY, ranking_metric
 
 FIGURES = "comparison_figures"
@@ -147,7 +147,7 @@ class SectionFindings:
 
     @property
     def note(self) -> str:
-        names = [ranking_metric(name).label for name in self.tested]
+        names = [ranking_metric(name_metric(name)).label for name in self.tested]
         return (
             f"{SEEDS} {MARKS.format(LEVEL, ' and '.join(names), 'is are'.split()[len(names) > 1])}"
         )

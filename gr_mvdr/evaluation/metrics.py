@@ -17,7 +17,6 @@ _TORCHMETRICS = {
     "map": "average_precision",
 }
 KINDS = (*_TORCHMETRICS, "ndcg")
-MACRO = "macro_"  # before a metric's name: the mean over groups of queries of each group's mean
 # Names of ir_measures and ranx → our kinds; letter case is ignored.
 _OTHERS = {"r": "recall", "hit_rate": "success", "rr": "mrr", "p": "precision", "ap": "map"}
 KNOWN = (
