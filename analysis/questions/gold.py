@@ -284,7 +284,7 @@ class GoldAlignment(PairAnalysis):
                 "random_precision": random["precision"][top[1]],
                 "random_possible_precision": random["possible_precision"][top[1]],
             }
-            rows += self.rows(values, f"{direction}/{name}")
+            rows += self.rows(values, direction)
         table = table.reset_index()
         table["at"] = [[*THRESHOLDS, *DEPTHS][n - 1] for n in table["selection"]]
         table["selection"] = np.where(table["selection"] > len(THRESHOLDS), "top", "threshold")
