@@ -227,7 +227,7 @@ def escape_markdown(text: str) -> str:
 def write_csv(rows: Iterable[Mapping[str, Any]] | DataFrame, path: Path) -> None:
     """Writes rows as CSV (temporary name, then renamed)."""
     with new_file(path) as partial:
-        DataFrame(rows).to_csv(partial, index=False)
+        DataFrame(rows, dtype=object).to_csv(partial, index=False)  # whole numbers stay whole
 
 
 def describe_value(value: Any) -> Any:
