@@ -98,25 +98,25 @@ class MtebModel:
                 raise ValueError("no query has a relevant document")
             if top_ranked is None:
                 # One more, since mteb drops a document that is its own query.
-                found = self.retriever.retrieve(asked, top_k + 1)
+                ranking = self.retriever.retrieve(asked, top_k + 1)
             else:
                 given = {query: top_ranked.get(query, ()) for query in asked}
                 given = {q: [d for d in ids if d not in self._empty] for q, ids in given.items()}
-                found = self.retriever.rerank(asked, given)
-        return {query: found.scores(query) for query in asked}
+                ranking = self.retriever.rerank(asked, given)
+        return {query: ranking.scores(query) for query in asked}
 
 
 def read_queries(queries: Any) -> dict[str, str]:
     """Returns query id → text as mteb's models read it: with instruction, turns joined."""
-    columns, found = [_column(queries, name) for name in ("id", "text", "instruction")], {}
+    columns, texts = [_column(queries, name) for name in ("id", "text", "instruction")], {}
     for name, text, instruction in zip(*columns, strict=True):
         if isinstance(text, str):
             parts = (text, instruction)
         else:  # a conversation
             turns = [t if isinstance(t, str) else f"{t['role']}: {t['content']}" for t in text]
             parts = (instruction, "; ".join(turns))
-        found[name] = " ".join(part for part in parts if part)
-    return found
+        texts[name] = " ".join(part for part in parts if part)
+    return texts
 
 
 def _column(table: Any, name: str) -> list[Any]:

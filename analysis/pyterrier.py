@@ -69,12 +69,12 @@ class RetrieverTransformer(pt.Transformer):
             ranking = self.retriever.rerank(texts, candidates)
         else:
             ranking = self.retriever.retrieve(texts, self.k)
-        found = [
+        retrieved = [
             (row.get((qid, name), places[qid][0]), name, score, rank)
             for qid in ranking.query_ids
             for rank, (name, score) in enumerate(ranking.scores(qid).items())
         ]
-        rows, *columns = zip(*found, strict=True) if found else ((), (), (), ())
+        rows, *columns = zip(*retrieved, strict=True) if retrieved else ((), (), (), ())
         given = inp.drop(columns=["docno", "score", "rank"], errors="ignore")
         types = {"docno": object, "score": float, "rank": int}
         added = {n: pd.Series(c, dtype=t) for (n, t), c in zip(types.items(), columns, strict=True)}

@@ -105,8 +105,9 @@ def load_backbone(
 
     Raises:
         ValueError: the folder holds only a decoder, lacks weights, or holds only an encoder where a
-            decoder is needed; both `from_encoder` and `decoder_layers` ask for a decoder; or a
-            stack does not read the shared embedding table after loading.
+            decoder is needed; both `from_encoder` and `decoder_layers` ask for a decoder; the
+            template's expansion is a token without a trained vector; or a stack does not read the
+            shared embedding table after loading.
     """
     text_template, left_out = TextTemplate(**(template or {})), list[str]()
     if name is None:
@@ -133,6 +134,11 @@ def load_backbone(
     model.set_attn_implementation("packed" if packs else chosen)
     model.template, model.left_out = text_template, left_out
     check_embedding_ties(model)
+    if name is not None and (text_template.expansion or 0) >= model.config.vocab_size:
+        raise ValueError(
+            f"tokenizer.expansion: must be a token that backbone.name={name} was trained with, its "
+            f"table of {model.config.vocab_size:,} rows has no row {text_template.expansion:,}"
+        )
     if (missing := text_template.special[-1] + 1 - model.config.vocab_size) > 0:
         add_tokens(model, missing)  # for markers that were added to the tokeniser
     if gradient_checkpointing:
@@ -150,7 +156,7 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
 
     Raises:
         ValueError: the configuration cannot be read, or the model is quantised, is an adapter of
-            another model, or a decoder alone.
+            another model, or is not an encoder or encoder-decoder of texts.
     """
     key = key or f"backbone.name={name}"
     if Path(name).is_dir():
@@ -167,6 +173,9 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
         rule = "must be merged into its model (merge_and_unload of PEFT)"
         raise ValueError(f"{key}: holds an adapter, adapter_config.json: {rule}")
     kind = config.model_type
+    if not hasattr(config, "hidden_size"):  # CLIP, ResNet
+        rule = "must be an encoder or an encoder-decoder of texts"
+        raise ValueError(f"{key}: is of the family {kind}, {rule}")
     # BERT has a causal form, too; a decoder-only family has no masked language model.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:

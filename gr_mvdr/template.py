@@ -31,6 +31,8 @@ class TextTemplate:
         unknown: the token for text outside the vocabulary.
         expansion: the token that pads queries (ColBERT's augmentation); None = no expansion.
         skip: tokens whose vectors a document does not keep (punctuation in ColBERT).
+        cuts_start: whether a text that is too long loses its first tokens, not its last ones.
+        pads_start: whether the expansion precedes a query.
     """
 
     query: Ids = ()
@@ -44,6 +46,8 @@ class TextTemplate:
     unknown: int | None = 2
     expansion: int | None = None
     skip: Ids = ()
+    cuts_start: bool = False
+    pads_start: bool = False
 
     def __post_init__(self):
         for field in fields(self):
@@ -70,11 +74,11 @@ class TextTemplate:
 
     def read_query(self, tokens: Sequence[int], length: int) -> list[int]:
         """Returns a query as an encoder reads it, cut to `length` tokens in total."""
-        return _within(self.query, tokens, self.suffix, length)
+        return _within(self.query, tokens, self.suffix, length, self.cuts_start)
 
     def read_document(self, tokens: Sequence[int], length: int) -> list[int]:
         """Returns a document as an encoder reads it, cut to `length` tokens in total."""
-        return _within(self.document, tokens, self.suffix, length)
+        return _within(self.document, tokens, self.suffix, length, self.cuts_start)
 
     def append(self, read: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """Inserts further tokens before the suffix of an encoder's input."""
@@ -85,8 +89,12 @@ class TextTemplate:
         return _within(self.target, tokens, (self.stop,), length)
 
 
-def _within(before: Ids, tokens: Sequence[int], after: Ids, length: int) -> list[int]:
-    return [*before, *tokens[: max(0, length - len(before) - len(after))], *after]
+def _within(
+    before: Ids, tokens: Sequence[int], after: Ids, length: int, cuts_start: bool = False
+) -> list[int]:
+    room = max(0, length - len(before) - len(after))
+    first = max(0, len(tokens) - room) if cuts_start else 0
+    return [*before, *tokens[first : first + room], *after]
 
 
 def read_template(
@@ -111,7 +119,12 @@ def read_template(
         stop = tokenizer.sep_token_id
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed, both = (tokenizer(*texts)["input_ids"] for texts in (("a",), ("a", "a")))
-    start: Any = _find(framed, text)
+    start = _find(framed, text)
+    if start is None:
+        raise ValueError(
+            f"tokenizer={tokenizer.name_or_path}: must give a text the same tokens with "
+            "special tokens around it and without them"
+        )
     before, after = tuple(framed[:start]), tuple(framed[start + len(text) :])
     suffix = after or (stop,)  # a tokeniser made by this library adds nothing
     rest = both[start + len(text) :] if _find(both, text) == start else []
@@ -130,6 +143,8 @@ def read_template(
         unknown=tokenizer.unk_token_id,
         expansion=_find_token(tokenizer, "expansion", expansion) if expansion else None,
         skip=_find_words(tokenizer, skip or ()),
+        cuts_start=tokenizer.truncation_side == "left",
+        pads_start=tokenizer.padding_side == "left",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import is_sentencepiece_available
 
 from gr_mvdr.files import check_file, check_files, hub_options, reading
 from gr_mvdr.texts import split_words
@@ -58,7 +59,13 @@ def load_tokenizer(
                 check_files(Path(source))
             options = {"split_special_tokens": True, "trust_remote_code": False}
             options |= {"local_files_only": local} | hub_options(source, key)
-            tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
+            except Exception as error:
+                if "tiktoken" not in str(error) or is_sentencepiece_available():
+                    raise
+                cause = "is SentencePiece's file alone, pip install sentencepiece reads it"
+                raise ValueError(cause) from None
             if isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
                 _split_special_pieces(tokenizer)
         if tokenizer.pad_token_id is None:

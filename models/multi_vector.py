@@ -152,6 +152,10 @@ class MultiVector(System):
             ids = ids.masked_fill(~real, self.template.expansion)
             places = torch.arange(ids.shape[1], device=ids.device)
             mask = real | (places < self.filled_to)
+            if self.template.pads_start:  # as a tokeniser with padding_side=left: [MASK] [CLS] text
+                added = (self.filled_to - real.sum(1, keepdim=True)).clamp(min=0)
+                moved = (places - added) % len(places)
+                ids, real = ids.gather(1, moved), real.gather(1, moved)
             attended = None if self.hparams.attend_expansion else real
         return ids, mask, "query", attended
 

@@ -68,7 +68,7 @@ _ENCODER_OPTIONS = {  # of sentence_bert_config.json
 }
 _IDENTITIES = ("torch.nn.modules.linear.Identity", "torch.nn.Identity")
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-_TOKENS = "token_embeddings"
+_TOKENS, _TEXTS = "token_embeddings", "sentence_embedding"
 # Tokenisers and settings; and heads, which are only looked for.
 _DATA = ("*.json", "*.txt", "*.model", "*.metadata", "*_linear.pt")
 # As `gr_mvdr.backbones` loads weights: no attention kernel that config.json names, no pickles.
@@ -250,18 +250,28 @@ def _find_problems(model: Any, encoder: Any, parts: list[Any], pooling: Any) -> 
         pooling: the part that makes one vector of a text; None = the model has a vector a token.
     """
     every = [(type(part).__name__, part) for part in parts]
+    vectors = _TEXTS if pooling else _TOKENS
     similarity, prompted = str(model.similarity_fn_name), any(map(model.prompts.get, SIDES))
     order = [kind for kind, _ in every if kind != "MultiVectorMask"]
     dense = [part for kind, part in every if kind == "Dense"]
     whole = [*(["Pooling"] if pooling else []), *["Dense"] * len(dense), "Normalize"]
+    masks = [part for kind, part in every if kind == "MultiVectorMask"]
     # A single vector may have any length: the similarity then says whether that counts.
     orders = (whole, whole[:-1]) if pooling else (whole,)
-    expanded_left = encoder.query_expansion and model.tokenizer.padding_side == "left"
+    names = {(part.module_input_name, part.module_output_name) for part in dense}
+    theirs, rows = model.tokenizer, encoder.model.config.vocab_size
     problems = {
-        "texts that are cut at their start": model.tokenizer.truncation_side == "left",
-        "queries that are expanded at their start": bool(expanded_left),
+        f"more tokens than the {rows:,} rows of its table": max(theirs.get_vocab().values())
+        >= rows,
+        "a prompt that truncation_side=left cuts": prompted and theirs.truncation_side == "left",
         f"other modules than {', '.join(whole)}": order not in orders,
         "a projection with a bias": any(part.linear.bias is not None for part in dense),
+        f"a projection of other than {vectors}": bool(names - {(vectors, vectors)}),
+        "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
+        "an allow-list of tokens": any(mask.keep_only_token_ids is not None for mask in masks),
+        "a skip list of queries": any(
+            mask.skiplist_words and mask.skiplist_tasks != ["document"] for mask in masks
+        ),
     }
     if pooling:
         problems |= {
@@ -294,6 +304,9 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
     prompts = {side: model.prompts.get(side) or "" for side in SIDES}
     for prefix_space in (None, True):
         ours = load_tokenizer(folder, prefix_space, "")
+        if encoder.do_lower_case and not agree(theirs, ours, "", ()):
+            rule = "must be false, its tokeniser keeps capitals"
+            raise ValueError(f"{folder}/sentence_bert_config.json: do_lower_case=true: {rule}")
         heads = {s: text.rstrip(" ") if prefix_space else text for s, text in prompts.items()}
         markers = {side: _read(theirs)(head) for side, head in heads.items()}
         if all(agree(theirs, ours, prompts[side], markers[side]) for side in SIDES):
@@ -317,6 +330,8 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
         suffix=tuple(after),
         skip=tuple(sorted(skip)),
         expansion=expansion,
+        # Under "min" the library pads a text alone at its end, whatever the tokeniser's side.
+        pads_start=own.pads_start and (encoder.query_expansion or {}).get("strategy") == "fixed",
     )
     return template, prefix_space
 
@@ -483,6 +498,9 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "vectors of any length": not encoder.unit,
         "an expansion without a token": (template.expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
+        "markers before a text that is cut at its start": any(prompts) and template.cuts_start,
+        "padding at the start of a query, to less than its full length": template.pads_start
+        and system.filled_to not in (0, system.hparams.query_length),
     }
     return [name for name, holds in obstacles.items() if holds]
 

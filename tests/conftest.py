@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,3 +96,32 @@ def finished_run(once):
         return once(str(keys), lambda folder: train(small(folder, *keys, name=model))) / model
 
     return run
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub that is a folder, of the user "owner"."""
+    import huggingface_hub
+
+    place = tmp_path / "hub"
+
+    class Api:
+        def create_repo(self, repo_id, exist_ok):
+            if not repo_id.startswith("owner/"):
+                error = RuntimeError("Forbidden:\nsee the page")
+                error.response = SimpleNamespace(status_code=403)
+                raise error
+
+        def upload_folder(self, repo_id, folder_path, delete_patterns, commit_message):
+            assert delete_patterns == "*", "files of an earlier export go"
+            shutil.copytree(folder_path, place / repo_id)
+            return SimpleNamespace(repo_url=f"https://hub/{repo_id}")
+
+    def download(name, allow_patterns=None):
+        return str(place / name)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    for module in ("gr_mvdr.files", "models.export"):
+        monkeypatch.setattr(f"{module}.find_hub_failure", lambda: None)
+    return place

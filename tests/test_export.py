@@ -13,11 +13,10 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from analysis.export import export_run
-from gr_mvdr.files import UnfinishedRun, find_hub_failure
+from gr_mvdr.files import UnfinishedRun
 from gr_mvdr.tokenizers import EOS_ID
 from models.retriever import Retriever
 from models.saved_model import open_model, restore_run
-from tests.hub_server import serve_hub
 from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
 from train import train
 
@@ -78,30 +77,18 @@ def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
     assert names["tokenizer"]("a")["input_ids"][-1] == EOS_ID
 
 
-@pytest.fixture
-def hub(tmp_path):
-    with serve_hub(tmp_path / "cache") as hub:
-        yield hub
-
-
 @pytest.mark.parametrize("model", ["t5_colbert", "dsi_pawa", "t5_seal"])
-def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, capsys, monkeypatch):
-    hub.models["owner/tiny"] = {"identifiers/old.json": b"{}"}  # of an earlier export
+def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, capsys):
     run = shutil.copytree(runs(model), tmp_path / "run")
     record = json.loads((run / "provenance.json").read_text())
     record["overrides"] = [f"model={model}", "data.path=[/home/me/a,~/b]", "name=run", "seed=1"]
     (run / "provenance.json").write_text(json.dumps(record))
     asked = [f"run={run}", "push=owner/tiny", "license=cc0-1.0"]
     assert command("-m", "analysis.export", *asked) == 0
-    assert f"{run}: published, {hub.url}/owner/tiny" in capsys.readouterr().out
-    assert not (run / "export").exists() and "identifiers/old.json" not in hub.models["owner/tiny"]
+    assert f"{run}: published, https://hub/owner/tiny" in capsys.readouterr().out
+    assert not (run / "export").exists()
     system, data = restore_run(run)
-    Retriever.load("owner/tiny")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
-    find_hub_failure.cache_clear()  # the hub is gone, its copy is in the cache
     loaded, pairs = Retriever.load("owner/tiny").system, 0
-    monkeypatch.undo()
-    find_hub_failure.cache_clear()
     for batch in data.evaluation.test_pairs(data.evaluation.test_splits[0], 20)[1]:
         scores = system.score(batch)
         assert torch.allclose(loaded.score(batch), scores, atol=1e-6, rtol=0)
@@ -110,43 +97,45 @@ def test_a_published_run_comes_back_from_the_hub(runs, model, hub, tmp_path, cap
     if model == "dsi_pawa":
         system.assign_new(data.documents)
         assert loaded.identifiers.hash == system.identifiers.hash
-    text = hub.models["owner/tiny"]["README.md"].decode()
+    text = (hub / "owner/tiny/README.md").read_text()
     card = ModelCard(text).data
     metrics = json.loads((run / "metrics.json").read_text())
     results = {(r.task_type, r.dataset_split, r.metric_type): r for r in card.eval_results}
-    split = data.evaluation.test_splits[0]
-    value = results["text-retrieval", split, "mrr@10"].metric_value
-    assert value == metrics["retrieve/mrr@10"] and card.license == "cc0-1.0"
-    for split in data.evaluation.test_splits[1:]:
-        value = results["text-retrieval", split, "mrr@10"].metric_value
-        assert value == metrics[f"retrieve/{split}/mrr@10"]
+    first, *others = data.evaluation.test_splits
+    assert card.license == "cc0-1.0"
+    for split in (first, *others):
+        key = "retrieve/mrr@10" if split == first else f"retrieve/{split}/mrr@10"
+        assert results["text-retrieval", split, "mrr@10"].metric_value == metrics[key]
     assert f"    python train.py model={model} 'data.path=[a,b]' seed=1\n" in text
     assert "/home/me" not in text and str(run.parent) not in text
-    names = run_card(text)  # its folder is a copy of the hub's
+    names = run_card(text)
     assert (Path(names["folder"]) / "identifiers").is_dir() == (model == "dsi_pawa")
     assert not list(Path(names["folder"]).glob("constraint*")), "n-grams are the documents' texts"
+
+
+def test_a_retriever_is_published_without_its_documents(runs, hub):
+    retriever = Retriever.load(runs("t5_seal"))
+    assert retriever.push_to_hub("owner/tiny") == "https://hub/owner/tiny"
+    assert not {file.name for file in (hub / "owner/tiny").iterdir()} & {
+        *("documents.parquet", "index", "constraint.safetensors"),
+    }
+    scores, again = (r.score("a city", "a text") for r in (retriever, Retriever.load("owner/tiny")))
+    assert again.iloc[0, 0] == pytest.approx(scores.iloc[0, 0], abs=1e-6)
 
 
 def test_what_the_hub_refuses_is_one_line(runs, tmp_path, hub, monkeypatch):
     run = runs("t5_seal")
     files = sorted(run.rglob("*"))
-    with pytest.raises(ValueError, match=r"push=other/tiny: the hub refuses: .* \(HTTP 403\)$"):
-        export_run(run, push="other/tiny")
-    monkeypatch.setenv("HF_TOKEN", "hf_stranger")
-    with pytest.raises(ValueError, match=r"push=owner/tiny: .* HF_TOKEN .* \(HTTP 401\)$"):
-        export_run(run, tmp_path / "exported", push="owner/tiny")
-    with pytest.raises(FileNotFoundError, match=r"^owner/none: no such folder, .* \(HTTP 401\)$"):
-        Retriever.load("owner/none")
+    refused = r"push=other/tiny: the hub refuses: no such name, or no access: .* \(HTTP 403\)$"
+    with pytest.raises(ValueError, match=refused):
+        export_run(run, tmp_path / "exported", push="other/tiny")
     asked = command("-m", "analysis.export", f"run={run}", "push=tiny")
     assert asked == "error: push=tiny: must be a name on the hub: USER/NAME or null"
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    find_hub_failure.cache_clear()
-    offline = r"push=owner/tiny: the hub cannot be reached \(HF_HUB_OFFLINE is set\)"
-    with pytest.raises(ValueError, match=offline):
-        export_run(run, push="owner/tiny")
-    with pytest.raises(
-        FileNotFoundError, match=r"^owner/tiny: no such folder, .*OFFLINE is set\)$"
-    ):
+    for module in ("gr_mvdr.files", "models.export"):
+        monkeypatch.setattr(f"{module}.find_hub_failure", lambda: "no network")
+    with pytest.raises(ValueError, match=r"push=owner/tiny: the hub cannot be reached \(no net"):
+        Retriever.load(run).push_to_hub("owner/tiny")
+    with pytest.raises(FileNotFoundError, match=r"^owner/tiny: no such folder, .*no network\)$"):
         Retriever.load("owner/tiny")
     assert sorted(run.rglob("*")) == files and not (tmp_path / "exported").exists()
 

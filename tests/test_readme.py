@@ -21,7 +21,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from conf.composition import prepare_arguments
-from tests.hub_server import serve_hub
 from tests.runs import NO_ANALYSIS, TINY, command, compose_config, undrawn
 from train import train
 
@@ -119,7 +118,7 @@ def test_the_training_commands_of_a_block_that_is_not_run_compose(block):
 
 
 @pytest.mark.parametrize("block", parameters(marked=False))
-def test_a_code_block_runs_as_printed(block, tmp_path, monkeypatch, finished_run):
+def test_a_code_block_runs_as_printed(block, tmp_path, monkeypatch, finished_run, request):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for name, content in block.files.items():
@@ -127,7 +126,9 @@ def test_a_code_block_runs_as_printed(block, tmp_path, monkeypatch, finished_run
         Path(name).write_text(content)
         monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
     text, lines = lines_of(block)
-    with undrawn(), serve_hub(tmp_path / "hub") if "owner/name" in text else nullcontext():
+    if "owner/name" in text:
+        request.getfixturevalue("hub")
+    with undrawn():
         make_what_it_reads(text, finished_run)
         monkeypatch.setattr("analysis.explore.open_port", nullcontext)
         monkeypatch.setattr("analysis.explore.serve", lambda *_: None)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from analysis.runs.run_folder import read_run
 from models.base import System
 from models.beyond.quantised_docids import RunEmbeddings
-from models.inspection import continuations
+from models.inspection import continuations, nearest_tokens
 from models.retriever import Retriever
 from models.saved_model import FinishedRun
 from tests.runs import TINY, small
@@ -261,6 +261,13 @@ def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, m
         (lambda r: r.align("a", 777), "document=777: must be a text"),
         (lambda r: r.encode_queries({"q": "a"}), "queries={'q': 'a'}: must be a text"),
         (lambda r: r.align("a", "b", layer=99), "layer=99: must be ≥ -1 and < 1"),
+        (lambda r: r.align("a", "b", layer="c"), "layer=c: must be a whole number"),
+        (lambda r: nearest_tokens(r, "a", "b"), "token=b: must be a whole number ≥ 0"),
+        (lambda r: nearest_tokens(r, "a", 99), "token=99: must be ≥ 0 and < "),
+        (lambda r: continuations(r, "a", "b"), "prefix=b: must be a list of token ids"),
+        (lambda r: Retriever.load(None), "folder=null: must be a folder"),
+        (lambda r: Retriever.load("x", dtype=torch.int64), "dtype=.*int64.*: must be a type of fl"),
+        (lambda r: Retriever.load("x", "gpu"), "device=gpu: must be a device of torch"),
         (lambda r: r.remove(r.documents["id"][:]), "must leave one of the 50 documents"),
     ],
 )

@@ -129,10 +129,7 @@ def test_weights_that_do_not_suit_the_model_are_named(
     for weights, model, message in (
         (pylate, "genre", r"weights=.*: has model.dimension=6, the chosen model has not"),
         (pylate, "aligner", r"weights=.*: must be taken over by a model that learns an encoder"),
-        (pylate, "dpr", rf"weights=.*: .*{first} AllTokens$"),
         (single, "dpr", rf"weights=.*: .*{first} gr_mvdr.pooling.MeanTokens, the published"),
-        (single, "mva", r"weights=.*: must be taken over by a model that learns an encoder"),
-        (single, "cross_encoder", r"weights=.*: has model.dimension=16, the chosen model has not"),
         (encoder_decoder, "sentence_t5", rf"weights=.*: .*{mean} AllTokens$"),
         (encoder_decoder, "cross_encoder", r"weights=.*: must be taken over by a multi-vector or"),
         (encoder_decoder, "dsi_atomic", r"weights=.*: must hold all that .* learns, tokens of its"),
@@ -208,13 +205,6 @@ def test_genre_scores_identifiers_of_a_file_as_transformers_does(run, data, tmp_
         log_probs = model(**source, labels=labels).logits.log_softmax(-1)
         expected = log_probs.gather(2, labels.unsqueeze(2)).sum()
         assert hit.score == pytest.approx(float(expected), abs=1e-3)
-
-
-def test_an_encoder_is_not_searched_with_an_untrained_decoder(run, data, tmp_path):
-    encoder = save_family("bert", tmp_path / "bert", [row["text"] for row in rows(data)])
-    asked = ["model=genre", "backbone=from_encoder", "name=run", *NO_ANALYSIS]
-    with pytest.raises(ValueError, match="holds an encoder alone .*, a generative system must"):
-        run(encoder, *asked)
 
 
 def test_a_key_whose_whole_group_the_chosen_model_lacks_is_named_too():

@@ -36,8 +36,8 @@ from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.search import Searcher
 from gr_mvdr.token_vectors import TokenVectors
-from models.multi_vector import MultiVector
 
 OWN, SEARCH = "own", "retrieved"
 # Forms of Eq. 1: A, and Z. A form named "mean" divides by Z = Σ A; in all other forms, Z = 1.
@@ -198,7 +198,7 @@ class LengthBias(Analysis):
         """Returns metrics of every form, the table `length_bias` and its figure."""
         data, split, model = self.subject.data, self.subject.split, self.subject.model
         rankings, gradients = dict(self._stored()), []
-        if isinstance(model, MultiVector):
+        if isinstance(model.searcher, Searcher):
             again, gradients = self._score_again()
             rankings = {SEARCH: rankings[SEARCH], **again}
         grades = data.evaluation.judgements(split, data.evaluation.test_queries(split))
@@ -252,7 +252,7 @@ class LengthBias(Analysis):
         scores, sums = defaultdict(dict), []
         encoded = [query for query in model.encoded_queries(queries) if candidates[query.id]]
         for query, vectors, _ in track(encoded, "aligning candidates"):
-            documents = model.searcher.vectors(candidates[query]).to(model.device)
+            documents = model.searcher.vectors(candidates[query]).to(vectors.mask.device)
             for form, scoring in forms.items():
                 found, gradient = relevance_gradient(scoring, documents, vectors)
                 scores[form][query] = dict(zip(candidates[query], found.tolist(), strict=True))

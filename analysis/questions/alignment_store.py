@@ -171,7 +171,7 @@ def _padded(
         path_names, projection_norms: the decoder's, which are the same for all pairs.
     """
     names = [name for name in pairs[0] if name not in TOKENS]
-    found = {name: _stacked([pair[name].float() for pair in pairs]) for name in names}
+    fields = {name: _stacked([pair[name].float() for pair in pairs]) for name in names}
     sides = {}
     for side in ("document", "query"):
         tokens = [pair[f"{side}_tokens"].long() for pair in pairs]
@@ -179,14 +179,14 @@ def _padded(
         sides[f"{side}_ids"] = pad_sequence(tokens, batch_first=True)
         sides[f"{side}_mask"] = pad_sequence(real, batch_first=True)
     layers = [
-        PairAlignment(**{n: found[n][:, layer] for n in LAYERS}, score=found["score"], **sides)
-        for layer in range(found["similarity"].shape[1])
+        PairAlignment(**{n: fields[n][:, layer] for n in LAYERS}, score=fields["score"], **sides)
+        for layer in range(fields["similarity"].shape[1])
     ]
-    decoder = {name: found[name] for name in DECODER if name in found}
+    decoder = {name: fields[name] for name in DECODER if name in fields}
     return Explanation(
         layers,
         DecoderPaths(path_names, **decoder, projection_norms=projection_norms) if decoder else None,
-        found["pairwise"].unsqueeze(1) if "pairwise" in found else None,
+        fields["pairwise"].unsqueeze(1) if "pairwise" in fields else None,
     )
 
 
@@ -230,7 +230,7 @@ def write_alignments(
         if store.description == description and store.pairs == list(pairs):
             return store
     manifest = {"format": FORMAT, "version": VERSION, **asdict(description), "largest": 1}
-    manifest["pairs"], found = list(map(list, pairs)), set()
+    manifest["pairs"], seen = list(map(list, pairs)), set()
     with new_folder(directory, replace=True) as partial, ExitStack() as opened:
         writer = None
         for batch in track(batches, f"aligning {description.system}"):
@@ -243,17 +243,17 @@ def write_alignments(
                 writer = ParquetWriter(partial / TABLE, table.schema, **settings)
                 opened.enter_context(writer)
             writer.write_table(table)
-            found.update(*(tokens.tolist() for name in TOKENS for tokens in flat[name]))
+            seen.update(*(tokens.tolist() for name in TOKENS for tokens in flat[name]))
             sizes = [pair["similarity"].numel() for pair in cut]
             manifest["largest"] = max(manifest["largest"], *sizes)
-        decoder, tokens = explanation.decoder, sorted(found)
+        decoder, tokens = explanation.decoder, sorted(seen)
         manifest |= {
             "layers": len(explanation.layers),
             "heads": explanation.layers[-1].similarity.shape[1],
             "path_names": list(decoder.names) if decoder else [],
             "projection_norms": decoder.projection_norms.tolist() if decoder else [],
             "tokens": dict(zip(tokens, map(str, strings(tokens)), strict=True)),
-            "special": sorted(found.intersection(special)),
+            "special": sorted(seen.intersection(special)),
         }
         write_json(partial / MANIFEST, manifest)
     return AlignmentStore(directory)

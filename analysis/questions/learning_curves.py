@@ -99,8 +99,8 @@ def _measure(model: System, batches: Sequence[PairBatch]) -> dict[str, float]:
     model.eval()
     explained = [model.explain(batch.to(model.device)) for batch in batches]
     model.train(was_training)
-    found = [_measure_batch(explanation, model.paradigm) for explanation in explained]
-    return {name: float(torch.cat([values[name] for values in found]).mean()) for name in found[0]}
+    parts = [_measure_batch(explanation, model.paradigm) for explanation in explained]
+    return {name: float(torch.cat([part[name] for part in parts]).mean()) for name in parts[0]}
 
 
 def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]
     sides = directed_alignment(pairs, paradigm, direction), pairs.document_ids, pairs.query_ids
     hard, soft = exact_match(*sides, *masks, direction)
     _, real = aligning_side(pairs, direction)
-    found = {
+    measures = {
         "relative_error": errors["equal_rows"] / norms,
         "relative_error_rank_one": errors["best_rank_one"] / norms,
         "hard": hard[real].float(),
@@ -122,8 +122,8 @@ def _measure_batch(explanation: Explanation, paradigm: str) -> dict[str, Tensor]
         sizes = explanation.decoder.contributions.abs()
         crossed = [n.startswith("cross_attention") for n in explanation.decoder.names]
         share = sizes[:, crossed].sum(1) / sizes.sum(1).clamp_min(1e-12)
-        found["cross_attention"] = share[pairs.document_mask]
-    return {name: value.flatten().cpu() for name, value in found.items()}
+        measures["cross_attention"] = share[pairs.document_mask]
+    return {name: value.flatten().cpu() for name, value in measures.items()}
 
 
 @part("analysis")

@@ -100,6 +100,14 @@ def test_a_stack_with_a_table_of_its_own_is_refused(stack):
         check_embedding_ties(model)
 
 
+def test_the_expansion_is_a_token_with_a_trained_vector(tmp_path):
+    saved = save_pretrained(tmp_path, "t5")
+    rows = saved.config.vocab_size
+    load_backbone(str(tmp_path), template={"expansion": rows - 1})
+    with pytest.raises(ValueError, match=rf"tokenizer\.expansion: .* has no row {rows:,}"):
+        load_backbone(str(tmp_path), template={"expansion": rows})
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -148,6 +156,13 @@ def test_a_key_that_no_t5_has_is_named():
     """transformers would take any."""
     with pytest.raises(ValueError, match=r"backbone\.shape\.d_modle: must be a key of"):
         load_backbone(None, shape=SHAPE | {"d_modle": 32})
+
+
+@pytest.mark.parametrize("kind", ["clip", "resnet"])
+def test_a_model_of_images_is_refused(kind, tmp_path):
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+    with pytest.raises(ValueError, match=rf"backbone.name=.*: is of the family {kind}, must be an"):
+        load_backbone(str(tmp_path))
 
 
 @pytest.mark.parametrize("family", ["Bert", "Electra", "Roberta", "XLMRoberta"])

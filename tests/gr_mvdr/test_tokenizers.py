@@ -27,13 +27,18 @@ def test_a_missing_or_foreign_vocabulary_is_refused(tmp_path):
         load_tokenizer(tmp_path / "other.json")
 
 
-def test_what_a_tokeniser_lacks_is_named_with_its_key(tmp_path):
+def test_what_a_tokeniser_lacks_is_named_with_its_key(tmp_path, monkeypatch):
     model = train_tokenizer(sentences(), 120).backend_tokenizer
     for given, lacks in (({"eos_token": "</s>"}, "pads"), ({"pad_token": "<pad>"}, "ends")):
         folder = tmp_path / lacks
         PreTrainedTokenizerFast(tokenizer_object=model, **given).save_pretrained(folder)
         with pytest.raises(ValueError, match=rf"^backbone.name=.*: has no token that {lacks} a"):
             load_tokenizer(folder, key="backbone.name")
+    (tmp_path / "spiece.model").write_bytes(b"as published")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    monkeypatch.setattr("gr_mvdr.tokenizers.is_sentencepiece_available", lambda: False)
+    with pytest.raises(ValueError, match="SentencePiece's file alone, pip install sentencepiece"):
+        load_tokenizer(tmp_path, key="backbone.name")
 
 
 ODD = "The CAT's naïve, x_1 — 42½ km² ÉTÉ…Über-straße हिन्दी ΟΔΟΣ ٣ 漢字\tⅣ á"

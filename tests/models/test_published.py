@@ -57,7 +57,12 @@ def save_library(
 
 def library_scores(model):
     """(queries, documents) the library's scores, and the numbers of vectors of both."""
-    sides = model.encode_query(QUERIES), model.encode_document(DOCUMENTS)
+    # Padding at the start of a text moves its tokens to other positions: each text is read alone.
+    size = 1 if model.tokenizer.padding_side == "left" else 32
+    sides = (
+        model.encode_query(QUERIES, batch_size=size),
+        model.encode_document(DOCUMENTS, batch_size=size),
+    )
     return model.similarity(*sides), [[len(text) for text in side] for side in sides]
 
 
@@ -96,6 +101,12 @@ def edit(name, **changes):
         write_json(folder / name, {k: v for k, v in content.items() if v is not None})
 
     return change
+
+
+def make_sided(side, folder):
+    make_bert(folder, ())
+    edit("tokenizer_config.json", **{side: "left"})(folder)
+    return folder
 
 
 MARKERS = {"query": "[Q] ", "document": "[D] "}
@@ -137,6 +148,13 @@ LAYOUTS = {
         dict(pooling="cls", dense=PROJECTED, unit=False, similarity="dot"),
     ),
 }
+LONG = dict(dense=((16, 6),), document_length=12, query_length=6)
+for side in ("truncation_side", "padding_side"):
+    LAYOUTS[f"bert, {side}=left"] = (partial(make_sided, side), LONG)
+    for attend in (True, False):
+        expanded = dict(prompts={}, query_expansion=FIXED | {"attend": attend}, dense=((16, 6),))
+        name = f"bert, {side}=left, expanded{', attended' if attend else ''}"
+        LAYOUTS[name] = (partial(make_sided, side), expanded)
 # Folders that others wrote, some of earlier releases.
 FOREIGN = {
     "PyLate": make_pylate,
@@ -200,10 +218,8 @@ FORBIDDEN = [
 UNREADABLE = [
     (hide_code, r"cannot read it: UnpicklingError: Weights only load failed"),
     (edit(OWN, prompts={"query": "w"}, query_prefix=None), r"prompts=.*: must be texts that"),
-    (
-        edit("tokenizer_config.json", truncation_side="left"),
-        r"has texts that are cut at their start",
-    ),
+    (edit(DENSE, module_input_name="sentence_embedding"), r"has a projection of other than token"),
+    (edit("tokenizer_config.json", truncation_side="left"), r"has a prompt that truncation_side"),
 ]
 
 
@@ -232,6 +248,13 @@ def test_a_folder_that_names_code_or_cannot_be_expressed_is_refused(
     with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
         read_published(folder)
     assert "\n" not in str(raised.value)
+
+
+def test_capitals_that_only_the_library_lowers_are_refused_as_such(tmp_path):
+    save_library(folder := tmp_path / "saved", make_modern_bert(tmp_path / "in"), pooling="mean")
+    edit(ENCODER, do_lower_case=True)(folder)
+    with pytest.raises(ValueError, match=r"bert_config.json: do_lower_case=true: must be false"):
+        read_published(folder)
 
 
 OURS = {
