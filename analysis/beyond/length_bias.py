@@ -23,15 +23,15 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.figures import GalleryEntry, forest_figure
-from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.questions.shape import measure_shape
 from analysis.runs.run_folder import ranking_file
 from analysis.statistics import mean_table, spearman, spread
-from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import normalised
 from gr_mvdr.alignment import Alignment, FirstToken, MaxSim, Softmax, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import read_config
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Normaliser
@@ -62,6 +62,7 @@ MEASURES = {
     "relevant": ("first_ratio", "all_ratio"),
     "documents": GRADIENT,
 }
+BOUNDS = "low", "high"
 SUMS = ["form", "pair", "documents", *GRADIENT]
 PANELS = {
     "correlation_with_length": "length and score:\nSpearman's ρ",
@@ -221,13 +222,16 @@ class LengthBias(Analysis):
             for weight, measures in MEASURES.items()
         ]
         table = pandas.concat(parts, axis=1).loc[frame["form"].unique()]
-        values = table.drop(columns=[*MEASURES]).stack().items()
-        flat = {f"{form}/{name}": value for (form, name), value in values}
+        numbers = [
+            metric.row(row[metric.name], form, **{b: row[f"{metric.name}_{b}"] for b in BOUNDS})
+            for form, row in table.iterrows()
+            for metric in self.metrics
+        ]
         title = f"{data.collection.name}: {self.title.lower()}"
         entry = GalleryEntry("length_bias", self.title, CAPTION)
         figures = [(bias_figure(table, title), entry)]
         tables = {"length_bias": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, figures)
+        return self.findings(numbers, tables, figures)
 
     def _stored(self) -> Iterator[tuple[str, Ranking]]:
         """Yields the run's ranking of its search and that of each form of reranking."""
