@@ -158,6 +158,8 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Da
         queries = JudgedQueries(runs, side.group, side.place, split)
         if queries.judgements is None:
             raise Missing(f"{side.system}: {queries.missing}")
+        if metric not in queries.metrics:
+            raise Missing(f"{side.system}: a run has no {metric} of its queries")
         return concat([table[metric] for table in queries.seeds], axis=1)
     seeds = {
         run.path: values for run in runs if (values := _read_run(side, run, metric)) is not None
@@ -185,7 +187,7 @@ def _choose_form(side: Side, runs: Sequence[Run], metric: str, split: str) -> Si
     table = read_queries(runs[0].path)
     places = table[table["group"] == RERANK.name]["place"].unique()
     forms = [JudgedQueries(runs, RERANK.name, place, split) for place in places]
-    judged = [form for form in forms if form.judgements is not None]
+    judged = [f for f in forms if f.judgements is not None and metric in f.metrics]
     best = max(judged, key=lambda form: form.values([metric])[metric].mean(), default=None)
     return replace(side, place=best.place if best else "")
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from pandas import concat
+from pandas import MultiIndex, concat
 
 from analysis.figures import Gallery
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
@@ -228,8 +228,11 @@ def analyse_again(
             model.index(data.documents, folder)
         rows = analyse_run(model, data, read.path, read.system, settings) + model.statistics()
         shutil.rmtree(folder)
-        every = concat([read.numbers, make_frame(rows)])
-        write_numbers(read.path, every.drop_duplicates(PLACE, keep="last", ignore_index=True))
+        measured, old = make_frame(rows), read.numbers
+        # A metric that is measured again loses all its earlier parts, such as ranges of IDF.
+        where = [column for column in PLACE if column != "part"]
+        again = MultiIndex.from_frame(old[where]).isin(MultiIndex.from_frame(measured[where]))
+        write_numbers(read.path, concat([old[~again], measured], ignore_index=True))
         report = write_report(read.path)
         run = read_run(read.path)
         publish_run(logger, run)

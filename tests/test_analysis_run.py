@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from pandas import concat
 
 from analysis.questions.alignment_store import AlignmentStore
 from analysis.run import analyse_again
+from analysis.runs.numbers import read_numbers, write_numbers
 from tests.runs import TINY, command, compose_config, undrawn
 
 SETTINGS = (
@@ -85,6 +87,11 @@ def test_analysing_twice_gives_the_same_and_aligns_once(analysed, tmp_path):
     only = {"exact_match": {"_target_": "analysis.questions.exact_match.ExactMatch"}}
     part = analyse_again(folder, settings() | {"questions": only})
     assert part.keys() == first.keys(), "what is not asked for stays"
+    name, numbers = "analysis/exact_match/query_to_document/hard", read_numbers(folder)
+    rows = numbers[numbers["key"] == name]
+    write_numbers(folder, concat([numbers, rows.assign(part="idf_99", value=1.0)]))
+    part = analyse_again(folder, settings() | {"questions": only})
+    assert name in part and f"{name}/idf_99" not in part, "an earlier analysis had other parts"
 
 
 def test_what_cannot_be_analysed_is_named(run, tmp_path):

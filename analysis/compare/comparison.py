@@ -148,6 +148,8 @@ class SectionFindings:
     @property
     def note(self) -> str:
         names = [ranking_metric(name_metric(name)).label for name in self.tested]
+        if self.effectiveness.baseline is not None:  # then no system is tested against all
+            return BOLD + SEEDS
         return (
             f"{SEEDS} {MARKS.format(LEVEL, ' and '.join(names), 'is are'.split()[len(names) > 1])}"
         )
@@ -164,10 +166,11 @@ class SectionFindings:
     @property
     def summary(self) -> Table:
         """The headline metrics of every system; systems are columns unless there are too many."""
-        is_shown = self.table["headline"]
+        shown = self.table[self.table["group"] != STUDY.name]  # its settings have their own table
+        is_asked = shown["headline"]
         if self.metrics is not None:
-            is_shown = self.table["metric"].isin(self.metrics)
-        shown = self.table[is_shown]
+            is_asked = shown["metric"].isin(self.metrics)
+        shown = shown[is_asked]
         places = zip(shown["name"], shown["system"], strict=True)
         cells: dict[tuple[str, str], Cell | str] = {}
         for group in self.section.groups:

@@ -84,7 +84,7 @@ class Effectiveness:
         metric, cells = self.differences["metric"].iloc[0], {}
         for row in self.differences[self.differences["metric"] == metric].itertuples():
             first, second = (self.values[label][metric] for label in (row.first, row.second))
-            change = first - second
+            change = (first - second).round(9)
             largest = change[change != 0].abs().nlargest(most).index
             for number, query in enumerate(largest, start=1):
                 text = f"{query}: {first[query]:.2f}, {second[query]:.2f}"
@@ -124,7 +124,8 @@ def compare_values(
         p_values = [randomisation_test(*one) for one in track(both, f"testing {metric}")]
         corrected = holm(p_values)
         for number, (first, second) in enumerate(both):
-            wins, losses = int((first > second).sum()), int((first < second).sum())
+            change = (first - second).round(9)  # means over seeds that are equal may differ there
+            wins, losses = int((change > 0).sum()), int((change < 0).sum())
             row = dict(zip(("metric", "first", "second"), (metric, *pairs[number]), strict=True))
             row |= {"difference": first.mean() - second.mean(), "wins": wins}
             row |= {"ties": len(first) - wins - losses, "losses": losses}
@@ -186,8 +187,8 @@ def compare_effectiveness(
                 group.numbers.loc[place, ["low", "high"]] = bounds
             continue
         notes.append(f"{group.label}: no intervals and tests, {reason}.")
-    if baseline is not None and any(note.startswith(f"{baseline}: ") for note in notes):
-        baseline = None
+    if baseline in {group.label for group in section.groups} - values.keys():
+        return Effectiveness(values, notes=notes, baseline=baseline)  # a note says why
     found = compare_values(values, tested, baseline)
     found.notes = notes
     return found

@@ -36,7 +36,7 @@ class Glossary:
         self.terms = dict(sorted(known.items(), key=lambda entry: (entry[0].lower(), entry[0])))
         self._forms: dict[str, str] = {}
         for entry in entries:
-            for form in entry.split(" | "):
+            for form in filter(None, entry.split(" | ")):
                 self._forms.setdefault(form, _name(entry))
         ordered = sorted(self._forms, key=len, reverse=True)
         groups = "|".join(f"({_as_pattern(form)})" for form in ordered)

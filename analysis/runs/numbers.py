@@ -13,6 +13,7 @@ import pyarrow
 from pandas import DataFrame, concat, isna
 from pyarrow import parquet
 
+from analysis.runs.settings import read_settings
 from gr_mvdr.files import METRICS_FILE, check_file, check_finite, new_file, reading, write_json
 from gr_mvdr.measures import COST, RANKED, STUDY, Measured
 
@@ -85,6 +86,9 @@ def read_numbers(run: Path) -> DataFrame:
     with reading(f"{run / NUMBERS}: must be the table of a run's numbers"):
         texts = frame[[*PLACE, *TEXTS]].fillna("").astype(str)
         frame = add_keys(frame.assign(**texts))
+        read_settings(frame)
+        if np.isinf(frame[VALUES]).any(axis=None):
+            raise ValueError("a number is not finite")
     check_finite(flatten_rows(frame), run / NUMBERS)
     return frame
 
@@ -100,7 +104,7 @@ def read_table(run: Path, name: str, columns: Sequence[str], place: Sequence[str
     """Reads a Parquet table of a run, whose `place` tells its rows apart."""
     path = check_file(run / name, run)
     with reading(f"{path}: must be a table with the columns {', '.join(columns)}"):
-        table = parquet.ParquetFile(path).read().to_pandas()
+        table = parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
         if missing := [column for column in columns if column not in table]:
             raise ValueError(f"it has no {', '.join(missing)}")
         if table.duplicated([*place]).any():

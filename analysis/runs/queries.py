@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from pandas import DataFrame, concat
+from pandas import DataFrame, MultiIndex, concat
 
 from analysis.runs.numbers import read_table, write_table
 from analysis.runs.run_folder import Run
@@ -51,9 +51,11 @@ def tabulate_queries(
 
 
 def keep_queries(run: Path, tables: Iterable[DataFrame]) -> None:
-    """Adds rows to a run's table, in place of earlier rows of the same places."""
+    """Adds rows to a run's table; all earlier rows of their places go, whatever the queries."""
     if tables := [*tables]:
-        every = concat([read_queries(run), *tables], ignore_index=True)
+        new, earlier = concat(tables, ignore_index=True), read_queries(run)
+        again = MultiIndex.from_frame(earlier[WHERE]).isin(MultiIndex.from_frame(new[WHERE]))
+        every = concat([earlier[~again], new], ignore_index=True)
         rows = every.drop_duplicates(PLACE, keep="last", ignore_index=True)
         write_table(run / QUERIES, rows.astype({JUDGEMENTS: np.uint32}))
 

@@ -17,7 +17,10 @@ def write_setting(setting: Mapping[str, Any]) -> str:
 def read_settings(numbers: DataFrame) -> dict[str, dict[str, Any]]:
     """Returns the settings of a run's study: part → setting."""
     parts = numbers[numbers["group"] == STUDY.name]["part"].unique()
-    return {part: json.loads(part) for part in parts}
+    settings = {part: json.loads(part) for part in parts}
+    if broken := [part for part, setting in settings.items() if not isinstance(setting, dict)]:
+        raise ValueError(f"{broken[0]}: must be a study's setting, a JSON object")
+    return settings
 
 
 def find_setting(settings: Mapping[str, Mapping[str, Any]], asked: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from gr_mvdr.options import make_printable
 BOLD = "Bold: the best value of a metric. "  # of a note; a pipe shows nothing bold
 MANY_COLUMNS = 8  # the most columns that fit on a page
 # What Markdown does not read as plain text: its own signs, HTML tags and entities, links.
-_SIGNS = re.compile(r"[\\`*|]|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|(?<=\])\(")
+_SIGNS = re.compile(r"[\\`*|]|(?<![^\W_])_|~~|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|(?<=\])\(")
 # Signs that LaTeX's usual fonts lack.
 _LATEX = str.maketrans(
     {"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "Σ": r"$\Sigma$", "–": "--", "†": r"$\dagger$"}
@@ -168,7 +168,7 @@ def format_latex(table: Table) -> str:
 def escape_latex(text: str) -> str:
     """Escapes a text of one line as Styler escapes cells."""
     style = DataFrame([[text.replace("\n", " ")]]).style.format(escape="latex").hide().hide(axis=1)
-    return style.to_latex().splitlines()[1].removesuffix(r" \\")
+    return style.to_latex().split("\n")[1].removesuffix(r" \\")
 
 
 def format_text(table: Table) -> list[str]:

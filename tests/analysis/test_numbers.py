@@ -13,11 +13,11 @@ from analysis.compare.groups import compare_runs
 from analysis.questions.analysis import Analysis
 from analysis.record import tabulate_results
 from analysis.runs.numbers import export_numbers, make_frame, read_numbers, write_numbers
-from analysis.runs.queries import keep_queries, tabulate_queries
+from analysis.runs.queries import keep_queries, read_queries, tabulate_queries
 from analysis.runs.report import write_report
 from analysis.runs.run_folder import read_run
 from analysis.studies.study import StudyTable, read_study, study_rows, tabulate_study
-from gr_mvdr.measures import Metric
+from gr_mvdr.measures import STUDY, Group, Metric
 from tests.analysis.test_compare import write_run
 from tests.runs import ROOT
 
@@ -81,6 +81,33 @@ def test_of_two_numbers_of_one_place_the_last_one_counts_and_none_is_damaged(run
     assert frame["value"].tolist() == [2.0, 3.0]
     DataFrame({"group": ["a"]}).to_parquet(runs[0] / "metrics.parquet")
     with pytest.raises(ValueError, match=r"metrics.parquet: must be a table .* it has no place"):
+        read_run(runs[0])
+
+
+def test_the_settings_of_a_study_are_no_numbers_of_a_summary(runs, tmp_path):
+    asked = {"metrics": [NAME], "baseline": "a", "output": tmp_path / "out"}
+    page = (compare([tmp_path / "runs"], **asked).folder / "comparison.md").read_text()
+    assert f"| own {NAME} |" in page and "| study " not in page
+    assert "significantly better than every other" not in page  # only the baseline is compared
+
+
+def test_all_queries_of_an_earlier_measurement_go(runs):
+    keep_queries(runs[0], [tabulate_queries("other", {"q9": {NAME: 1.0}})])
+    keep_queries(runs[0], [tabulate_queries("own", {"q1": {NAME: 1.0}})])
+    table = read_queries(runs[0])
+    assert table[["group", "query"]].values.tolist() == [["other", "q9"], ["own", "q1"]]
+
+
+def test_a_chapter_with_a_reading_but_no_title_is_shown(runs):
+    group = Group("own", "", "How to read it.")
+    write_numbers(runs[0], make_frame([ODD.row(1.0, group=group)]))
+    assert "How to read it." in write_report(runs[0]).read_text()
+
+
+@pytest.mark.parametrize("part", ["[1]", "no JSON", "1"])
+def test_a_foreign_setting_of_a_study_is_refused_with_its_file(runs, part):
+    write_numbers(runs[0], make_frame([ODD.row(1.0, part=part, group=STUDY)]))
+    with pytest.raises(ValueError, match=r"metrics.parquet: must be the table of a run's numbers"):
         read_run(runs[0])
 
 

@@ -1,10 +1,11 @@
 from statistics import fmean
 
 import pytest
+from pandas import DataFrame
 
 from analysis.compare import compare_rankings
 from analysis.compare.groups import Group, Section
-from analysis.compare.significance import compare_effectiveness
+from analysis.compare.significance import compare_effectiveness, compare_values
 from analysis.runs.numbers import find, make_frame
 from analysis.runs.run_folder import Run
 from tests.analysis.test_compare import judge_gold, rank_gold
@@ -66,11 +67,20 @@ def test_every_pair_of_systems_is_tested_and_corrected(tmp_path):
     assert found.winners == {}  # the best is no better than the next one but by chance
 
 
+def test_means_over_seeds_that_are_equal_tie():
+    values = [DataFrame({"mrr@10": [mean]}, index=["q"]) for mean in (0.1 + 0.2, 0.3)]
+    found = compare_values(dict(zip("ab", values, strict=True)), ["mrr@10"])
+    assert found.differences[["wins", "ties", "losses"]].values.tolist() == [[0, 1, 0]]
+    assert found.differing() is None
+
+
 def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
     section = section_of(tmp_path, first=[1] * 40, second=[1] * 40)
     other = run_of(tmp_path / "other", [1] * 3, queries=["a", "b", "c"])
     section.groups.append(Group([other], "other"))
     (tmp_path / "second/queries.parquet").unlink()
+    found = compare_effectiveness(section, baseline="second")  # then nothing is tested
+    assert len(found.notes) == 2 and found.differences.empty and found.baseline == "second"
     found = compare_effectiveness(section)
     assert [*found.values] == ["first"] and found.differences.empty
     assert (

@@ -19,6 +19,7 @@ from analysis.runs.tables import (
         ("a|b", r"a\|b"),
         ("&lt;b> **x** `y`", r"\&lt;b> \*\*x\*\* \`y\`"),
         ("[x](http://x)", r"[x]\(http://x)"),
+        ("_x_ ~~y~~", r"\_x_ \~~y\~~"),
         ("one\ntwo\x1b[1m", r"one two\\x1b[1m"),
     ],
 )
@@ -29,11 +30,12 @@ def test_foreign_texts_are_mere_text_in_markdown(text, escaped):
 def test_a_table_escapes_its_texts_and_the_best_are_bold():
     table = pivot({("a|_", "x_"): Cell("1 ± 2", True), ("a|_", "y"): "<b>"}, "50%|")
     assert [line for line in format_markdown(table) if line] == [
-        *(r"## 50%\|", r"| system | x_ | y |", "|---|---:|---:|", r"| a\|_ | **1 ± 2** | \<b> |")
+        *(r"## 50%\|", r"| system | x_ | y |", "|---|---:|---:|", r"| a\|\_ | **1 ± 2** | \<b> |")
     ]
     latex = format_latex(table)
     assert r"\caption{50\%$|$}" in latex and r"system & x\_ & y \\" in latex
     assert r"a$|$\_ & \textbf{1 $\pm$ 2} & $<$b$>$ \\" in latex
+    assert escape_latex("a\x0bb") == "a\x0bb"
     assert escape_latex("_&%#${}\\input") == r"\_\&\%\#\$\{\}\textbackslash input"
 
 
