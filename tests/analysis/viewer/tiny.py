@@ -36,7 +36,7 @@ def make_retriever(
 ) -> Retriever:
     """A retriever of the documents above; folder: where a docid system keeps its identifiers."""
     texts = [f"{row['title']} | {row['text']}" for row in rows]
-    reader = TextReader(build_word_tokenizer([*texts, *queries]))
+    reader = TextReader(build_word_tokenizer([*queries, *texts]))
     documents = reader.documents(rows)
     if folder is not None:
         system.prepare(documents, range(len(documents)), folder)
