@@ -35,19 +35,21 @@ from analysis.runs.evaluation import (
     release_memory,
     watch_memory,
 )
+from analysis.runs.numbers import export_numbers, make_frame, write_numbers
 from analysis.runs.provenance import print_losses, record_provenance
 from analysis.runs.publish import describe_logger, publish_run
+from analysis.runs.report import write_report
 from analysis.runs.run_folder import Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
-from analysis.tables.report import summarise_run, write_report
 from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_tokens
-from gr_mvdr.files import CHECKPOINT, check_finite, new_folder, read_checkpoint, sha256, write_json
+from gr_mvdr.files import CHECKPOINT, new_folder, read_checkpoint, sha256
 from gr_mvdr.initialisation import take_latent_meanings
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import admitting, build, name_some
 from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
 from models.base import System, check_form, find_backbone
@@ -139,9 +141,9 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
                 record["training_sources"][str(taken.file)] = sha256(taken.file)
         opened.callback(lambda: model.close())  # the model may be another after training
         logger = announce_run(config, folder, model, record) if is_first else None
-        metrics: dict[str, float] = {}
+        rows: list[Measured] = []
         if is_trained(config):
-            model, metrics = train_model(config, trainer, folder, model, data, logger)
+            model, rows = train_model(config, trainer, folder, model, data, logger)
             release_memory()
         elif taken is not None:
             if is_first:
@@ -161,18 +163,18 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         if split := model.hparams.get("tune"):
             queries = data.queries(split)
             model.tune(queries, data.evaluation.judgements(split, queries))
-        metrics["cost/index_seconds"] = time.perf_counter() - start
+        rows += costs({"index_seconds": time.perf_counter() - start})
         is_tuned = model.tunes_search
-        metrics |= measure_run(config, folder, model, data) | measure_memory()
+        rows += measure_run(config, folder, model, data) + measure_memory()
         if is_tuned:
             save_options(model, folder / MODEL)
-        metrics = check_finite(metrics, folder / "metrics.json")
-        report = write_report(folder, metrics)
-        run = read_run(folder, metrics)
+        write_numbers(folder, make_frame(rows))
+        report = write_report(folder, finished=False)
+        run = read_run(folder, finished=False)
         publish_run(logger, run)
-        write_json(folder / "metrics.json", metrics)  # last: from here on the run is finished
+        export_numbers(folder, run.numbers)  # last: from here on the run is finished
         if not is_in_sweep():
-            print(summarise_run(run))
+            print(run.summary)
         if is_trained(config) and still_falls(folder):
             print(f"{config.system}: the loss was still falling, a longer training may find more")
         print(f"{folder}: finished, {report}")
@@ -246,32 +248,32 @@ def train_model(
     model: System,
     data: RetrievalDataModule,
     logger: Any,
-) -> tuple[System, dict[str, float]]:
+) -> tuple[System, list[Measured]]:
     """Trains a model; returns it on its device, with the costs of its training."""
     trainer.loggers = [CurveLogger(run), *([logger] if logger else [])]
-    costs = fit(model, data, trainer, run)
+    spent = fit(model, data, trainer, run)
     if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole
         checkpoint = read_checkpoint(run / CHECKPOINT)
         model = prepare_model(config, data, run)
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
     # Lightning has moved it to the CPU. Search and analysis are in fp32, as in a restored run.
-    return model.eval().float().to(trainer.strategy.root_device), costs
+    return model.eval().float().to(trainer.strategy.root_device), spent
 
 
 def measure_run(
     config: DictConfig, run: Path, model: System, data: RetrievalDataModule
-) -> dict[str, float]:
+) -> list[Measured]:
     """Searches, reranks and analyses with an indexed model; writes the run's files."""
-    metrics = {"cost/index_bytes": measure_index_bytes(run / "index")}
-    metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
-    metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
-    metrics |= model.statistics()
-    metrics |= measure_latency(model, data, config.retrieval_depth)
+    rows = costs({"index_bytes": measure_index_bytes(run / "index")})
+    rows += evaluate_retrieval(model, data, run, config.retrieval_depth)
+    rows += evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
+    rows += model.statistics()
+    rows += measure_latency(model, data, config.retrieval_depth)
     asked = OmegaConf.to_container(config.analysis, resolve=True)
-    metrics |= analyse_run(model, data, run, config.system, asked)
-    metrics |= run_study(config.study, model, data, run)
-    return metrics
+    rows += analyse_run(model, data, run, config.system, asked)
+    rows += run_study(config.study, model, data, run)
+    return rows
 
 
 def main(config: DictConfig) -> None:

@@ -15,23 +15,19 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
     run_command("claims", "analysis.claims:main")
     raise SystemExit
 
-import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from pandas import DataFrame, Series, concat
 
-from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
-from analysis.runs.judged_queries import JudgedQueries, read_table
-from analysis.runs.run_folder import LOW_RANK, STUDY, STUDY_QUERIES, Run, named_folders
-from analysis.statistics import holm, randomisation_test, seed_interval
-from analysis.tables.comparison import (
+from analysis.compare.groups import (
     LEVEL,
     Comparison,
     Group,
@@ -40,24 +36,18 @@ from analysis.tables.comparison import (
     find_common_folder,
     name_comparison,
 )
-from analysis.tables.metric_names import read_key
-from analysis.tables.rows import (
-    Cell,
-    Row,
-    Table,
-    find_setting,
-    format_markdown,
-    pivot,
-    read_rows,
-    write_rows,
-    write_tables,
-)
+from analysis.figures import COLOURS, MARKERS, forest_figure, save_figure
+from analysis.runs.queries import JudgedQueries, read_queries
+from analysis.runs.run_folder import Run, named_folders
+from analysis.runs.settings import find_setting, read_settings
+from analysis.runs.tables import Cell, Table, format_markdown, pivot, write_csv, write_tables
+from analysis.statistics import holm, randomisation_test, seed_interval
+from gr_mvdr.evaluation.metrics import find_metric
 from gr_mvdr.files import read_text
+from gr_mvdr.measures import RANKED, RERANK, ranking_metric
 
-STUDIED, ALIGNED = "study=", "low_rank"
-RERANKED, BEST_FORM = "rerank", "rerank/best form"
+BEST = "best form"
 MVDR = "T5-ColBERT"
-TABLES, KEPT = (STUDY, STUDY_QUERIES), (LOW_RANK,)  # files of a study, of stored alignments
 ESTIMATES = ("effect", "low", "high", "p", "units", "trainings")
 SEEDS = 3  # the fewest trainings of each trained system that decide a claim
 
@@ -72,18 +62,21 @@ class Side:
 
     Attributes:
         system: its name in the runs.
-        place: a ranking ("retrieve", "rerank", "rerank/FORM"; `BEST_FORM` is the form of reranking
-            that ranks best), a study ("study=pruning"), or `ALIGNED`.
-        setting: for a study, column → value; see `find_setting`.
+        group: where it was measured: "retrieve", "rerank", "low_rank", "study".
+        place: a form of reranking; "best form" is the form that ranks best, "" the main one.
+        study: what a study varies, for readers.
+        setting: of a study; see `find_setting`.
     """
 
     system: str
-    place: str = "retrieve"
+    group: str = "retrieve"
+    place: str = ""
+    study: str = ""
     setting: Mapping[str, str | float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        how = [f"{key}={value}" for key, value in self.setting.items()]
-        return f"{self.system} {', '.join(how) or self.place}"
+        how = ", ".join(f"{key}={value}" for key, value in self.setting.items())
+        return f"{self.system} {how or '/'.join(filter(None, (self.group, self.place)))}"
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,7 @@ class Claim:
         name: the claim in a few words.
         source: the paper, and the place in it.
         second: None = the claim is about the first side's own value.
-        metric: a metric of a query; for `ALIGNED`, a column of `LOW_RANK`.
+        metric: a metric of queries (`analysis.runs.queries`).
         sign: 1 = above the bound, −1 = below it.
         note: how the paper's sentence is turned into numbers.
     """
@@ -115,10 +108,13 @@ class Claim:
     def __str__(self) -> str:
         """The comparison as a formula."""
         sides = " − ".join(map(str, self.sides))
-        return f"{sides}, {read_key(self.metric).label} {'<>'[self.sign > 0]} {self.bound:g}"
+        label = self.metric.replace("_", " ")
+        if find_metric(self.metric):
+            label = ranking_metric(self.metric).label
+        return f"{sides}, {label} {'<>'[self.sign > 0]} {self.bound:g}"
 
 
-def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
+def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> dict[str, Any]:
     """Estimates the `effect` that a claim is about: first side minus second.
 
     The row also holds the 95 % interval from `low` to `high`, the `p`-value against the bound, the
@@ -158,49 +154,40 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Row:
 
 def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> DataFrame:
     """Returns query → a side's value in each run that was studied or analysed."""
-    if side.place != ALIGNED and not side.place.startswith(STUDIED):
-        queries = JudgedQueries(runs, side.place, split)
+    if side.group in RANKED:
+        queries = JudgedQueries(runs, side.group, side.place, split)
         if queries.judgements is None:
             raise Missing(f"{side.system}: {queries.missing}")
         return concat([table[metric] for table in queries.seeds], axis=1)
-    files, read = (KEPT, _read_alignments) if side.place == ALIGNED else (TABLES, _read_study)
-    runs = [run for run in runs if all((run.path / file).is_file() for file in files)]
-    if not runs:
-        raise Missing(f"{side.system}: no {' with '.join(files)} ({side.place})")
-    seeds = DataFrame({run.path: read(side, run, metric) for run in runs})
-    if seeds.isna().any(axis=None):
+    seeds = {
+        run.path: values for run in runs if (values := _read_run(side, run, metric)) is not None
+    }
+    if not seeds:
+        what = f"{side.study} {side.group}".strip()
+        raise Missing(f"{side}: no run has a {what} with values of {metric}")
+    table = DataFrame(seeds)
+    if table.isna().any(axis=None):
         raise Missing(f"{side.system}: its seeds were measured on different queries")
-    return seeds
+    return table
+
+
+def _read_run(side: Side, run: Run, metric: str) -> Series | None:
+    """Returns query → its value in an analysis, or under a setting of a study; None if missing."""
+    part = find_setting(read_settings(run.numbers), side.setting) if side.setting else ""
+    rows = JudgedQueries([run], side.group, part=part or "").seeds[0]
+    return None if part is None or metric not in rows else rows[metric]
 
 
 def _choose_form(side: Side, runs: Sequence[Run], metric: str, split: str) -> Side:
-    """Replaces `BEST_FORM` by the form of reranking that has the best mean of the metric."""
-    if side.place != BEST_FORM:
+    """Replaces `BEST` by the form of reranking that has the best mean of the metric."""
+    if side.place != BEST:
         return side
-    places = read_table(runs[0].path)["ranking"].unique()
-    forms = [JudgedQueries(runs, place, split) for place in places if place.startswith(RERANKED)]
+    table = read_queries(runs[0].path)
+    places = table[table["group"] == RERANK.name]["place"].unique()
+    forms = [JudgedQueries(runs, RERANK.name, place, split) for place in places]
     judged = [form for form in forms if form.judgements is not None]
     best = max(judged, key=lambda form: form.values([metric])[metric].mean(), default=None)
-    return replace(side, place=best.place if best else RERANKED)
-
-
-def _read_study(side: Side, run: Run, metric: str) -> Series:
-    """Reads each query's value under a side's setting from a study."""
-    row = find_setting(read_rows(run.path / STUDY, run.path), side.setting)
-    if row is None:
-        raise Missing(f"{side}: no such row in {STUDY}")
-    column, found = f"{row}/{metric}", read_rows(run.path / STUDY_QUERIES, run.path)
-    # A setting may be about some of the queries alone (`analysis.studies.growing`).
-    values = {row["query"]: row[column] for row in found if column in row}
-    if not values:
-        raise Missing(f"{side.system}: no column {column} in {STUDY_QUERIES}")
-    return Series(values)
-
-
-def _read_alignments(side: Side, run: Run, metric: str) -> Series:
-    """Reads each query's mean of a measure of the last layer."""
-    rows = read_rows(run.path / LOW_RANK, run.path)
-    return Series({row["query"]: row.get(metric, math.nan) for row in rows})
+    return replace(side, place=best.place if best else "")
 
 
 def read_claims(file: Path) -> tuple[Claim, ...]:
@@ -233,7 +220,7 @@ def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> Da
         says why there is no effect. The other columns are those of `estimate`, and the `verdict`.
     """
     tables = []
-    names = [section.setting.partition(" (")[0] for section in comparison.sections]
+    names = [section.groups[0].runs[0].provenance["collection"] for section in comparison.sections]
     for section, name in zip(comparison.sections, names, strict=True):
         title = name if names.count(name) == 1 else section.setting
         rows = [row for claim in claims for row in _judge(claim, section, title)]
@@ -257,9 +244,9 @@ def count_from_bound(table: DataFrame) -> DataFrame:
     return values.sub(bound, axis=0).mul(sign, axis=0)
 
 
-def _judge(claim: Claim, section: Section, title: str) -> Iterator[Row]:
+def _judge(claim: Claim, section: Section, title: str) -> Iterator[dict[str, Any]]:
     first, *further = section.groups[0].runs[0].splits or [""]
-    if claim.first.place.startswith((STUDIED, ALIGNED)):
+    if claim.first.group not in RANKED:
         further = []
     row = {"claim": claim.name, "source": claim.source, "missing": ""}
     row |= {"bound": claim.bound, "sign": claim.sign, "systems": "", "seeds": ""}
@@ -358,7 +345,7 @@ def write_claims(comparison: Comparison, folder: Path) -> None:
     table = judge_claims(comparison)
     title = "; ".join(section.setting for section in comparison.sections)
     folder.mkdir(parents=True, exist_ok=True)
-    write_rows(table[COLUMNS].to_dict("records"), folder / "claims.csv")
+    write_csv(table[COLUMNS], folder / "claims.csv")
     notes = [f"{claim.name}: {claim}. {claim.note}".strip() for claim in CLAIMS]
     missing = table[table["missing"] != ""].itertuples()
     notes += [f"missing ({row.place}): {row.claim}: {row.missing}" for row in missing]

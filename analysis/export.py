@@ -19,9 +19,9 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
+from analysis.runs.numbers import over_seeds
 from analysis.runs.run_folder import Run, claim_folder, look_up, read_run
-from analysis.tables.metric_names import RANKED, join_intervals
-from analysis.tables.rows import Table, escape_markdown, format_markdown, pivot, select, tabulate
+from analysis.runs.tables import Table, escape_markdown, format_markdown, pivot, select, tabulate
 from gr_mvdr.files import (
     CIRCUMSTANCES,
     is_on_hub,
@@ -31,6 +31,7 @@ from gr_mvdr.files import (
     write_text,
 )
 from gr_mvdr.heads.plain import Head
+from gr_mvdr.measures import RANKED
 from models.base import System, find_backbone
 from models.docid import Docid
 from models.export import ask_hub, export_model, generate_searches, upload
@@ -159,20 +160,18 @@ def build_model_card(
 def _list_results(run: Run) -> list[EvalResult]:
     """Lists the ranking metrics for the card's `model-index`, by task and test split."""
     tasks = {"retrieve": "text-retrieval", "rerank": "text-ranking"}
-    table = tabulate({run.system: join_intervals(run.metrics)})
+    table = tabulate({run.system: over_seeds([run.numbers])})
     results = []
     for row in table[table["headline"] & table["group"].isin(RANKED)].itertuples():
-        group, *place, metric = row.key.split("/")
-        splits = [split for split in run.splits if split in place] or run.splits
         results.append(
             EvalResult(
-                task_type=tasks[group],
+                task_type=tasks[row.group],
                 dataset_type=re.sub(r"[^\w.-]+", "-", run.provenance["collection"]),
                 dataset_name=run.provenance["collection"],
-                dataset_split=splits[0],
-                metric_type=metric,
+                dataset_split=row.split or run.splits[0],
+                metric_type=row.metric,
                 metric_name=row.name,
-                metric_value=row.mean,
+                metric_value=row.value,
             )
         )
     return results
@@ -187,7 +186,7 @@ def _describe_command(run: Run) -> str:
 
 def _describe(run: Run) -> list[Table]:
     """Tabulates the metrics, and the data and choices that the model was made with."""
-    table, record = tabulate({run.system: join_intervals(run.metrics)}), run.provenance
+    table, record = tabulate({run.system: over_seeds([run.numbers])}), run.provenance
     weights = look_up(run.config, "backbone.name")
     weights = Path(weights).name if weights and Path(weights).is_dir() else weights
     sources = record.get("sources", {}) | record.get("training_sources", {})

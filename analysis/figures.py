@@ -234,11 +234,14 @@ class GalleryEntry:
         name: file name without suffix.
         title: a heading.
         caption: how to read the figure.
+        chapter, reading: the heading of its chapter on pages, and how to read it.
     """
 
     name: str
     title: str
     caption: str
+    chapter: str = ""
+    reading: str = ""
 
 
 class Gallery:

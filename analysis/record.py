@@ -20,14 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from pandas import concat
 
 from analysis.claims import SEEDS, tabulate_claims
-from analysis.runs.judged_queries import QUERIES
-from analysis.runs.run_folder import LOW_RANK, RATES, STUDY, STUDY_QUERIES, named_folders
-from analysis.tables.comparison import MARK, Section, compare_runs, read_runs
-from analysis.tables.metric_names import read_key
-from analysis.tables.rows import format_markdown, pivot, tabulate
-from gr_mvdr.evaluation.metrics import name_metric
+from analysis.compare.groups import MARK, Section, compare_runs, read_runs
+from analysis.runs.numbers import NUMBERS
+from analysis.runs.queries import QUERIES
+from analysis.runs.run_folder import named_folders
+from analysis.runs.tables import Cell, format_markdown, pivot, tabulate
+from gr_mvdr.evaluation.metrics import find_metric
 from gr_mvdr.files import (
     CONFIG,
     PARTS,
@@ -38,9 +39,9 @@ from gr_mvdr.files import (
     reading,
     write_text,
 )
+from gr_mvdr.measures import COST, RETRIEVE
 
-# A record's files; the last five only if the run has them, as claims read them.
-RECORD = (*PARTS, QUERIES, STUDY, STUDY_QUERIES, *RATES, LOW_RANK)
+RECORD = (*PARTS, NUMBERS, QUERIES)  # a record's files; the last only if the run has it
 # An absolute path: a text of YAML, JSON or CSV that begins with a slash, or part of a typed value.
 PATH = re.compile(r"""(?:^|[:,-] |[=\[{(,"'])(/[\w.][^,"'\]})\n]*)""", re.MULTILINE)
 COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
@@ -75,7 +76,7 @@ def record_runs(
         files = [run.path / name for name in RECORD if (run.path / name).exists()]
         contents = {file.name: check_file(file, run.path).read_bytes() for file in files}
         folders = {str(run.config.get("output")): "outputs"} | named
-        for name in (CONFIG, PROVENANCE, STUDY):
+        for name in (CONFIG, PROVENANCE):
             if name in contents:
                 text = _name_folders(contents[name].decode(), folders, run.path / name)
                 contents[name] = text.encode()
@@ -138,29 +139,28 @@ def tabulate_results(
     if missing := [split for split in wanted if split not in known]:
         raise ValueError(f"splits={missing[0]}: must be one of {', '.join(sorted(known))}")
     for section in comparison.sections:
-        measured, columns = section.groups[0].runs[0].splits, {}
-        for split in measured:
-            place = "retrieve" if split == measured[0] else f"retrieve/{split}"
-            for metric in asked if split in (wanted or measured) else ():
-                if "/" not in metric:
-                    columns[f"{place}/{name_metric(metric)}"] = f"{split} {read_key(metric).label}"
-        for key in (key for key in asked if "/" in key):
-            read = read_key(key)
-            columns[key] = read.label if read.group == "cost" else read.name
-        systems = {
-            group.label: {key: group.statistics[key] for key in columns if key in group.statistics}
-            for group in section.groups
-        }
+        measured = section.groups[0].runs[0].splits
         name = section.setting.replace(f" ({', '.join(measured)})", "")
         place = f"{name} " if len(comparison.sections) > 1 else ""
-        found = tabulate(systems).set_index(["key", "system"])["cell"]
         groups = {group.label: group for group in section.groups}
-        for key, column in columns.items():
-            for system, cell in found[key].items() if key in found else ():
-                group, n = groups[system], systems[system][key].n
-                text = cell.text + f" {MARK}" * (group.across_commits and n > 1)
-                few = group.is_trained and n < SEEDS
-                cells[system, place + column] = cell._replace(text=text, weak=few)
+        table = tabulate({label: group.numbers for label, group in groups.items()})
+        searched = table[(table["group"] == RETRIEVE.name) & (table["place"] == "")]
+        columns = []
+        for split in measured:
+            rows = searched[searched["split"] == ("" if split == measured[0] else split)]
+            for metric in asked if split in (wanted or measured) else ():
+                found = rows[rows["metric"] == find_metric(metric)]
+                columns.append(found.assign(column=f"{split} " + found["label"]))
+        for key in asked:
+            found = table[table["key"] == key]
+            names = found["label"].where(found["group"] == COST.name, found["name"])
+            columns.append(found.assign(column=names))
+        for row in concat(columns).itertuples():
+            group = groups[row.system]
+            text = row.cell.text + f" {MARK}" * (group.across_commits and row.seeds > 1)
+            few = group.is_trained and row.seeds < SEEDS
+            best = row.cell.best
+            cells[row.system, place + row.column] = Cell(text, best, few)
         if not place:
             cells |= {(group.label, "seeds"): str(len(group.runs)) for group in section.groups}
     whole = Section("", comparison.groups)

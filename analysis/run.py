@@ -15,6 +15,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from pandas import concat
 
 from analysis.figures import Gallery
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
@@ -34,20 +36,21 @@ from analysis.questions.tokens import (
     inverse_document_frequency,
 )
 from analysis.runs.evaluation import release_memory
+from analysis.runs.numbers import PLACE, export_numbers, make_frame, write_numbers
 from analysis.runs.publish import describe_logger, publish_run
+from analysis.runs.queries import keep_queries
+from analysis.runs.report import write_report
 from analysis.runs.run_folder import claim_folder, read_run
-from analysis.tables.report import write_report
-from analysis.tables.rows import write_rows
+from analysis.runs.tables import write_csv
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import (
-    check_finite,
-    read_metrics,
     reading,
     remove_abandoned,
     temporary_folder,
     write_json,
 )
+from gr_mvdr.measures import Measured
 from gr_mvdr.options import ROOMS, TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings
@@ -63,7 +66,7 @@ SIZES = ("pairs", "queries")
 
 def analyse_run(
     model: System, data: RetrievalDataModule, run: Path, system: str, settings: Mapping[str, Any]
-) -> dict[str, float]:
+) -> list[Measured]:
     """Stores the alignments of test pairs and runs the analyses of `settings`.
 
     Args:
@@ -73,13 +76,13 @@ def analyse_run(
         settings: a file of `conf/analysis`, resolved.
 
     Returns:
-        Flat metrics, "analysis/…"; {} if there are no test queries.
+        What they measured; nothing if there are no test queries.
 
     Raises:
         ValueError: there is no such analysis.
     """
     if not data.evaluation.test_splits:
-        return {}
+        return []
     subject = Subject(model, data, Path(run))
     if settings["pairs"] and model.alignable:
         pairs, precision = settings["pairs"], settings["precision"]
@@ -117,7 +120,7 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
             first += len(batch)
     found = []
     for analysis in asked:
-        found.append(analysis.finish())
+        found.append(replace(analysis.finish(), group=analysis.group))
         release_memory()  # each analysis allocates tensors of different sizes
     return found
 
@@ -181,18 +184,19 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     )
 
 
-def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:
-    """Writes tables, records and figures into a run's folder; returns all metrics."""
-    metrics, gallery = {}, Gallery(run / "figures", keep=True)
+def write_findings(found: Sequence[Findings], run: Path) -> list[Measured]:
+    """Writes tables, records and figures into a run's folder; returns all numbers."""
+    gallery = Gallery(run / "figures", keep=True)
     for findings in found:
-        metrics |= findings.metrics
         for name, rows in findings.tables.items():
-            write_rows(rows, run / f"{name}.csv")
+            write_csv(rows, run / f"{name}.csv")
         for name, record in findings.records.items():
             write_json(run / f"{name}.json", record)
+        about = {"chapter": findings.group.title, "reading": findings.group.reading}
         for figure, entry in findings.figures:
-            gallery.add(figure, entry)
-    return metrics
+            gallery.add(figure, replace(entry, **about))
+    keep_queries(run, [table for findings in found for table in findings.queries])
+    return [row for findings in found for row in findings.rows]
 
 
 def analyse_again(
@@ -222,14 +226,16 @@ def analyse_again(
         folder = temporary_folder("index")
         with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
             model.index(data.documents, folder)
-        found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
+        rows = analyse_run(model, data, read.path, read.system, settings) + model.statistics()
         shutil.rmtree(folder)
-        metrics = check_finite(read_metrics(read.path) | found, read.path / "metrics.json")
-        report = write_report(read.path, metrics)
-        publish_run(logger, read_run(read.path, metrics))
-        write_json(read.path / "metrics.json", metrics)
-    print(f"{read.path}: analysed, {report}")
-    return metrics
+        every = concat([read.numbers, make_frame(rows)])
+        write_numbers(read.path, every.drop_duplicates(PLACE, keep="last", ignore_index=True))
+        report = write_report(read.path)
+        run = read_run(read.path)
+        publish_run(logger, run)
+        export_numbers(run.path, run.numbers)
+    print(f"{run.path}: analysed, {report}")
+    return run.metrics
 
 
 def main(config: DictConfig) -> None:

@@ -8,7 +8,7 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from analysis.tables.metric_names import Metric
+from gr_mvdr.measures import Metric
 
 RESAMPLES = 1000
 LEVEL = 0.95

@@ -59,6 +59,9 @@ RULES: dict[str, Any] = {
     # The other commands.
     "runs": ExistingPath | list[ExistingPath],
     "labels": dict[str, Text | int] | None,
+    "metrics": list[Text] | None,
+    "tested": list[Metric],
+    "baseline": Text | None,
     "names": dict[str, Text] | None,
     "page": Text | list[Text] | None,
     "push": Annotated[str, Rule("a name on the hub: USER/NAME", HUB_NAME.fullmatch)] | None,

@@ -545,17 +545,6 @@ def read_provenance(run: Path) -> dict[str, Any]:
     return record
 
 
-def read_metrics(run: Path) -> dict[str, float]:
-    """Reads a run's flat metrics.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        ValueError: the file is damaged; or as `check_finite`.
-    """
-    file = check_file(run / METRICS_FILE, run)
-    return check_finite(read_json(file), file)
-
-
 def check_finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
     """Returns the metrics; all must be finite numbers with names such as "retrieve/mrr@10".
 

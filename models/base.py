@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.measures import Measured
 from gr_mvdr.options import check_options, inspect_signature
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import sum_over_ranks, world_size
@@ -278,18 +279,18 @@ class System(pl.LightningModule):
         """
         return nan
 
-    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
-        """Returns flat metrics of a search: its costs and its recall of the exact search.
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> list[Measured]:
+        """Returns what a search costs, and its recall of the exact search.
 
         Args:
             queries, ranking: the queries, and the result of `retrieve` for them.
             depth: the number of documents for each query.
         """
-        return {}
+        return []
 
-    def statistics(self) -> dict[str, float]:
-        """Returns further flat metrics of an indexed system, "analysis/…" or "cost/…"."""
-        return {}
+    def statistics(self) -> list[Measured]:
+        """Returns further numbers about an indexed system."""
+        return []
 
 
 def check_form(system: System, key: str, form: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, temporary_folder, write_json, write_text
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme
+from gr_mvdr.measures import IDENTIFIED, IDENTIFIERS, Measured, keep_finite
 from gr_mvdr.options import NonNegative, Rate, Size, build, part
 from models.base import Candidates, Table
 from models.generative import DocumentGenerator
@@ -134,7 +135,9 @@ class Docid(DocumentGenerator):
         with new_folder(directory) as unfinished:
             self.identifiers.save(unfinished / SAVED)
             self.scheme.save(unfinished / "scheme.safetensors")
-            statistics = self.identifiers.statistics() | self.scheme.statistics()
+            statistics = self.identifiers.statistics()
+            for row in self.scheme.statistics():
+                statistics["/".join(filter(None, (row.place, row.metric.name)))] = row.value
             write_json(unfinished / "statistics.json", statistics)
             if self.scheme.n_tokens:
                 spelled = map(self.scheme.spell, self.identifiers.sequences)
@@ -167,11 +170,11 @@ class Docid(DocumentGenerator):
     def spell(self, tokens: Sequence[int]) -> str:
         return self.scheme.spell(tokens)
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> list[Measured]:
         """Returns statistics of the identifiers, the head's memory and the plan's costs."""
-        values = self.identifiers.statistics() | self.scheme.statistics()
-        metrics = {f"analysis/identifiers/{name}": float(value) for name, value in values.items()}
-        return super().statistics() | metrics | (self.plan.statistics() if self.plan else {})
+        rows = [IDENTIFIERS[k].row(value) for k, value in self.identifiers.statistics().items()]
+        rows = keep_finite(rows + self.scheme.statistics(), IDENTIFIED)
+        return super().statistics() + rows + (self.plan.statistics() if self.plan else [])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)

@@ -28,6 +28,7 @@ from gr_mvdr.heads.plain import (
     table_cross_entropy,
     table_log_probs,
 )
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import build
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import mean_over_ranks
@@ -250,14 +251,14 @@ class GenerativeSystem(System):
         if checkpoint["table"] is not None:
             self.head.renew_table(checkpoint["table"])
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> list[Measured]:
         """Returns the bytes in fp32 of the head and of its logits for a batch of targets.
 
         Training adds gradients of the same size, and the moments of the optimiser.
         """
         own = list(self.head.parameters()) or self.head.table_parameters
         logits = _TARGETS * self.search_length * self.head.numbers_per_position
-        return {"cost/head_bytes": 4.0 * (sum(tensor.numel() for tensor in own) + logits)}
+        return costs({"head_bytes": 4.0 * (sum(tensor.numel() for tensor in own) + logits)})
 
 
 class DocumentGenerator(GenerativeSystem):

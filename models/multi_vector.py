@@ -20,6 +20,7 @@ from gr_mvdr.alignment import Alignment
 from gr_mvdr.backbones import check_length, hash_weights
 from gr_mvdr.batch import PairBatch, batch_by_size, pad
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
+from gr_mvdr.measures import RANKINGS, RETRIEVE, Measured, costs
 from gr_mvdr.options import AtLeast, Size, build, check_options, inspect_signature, part
 from gr_mvdr.pooling import Grouped, group_tokens, merge_tokens, n_groups
 from gr_mvdr.progress import track
@@ -355,18 +356,19 @@ class MultiVector(System):
         n = self.encoder.pooling["query"].count(read)
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
-    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> list[Measured]:
         """Returns costs, and the recall of an approximate search against the exact search."""
-        metrics = self.searcher.costs.metrics()
-        metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
+        stored = {"bytes_per_token": self.searcher.bytes_per_token}
         if self.mean_floats is not None:
-            metrics["cost/document_floats"] = self.mean_floats
+            stored["document_floats"] = self.mean_floats
+        rows = self.searcher.costs.metrics() + costs(stored)
         if (exact := self.searcher.exact_search()) not in (None, self.search):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             best = self.retrieve(sample, depth, search=exact)
             for k in sorted({min(10, depth), depth}):
-                metrics[f"retrieve/recall_of_exact@{k}"] = recall_of_exact(best, ranking, k)
-        return metrics
+                share = recall_of_exact(best, ranking, k)
+                rows.append(RANKINGS["recall_of_exact"].at(k).row(share, group=RETRIEVE))
+        return rows
 
 
 def _spread(alignment: Tensor, documents: Tensor | None, queries: Tensor | None) -> Tensor:

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import reading, temporary_folder
+from gr_mvdr.measures import COST, COSTS, Measured, keep_finite
 from gr_mvdr.options import TARGET, Size, Text, admitting, build, part, show
 from models.base import Among, Candidates, Share, System, Table, check_form
 from models.bm25 import BM25, WordBM25
@@ -203,19 +203,20 @@ class RerankPipeline(System):
         """Computes the scores (B,) of the last stage."""
         return self.stages[-1].model.score(batch)
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> list[Measured]:
         """Returns each stage's mean joint FLOPs and milliseconds per query of `retrieve`.
 
         If a stage's FLOPs are unknown, they and the sum are omitted.
         """
         queries, seconds, flops = self.costs.T
         if not queries.all():
-            return {}
-        metrics = {"cost/joint_flops": sum(flops / queries)}
+            return []
+        rows = [COSTS["joint_flops"].row(sum(flops / queries))]
         for number, stage in enumerate(self.stages):
-            metrics[f"cost/stage_ms/{stage.name}"] = 1000 * seconds[number] / queries[number]
-            metrics[f"cost/joint_flops/{stage.name}"] = flops[number] / queries[number]
-        return {name: float(value) for name, value in metrics.items() if isfinite(value)}
+            milliseconds = 1000 * seconds[number] / queries[number]
+            rows.append(COSTS["stage_ms"].row(milliseconds, part=stage.name))
+            rows.append(COSTS["joint_flops"].row(flops[number] / queries[number], part=stage.name))
+        return keep_finite(rows, COST)
 
 
 def _lengths(table: Table, read: Any) -> dict[str, int]:

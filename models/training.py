@@ -21,6 +21,7 @@ from torch.utils.flop_counter import (
 )
 
 from gr_mvdr.files import CHECKPOINT, name_errors, new_file, new_folder, read_checkpoint
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import NonNegative, Positive
 from gr_mvdr.ranks import rank, rank_zero_first
 from gr_mvdr.tokenizers import load_tokenizer
@@ -89,15 +90,15 @@ class TrainingCosts(Timer):
         self.batches = self.counted = self.operations = 0
 
     @property
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> list[Measured]:
         """The seconds, and the operations on this rank, estimated from the counted batches.
 
         The operations are missing if no batch was counted.
         """
-        costs = {"cost/train_seconds": self.time_elapsed()}
+        spent = {"train_seconds": self.time_elapsed()}
         if self.counted:
-            costs["cost/train_flops"] = self.operations * self.batches / self.counted
-        return costs
+            spent["train_flops"] = self.operations * self.batches / self.counted
+        return costs(spent)
 
     def on_train_batch_start(self, trainer: pl.Trainer, model: Any, batch: Any, place: int) -> None:
         if place % _COUNTED == 0:
@@ -326,7 +327,7 @@ class CheckpointFile(TorchCheckpointIO):
         return checkpoint
 
 
-def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> dict[str, float]:
+def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> list[Measured]:
     """Trains a system, from the run's last checkpoint if there is one.
 
     Args:

@@ -6,17 +6,31 @@ import runpy
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest import mock
 
+import pandas
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from pytest import MonkeyPatch
 
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
+from analysis.runs.numbers import export_numbers, flatten_rows, make_frame, write_numbers
+from gr_mvdr.evaluation.metrics import find_metric
+from gr_mvdr.measures import (
+    COST,
+    COSTS,
+    RERANK,
+    RETRIEVE,
+    Group,
+    Measured,
+    Metric,
+    ranking_metric,
+)
 from gr_mvdr.relevance import Explanation
 
 ROOT = Path(__file__).parents[1]
@@ -123,3 +137,42 @@ def write_beir(folder: Path, documents: list, queries: list, qrels: dict) -> Pat
         lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t1" for q, d in pairs)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def flat(rows: Iterable[Measured]) -> dict[str, float]:
+    """The numbers under their keys of `metrics.json`."""
+    return flatten_rows(make_frame(rows))
+
+
+def read_lines_of(path: Path) -> list[dict]:
+    """The rows of a CSV file, without empty cells."""
+    table = pandas.read_csv(path, keep_default_na=False, na_values=[""], dtype={"query": str})
+    rows = table.astype(object).to_dict("records")
+    whole = lambda v: int(v) if isinstance(v, float) and v.is_integer() else v  # noqa: E731
+    return [{name: whole(v) for name, v in row.items() if v == v} for row in rows]
+
+
+def rows_of(metrics: Mapping[str, float], splits: Sequence[str] = ()) -> list[Measured]:
+    """Rows from keys of `metrics.json`, as tests write them."""
+    groups = {group.name: group for group in (RETRIEVE, RERANK, COST)}
+    rows = []
+    for key, value in metrics.items():
+        name, *where = key.removeprefix("analysis/").split("/")
+        part = where.pop() if where[-1].startswith("idf_") else ""
+        label = f"IDF {part[4:].replace('_', '-')}" if part else ""
+        metric, group = where.pop(), groups.get(name) or Group(name, name.capitalize())
+        split = where.pop() if where and where[-1] in splits[1:] else ""
+        declared = Metric(metric, headline=name == "retrieve" or metric == "mrr@10")
+        if name == "cost":
+            declared = COSTS[metric]
+        elif find_metric(metric):
+            declared = replace(ranking_metric(metric), headline=declared.headline)
+        about = {"group": group, "split": split, "label": label}
+        rows.append(declared.row(value, "/".join(where), part, **about))
+    return rows
+
+
+def write_metrics(run: Path, metrics: Mapping[str, float], splits: Sequence[str] = ()) -> None:
+    """Writes both files of a run's numbers."""
+    write_numbers(run, frame := make_frame(rows_of(metrics, splits)))
+    export_numbers(run, frame)

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "analysis": {"gr_mvdr", "data_modules", "models"},
     "conf": {"gr_mvdr"},
 }
-ENTRY_POINTS = {"train.py", "analysis/compare.py", "analysis/studies/sweep.py"}
+ENTRY_POINTS = {"train.py", "analysis/compare/comparison.py", "analysis/studies/sweep.py"}
 
 # What gr_mvdr and models import; any other library is for the function that needs it.
 NEEDED = {
@@ -104,10 +104,13 @@ def modules_imported(nodes: Iterator[ast.AST]) -> set[str]:
 def test_no_import_comes_back_to_where_it_began_not_even_for_types():
     files = {named(f).removesuffix(".py").replace("/", "."): f for f in code_files()}
     files |= {f"conf.{f.stem}": f for f in room_files("conf")}
-    waiting = {
-        name: modules_imported(outside_functions(tree_of(file), types=True)) & files.keys()
-        for name, file in files.items()
-    }
+    waiting = {}
+    for name, file in files.items():
+        tree = tree_of(file)
+        # Functions of `analysis` import nothing that would come back either.
+        inside = name.startswith("analysis.")
+        nodes = ast.walk(tree) if inside else outside_functions(tree, types=True)
+        waiting[name] = modules_imported(nodes) & files.keys() - {name}
     while ready := [name for name, needs in waiting.items() if not needs]:
         for name in ready:
             del waiting[name]

@@ -9,11 +9,11 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
+from analysis.compare.paper import PAPERS, read_paper
 from analysis.reproduce import compose_experiment, makers, read_experiments
 from analysis.runs.run_folder import find_runs
 from analysis.studies.study import read_curves
 from analysis.studies.sweep import CompareRuns
-from analysis.tables.paper import PAPERS, read_paper
 from conf.checks import check_values
 from conf.composition import read_experiments as read_files
 from gr_mvdr.options import build

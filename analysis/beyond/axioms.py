@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pandas
 import torch
@@ -23,15 +23,14 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from analysis.figures import GalleryEntry, forest_figure
-from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.runs.evaluation import judge
 from analysis.statistics import mean_table
-from analysis.tables.metric_names import Metric
-from analysis.tables.rows import Row
 from data_modules.almanac.prose import WORDINGS
 from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
 from data_modules.seal_examples import STOPWORDS
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import AtLeast, Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader, TextTable, split_words
@@ -235,13 +234,13 @@ class Axioms(Analysis):
             "in standard deviations of their scores.",
         ),
         Metric(f"{METRIC}_change", "The change of MRR@10.", label="change of MRR@10"),
-        Metric(
-            "overlap@#",
-            "The Jaccard overlap of the first k documents before and after the perturbation.",
-        ),
-        Metric(
-            "plan_overlap@#",
-            "The same overlap for the plan of a planned search: the ranking that guides its beam.",
+        *(
+            Metric(
+                name,
+                "The Jaccard overlap of the first k documents before and after the perturbation; "
+                "of the plan: of the ranking that guides the beam of a planned search.",
+            )
+            for name in OVERLAPS
         ),
     )
 
@@ -259,15 +258,17 @@ class Axioms(Analysis):
         keys = ["perturbation", "measure"]
         table = mean_table(effects, keys, ["value"], "pairs").set_index(keys)
         table = table.loc[effects.set_index(keys).index.unique()]  # the order of the perturbations
-        flat = {
-            f"{name}/{measure}{column.removeprefix('value')}": row[column]
-            for (name, measure), row in table.iterrows()
-            for column in ("value", "value_low", "value_high")
-        }
+        declared = {metric.name: metric for metric in self.metrics}
+        numbers = [
+            declared[measure].row(
+                row.value, name, low=row.value_low, high=row.value_high, n=row.pairs
+            )
+            for (name, measure), row in zip(table.index, table.itertuples(), strict=True)
+        ]
         table = table.reset_index()
         title = f"{self.subject.data.collection.name}: {self.title.lower()}"
         figures = [(axioms_figure(table, title), GalleryEntry("axioms", self.title, CAPTION))]
-        return Findings(named(self.name, flat), {"axioms": table.to_dict("records")}, figures)
+        return self.findings(numbers, {"axioms": table.to_dict("records")}, figures)
 
     def _draw_pairs(self) -> list[Pair]:
         """Draws pairs, with their perturbations and random non-relevant documents."""
@@ -282,7 +283,7 @@ class Axioms(Analysis):
             pair.others = Random(pair.id).sample(rest, min(self.others, len(rest)))
         return pairs
 
-    def _measure(self, pairs: Sequence[Pair]) -> list[Row]:
+    def _measure(self, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         """Measures scores, the metric and overlaps of every pair under every perturbation."""
         retriever = self._retriever()
         rows = self._ask(retriever, ORIGINAL, pairs)
@@ -305,7 +306,7 @@ class Axioms(Analysis):
         reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
         return Retriever(model, reader, data.documents, data=data)
 
-    def _ask(self, retriever: Retriever, name: str, pairs: Sequence[Pair]) -> list[Row]:
+    def _ask(self, retriever: Retriever, name: str, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         """Returns one row per pair: the scores of its relevant and its other documents, its metric,
         and the set of first documents of each ranking of `OVERLAPS`.
         """
@@ -349,7 +350,7 @@ class Axioms(Analysis):
                     retriever.system.update_index(table)
 
 
-def find_effects(rows: Iterable[Row]) -> DataFrame:
+def find_effects(rows: Iterable[dict[str, Any]]) -> DataFrame:
     """Computes the effect of each perturbation on each pair, and whether each axiom holds for it.
 
     A score counts from the mean of the other documents, in standard deviations of their scores:

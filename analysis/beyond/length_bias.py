@@ -23,21 +23,21 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.figures import GalleryEntry, forest_figure
-from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.questions.shape import measure_shape
 from analysis.runs.run_folder import ranking_file
 from analysis.statistics import mean_table, spearman, spread
-from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import normalised
 from gr_mvdr.alignment import Alignment, FirstToken, MaxSim, Softmax, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import read_config
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.search import Searcher
 from gr_mvdr.token_vectors import TokenVectors
-from models.multi_vector import MultiVector
 
 OWN, SEARCH = "own", "retrieved"
 # Forms of Eq. 1: A, and Z. A form named "mean" divides by Z = Σ A; in all other forms, Z = 1.
@@ -62,6 +62,7 @@ MEASURES = {
     "relevant": ("first_ratio", "all_ratio"),
     "documents": GRADIENT,
 }
+BOUNDS = "low", "high"
 SUMS = ["form", "pair", "documents", *GRADIENT]
 PANELS = {
     "correlation_with_length": "length and score:\nSpearman's ρ",
@@ -197,7 +198,7 @@ class LengthBias(Analysis):
         """Returns metrics of every form, the table `length_bias` and its figure."""
         data, split, model = self.subject.data, self.subject.split, self.subject.model
         rankings, gradients = dict(self._stored()), []
-        if isinstance(model, MultiVector):
+        if isinstance(model.searcher, Searcher):
             again, gradients = self._score_again()
             rankings = {SEARCH: rankings[SEARCH], **again}
         grades = data.evaluation.judgements(split, data.evaluation.test_queries(split))
@@ -221,13 +222,16 @@ class LengthBias(Analysis):
             for weight, measures in MEASURES.items()
         ]
         table = pandas.concat(parts, axis=1).loc[frame["form"].unique()]
-        values = table.drop(columns=[*MEASURES]).stack().items()
-        flat = {f"{form}/{name}": value for (form, name), value in values}
+        numbers = [
+            metric.row(row[metric.name], form, **{b: row[f"{metric.name}_{b}"] for b in BOUNDS})
+            for form, row in table.iterrows()
+            for metric in self.metrics
+        ]
         title = f"{data.collection.name}: {self.title.lower()}"
         entry = GalleryEntry("length_bias", self.title, CAPTION)
         figures = [(bias_figure(table, title), entry)]
         tables = {"length_bias": table.reset_index().to_dict("records")}
-        return Findings(named(self.name, flat), tables, figures)
+        return self.findings(numbers, tables, figures)
 
     def _stored(self) -> Iterator[tuple[str, Ranking]]:
         """Yields the run's ranking of its search and that of each form of reranking."""
@@ -248,7 +252,7 @@ class LengthBias(Analysis):
         scores, sums = defaultdict(dict), []
         encoded = [query for query in model.encoded_queries(queries) if candidates[query.id]]
         for query, vectors, _ in track(encoded, "aligning candidates"):
-            documents = model.searcher.vectors(candidates[query]).to(model.device)
+            documents = model.searcher.vectors(candidates[query]).to(vectors.mask.device)
             for form, scoring in forms.items():
                 found, gradient = relevance_gradient(scoring, documents, vectors)
                 scores[form][query] = dict(zip(candidates[query], found.tolist(), strict=True))

@@ -28,11 +28,11 @@ from pandas import DataFrame
 from torch import Tensor, nn
 
 from analysis.figures import GalleryEntry, page_figure, styled
-from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.statistics import mean_table, spread
-from analysis.tables.metric_names import Metric
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.cross_attention import SUBLAYERS
+from gr_mvdr.measures import Measured, Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
@@ -246,6 +246,12 @@ class Exchange:
         return next(((old, t) for t, ids in fitting if len(ids) == len(own) and ids != own), None)
 
 
+LARGEST = {
+    what: Metric(what, f"The largest share of the lost score that one {words} restores.")
+    for what, words in {"part": "part of a layer", "head": "head"}.items()
+}
+
+
 @part("analysis")
 @dataclass
 class Patching(Analysis):
@@ -264,7 +270,7 @@ class Patching(Analysis):
         "A word of the query is exchanged; then one part of the model is given what it read before "
         "the exchange. The numbers are the share of the lost score that this restores: 1 is all."
     )
-    metrics = (Metric("pairs", "How many pairs were measured.", unit="count"),)
+    metrics = (Metric("pairs", "How many pairs were measured.", unit="count"), *LARGEST.values())
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -298,7 +304,8 @@ class Patching(Analysis):
         entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
         figures = [(patching_figure(shares, title), entry)]
         tables = {"patching": shares.to_dict("records"), "patching_pairs": rows}
-        return Findings(named(self.name, summarise(shares)), tables, figures)
+        numbers = self.rows({"pairs": shares["pairs"].max()}) + summarise(shares)
+        return self.findings(numbers, tables, figures)
 
 
 def patching_table(frame: DataFrame) -> DataFrame:
@@ -315,14 +322,14 @@ def patching_table(frame: DataFrame) -> DataFrame:
     return table.rename(columns=lambda name: name.removeprefix("restored_")).reset_index()
 
 
-def summarise(table: DataFrame) -> dict[str, float]:
+def summarise(table: DataFrame) -> list[Measured]:
     """Returns each stack's largest share of a layer's part and of a head, with intervals."""
-    values = {"pairs": table["pairs"].max()}
+    numbers = []
     parts = table[table["part"].isin(SUBLAYERS) & (table["tokens"] == "all")]
     for (stack, is_head), rows in parts.groupby(["stack", parts["head"] > 0]):
-        best, name = rows.loc[rows["restored"].idxmax()], f"{stack}/{'head' if is_head else 'part'}"
-        values |= {name: best["restored"], f"{name}_low": best["low"], f"{name}_high": best["high"]}
-    return values
+        best, metric = rows.loc[rows["restored"].idxmax()], LARGEST["head" if is_head else "part"]
+        numbers.append(metric.row(best["restored"], stack, low=best["low"], high=best["high"]))
+    return numbers
 
 
 CAPTION = (

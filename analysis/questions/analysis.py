@@ -7,7 +7,6 @@ and wandb.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,11 +19,11 @@ from torch import Tensor
 from analysis.figures import GalleryEntry
 from analysis.questions.alignment_store import AlignmentStore
 from analysis.questions.tokens import TokenKinds
+from analysis.runs.numbers import flatten_rows, make_frame
 from analysis.statistics import spread
-from analysis.tables.metric_names import Metric
-from analysis.tables.rows import Row
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.measures import UNNAMED, Group, Measured, Metric, keep_finite
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
 from models.base import System
@@ -94,16 +93,25 @@ class Findings:
     """The results of an analysis.
 
     Attributes:
-        metrics: flat, "analysis/<name>/…", for the run's `metrics.json`.
+        rows: the measured numbers.
         tables: file name without suffix → rows of a CSV file in the run's folder.
         figures: each figure with its title and caption.
         records: file name without suffix → content of a JSON file in the run's folder.
+        queries: the values of each query, as `analysis.runs.queries` keeps them.
+        group: the chapter of pages on which the figures stand.
     """
 
-    metrics: dict[str, float] = field(default_factory=dict)
-    tables: dict[str, Sequence[Row]] = field(default_factory=dict)
+    rows: list[Measured] = field(default_factory=list)
+    tables: dict[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     figures: list[tuple[Figure, GalleryEntry]] = field(default_factory=list)
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    queries: list[DataFrame] = field(default_factory=list)
+    group: Group = UNNAMED
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers under their keys of `metrics.json`."""
+        return flatten_rows(make_frame(self.rows))
 
 
 @dataclass
@@ -117,7 +125,7 @@ class Analysis:
     Attributes:
         subject: the run that it examines.
         name: the first part of its metrics' names, and its chapter on pages. Several analyses may
-            share a name: the first one in the list sets the title.
+            share a name.
         title: the chapter's heading.
         reading: how to read its numbers, in a sentence or two.
         metrics: what it measures.
@@ -145,6 +153,19 @@ class Analysis:
         """Returns the results; they are empty if no pair or query qualifies."""
         raise NotImplementedError
 
+    @property
+    def group(self) -> Group:
+        return Group(self.name, self.title, self.reading)
+
+    def rows(self, values: Mapping[str, float], place: str = "", part: str = "") -> list[Measured]:
+        """Returns rows of declared metrics: name → value."""
+        declared = {metric.name: metric for metric in self.metrics}
+        return [declared[name].row(value, place, part) for name, value in values.items()]
+
+    def findings(self, rows: Iterable[Measured] = (), *others: Any, **named: Any) -> Findings:
+        """Returns findings of this analysis, without the numbers that are not finite."""
+        return Findings(keep_finite(rows, self.group), *others, **named)
+
 
 class PairAnalysis(Analysis):
     """An analysis that measures every stored pair and then summarises the measures.
@@ -171,9 +192,3 @@ class PairAnalysis(Analysis):
     def summarise(self, frame: DataFrame) -> Findings:
         """Returns the findings; `frame` joins all tables of `measure` and has at least one row."""
         raise NotImplementedError
-
-
-def named(name: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Names metrics "analysis/<name>/<key>" and drops values that are not finite."""
-    flat = {f"analysis/{name}/{key}": float(value) for key, value in values.items()}
-    return {key: value for key, value in flat.items() if isfinite(value)}

@@ -6,10 +6,10 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from analysis.questions.analysis import Findings, PairAnalysis, named
+from analysis.questions.analysis import Findings, PairAnalysis
 from analysis.questions.tokens import BIN_NAMES, idf_bin
 from analysis.statistics import long_frame, mean_table
-from analysis.tables.metric_names import Metric
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 
@@ -76,7 +76,10 @@ class Contribution(PairAnalysis):
         "contributions of opposite sign cancel."
     )
     metrics = (
-        Metric("top_#", "The share of the k strongest tokens in the absolute contributions Σ|c|."),
+        *(
+            Metric("top_#", "The share of the k strongest tokens in Σ|c|, the sum of all.").at(k)
+            for k in (1, 5)
+        ),
         Metric("content_share", "The share of content tokens in the absolute contributions Σ|c|."),
     )
 
@@ -113,4 +116,4 @@ class Contribution(PairAnalysis):
         share = table[table.side == "document"].set_index(["group", "value"]).share
         metrics = {f"top_{k}": share["top", k] for k in (1, 5)}
         metrics["content_share"] = share["kind", "content"]
-        return Findings(named(self.name, metrics), {"contribution": table.to_dict("records")})
+        return self.findings(self.rows(metrics), {"contribution": table.to_dict("records")})

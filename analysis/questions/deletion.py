@@ -16,12 +16,12 @@ from pandas import DataFrame, Series
 from torch import Tensor
 
 from analysis.figures import GalleryEntry, draw_lines, scale_by_doubling
-from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.questions.contribution import SIDES, contributions
 from analysis.questions.tokens import find_special
 from analysis.statistics import NORMAL
-from analysis.tables.metric_names import Metric
 from gr_mvdr.batch import PairBatch, pad, unpad
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.relevance import PairAlignment
 
@@ -88,9 +88,10 @@ class Deletion(Analysis):
         "How much the score of a query and its relevant document falls when tokens are removed "
         "and the pair is scored again, in standard deviations of the score over pairs."
     )
-    metrics = (
-        Metric("aligned_#", "The fall of the score after removing the k most aligned tokens."),
-        Metric("random_#", "The fall of the score after removing k random tokens."),
+    metrics = tuple(
+        Metric(f"{kind}_#", f"The fall of the score after removing # {words}.").at(k)
+        for kind, words in LABELS.items()
+        for k in REPORTED.values()
     )
 
     @classmethod
@@ -120,12 +121,14 @@ class Deletion(Analysis):
         errors = groups["deviations"].agg(deviations="mean", deviations_error="sem")
         table = table.join(errors).reset_index()
         reported = table[table["tokens"] == table["side"].map(REPORTED)]
-        flat = {f"{r.side}/{r.removed}_{r.tokens}": r.deviations for r in reported.itertuples()}
+        rows = []
+        for r in reported.itertuples():
+            rows += self.rows({f"{r.removed}_{r.tokens}": r.deviations}, r.side)
         title = f"{data.collection.name}: scores of {len(scores):,} pairs without some tokens"
         entry = GalleryEntry("deletion", "Scores without the most aligned tokens", CAPTION)
         figures = [(deletion_figure(falls, title), entry)]
         tables = {"deletion": table.to_dict("records")}
-        return Findings(named(self.name, flat), tables, figures)
+        return self.findings(rows, tables, figures)
 
     def _falls(
         self, batch: PairBatch, scores: Tensor, special: Tensor, generator: torch.Generator

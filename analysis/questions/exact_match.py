@@ -16,11 +16,10 @@ from torch import Tensor
 
 from analysis.figures import BOXES, GalleryEntry, draw_boxes
 from analysis.questions.alignment_store import StoreDescription
-from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Texts, named
+from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Texts
 from analysis.questions.framework import candidate_batches
 from analysis.questions.tokens import BIN_NAMES, idf_bin
 from analysis.statistics import mean_table, spread
-from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
     ALIGNING,
     DIRECTIONS,
@@ -30,6 +29,7 @@ from analysis.viewer.directed_alignment import (
     own_direction,
 )
 from gr_mvdr.alignment import Softmax, other_side, pair_mask
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, check_choice, part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
@@ -42,9 +42,28 @@ PANELS = {"hard": "hard exact match", "soft": "soft exact match", OF_A: "soft, o
 # an equal token to match, recognised by a soft value above HAS_MATCH.
 DEFINITIONS = {"all": "all occurrences", "matched": "only where an equal token exists"}
 HAS_MATCH = 1e-6
+ADDED = {"": "", "_matched": "Only where an equal token exists. ", "_content": "Content tokens. "}
 # (definition, tokens) → the suffix of the metric's name. Special tokens never count.
 SUFFIXES = {("all", "all"): "", ("matched", "all"): "_matched", ("all", "content"): "_content"}
 
+MEANINGS = {
+    "hard": "The share of tokens whose strongest partner is the same token.",
+    "soft": "The share of a token's alignment on equal tokens.",
+    OF_A: "“soft” as in the paper: of the softmax of A, not of the similarity.",
+}
+TREND = "idf_correlation"
+# (measure, suffix) → its metric; (measure, suffix, TREND) → Spearman's ρ of the types' rates and
+# IDF.
+METRICS = {
+    (name, suffix, *trend): Metric(
+        "_".join((name + suffix, *trend)),
+        f"{meaning} {ADDED[suffix]}{'Here Spearman’s ρ of rate and IDF.' if trend else ''}".strip(),
+        headline=not suffix and not trend and name in MEASURES,
+    )
+    for name, meaning in MEANINGS.items()
+    for suffix in SUFFIXES.values()
+    for trend in ((), (TREND,))
+}
 PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
 
 
@@ -115,7 +134,11 @@ def find_matches(
 
 
 def summarise_matches(
-    frame: DataFrame, description: StoreDescription, texts: Texts, over: str = ""
+    analysis: Analysis,
+    frame: DataFrame,
+    description: StoreDescription,
+    texts: Texts,
+    over: str = "",
 ) -> Findings:
     """Builds the table `exact_match`, its metrics and its boxplots.
 
@@ -133,7 +156,7 @@ def summarise_matches(
     """
     measures = [name for name in PANELS if name in frame]
     bins, content = idf_bin(texts.idf).numpy(), texts.kinds.content.numpy()
-    tables, boxes, flat = [], [], {}
+    tables, boxes, numbers = [], [], []
     for (definition, tokens), suffix in SUFFIXES.items():
         chosen = frame if definition == "all" else frame[frame["soft"] > HAS_MATCH]
         chosen = chosen if tokens == "all" else chosen[content[chosen["token"]]]
@@ -148,16 +171,22 @@ def summarise_matches(
         binned = binned.agg(averages | {"token": "size"}).rename(columns={"token": "token_types"})
         table = pd.concat([whole, binned]).assign(definition=definition, tokens=tokens)
         tables += table.to_dict("records")
-        wanted = measures if suffix else [name for name in whole if name.startswith((*measures,))]
         for row in (table if tokens == "all" else whole).to_dict("records"):
-            place = f"/idf_{row['idf_bin'].replace('-', '_')}".removesuffix("/idf_all")
-            flat |= {f"{row['direction']}/{name}{suffix}{place}": row[name] for name in wanted}
+            at, ranged = {"place": place_of(over, row["direction"])}, row["idf_bin"] != "all"
+            if ranged:
+                at |= {"part": f"idf_{row['idf_bin'].replace('-', '_')}"}
+                at |= {"label": f"IDF {row['idf_bin']}"}
+            for name in measures:
+                if not (suffix or ranged):
+                    at |= {end: row[f"{name}_{end}"] for end in ("low", "high")}
+                numbers.append(METRICS[name, suffix].row(row[name], **at))
         if tokens == "all":
             types = types.assign(idf=texts.idf.numpy()[types["token"]])
             boxes.append(types.assign(counted=DEFINITIONS[definition]))
             for direction, rates in types.groupby("direction"):
                 trends = rates[[*measures, "idf"]].corr("spearman")["idf"].drop("idf")
-                flat |= {f"{direction}/{m}{suffix}_idf_correlation": v for m, v in trends.items()}
+                place = place_of(over, direction)
+                numbers += [METRICS[m, suffix, TREND].row(v, place) for m, v in trends.items()]
     types, figures = pd.concat(boxes), []
     name = "_".join(filter(None, ("exact_match", over)))
     caption = f"{RATES} {SPARSE if OF_A in measures else GENERATIVE}"
@@ -167,8 +196,11 @@ def summarise_matches(
         entry = GalleryEntry(f"{name}_{direction}", heading, caption)
         shown = types[types["direction"] == direction]
         figures.append((match_boxes(shown, direction, f"{description.title}: {words}"), entry))
-    values = {"/".join(filter(None, (over, key))): value for key, value in flat.items()}
-    return Findings(named("exact_match", values), {name: tables}, figures)
+    return analysis.findings(numbers, {name: tables}, figures)
+
+
+def place_of(over: str, direction: str) -> str:
+    return f"{over}/{direction}" if over else direction
 
 
 @part("analysis")
@@ -180,13 +212,7 @@ class ExactMatch(PairAnalysis):
         "How often a token aligns to the same token on the other side, as an average over all "
         "occurrences of the aligning tokens; under an IDF range, over the token types in it."
     )
-    metrics = (
-        Metric(
-            "hard", "The share of tokens whose strongest partner is the same token.", headline=True
-        ),
-        Metric("soft", "The share of a token's alignment on equal tokens.", headline=True),
-        Metric("soft_of_a", "“soft” as in the paper: of the softmax of A, not of the similarity."),
-    )
+    metrics = tuple(METRICS.values())
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         special = self.texts.kinds.special
@@ -194,7 +220,7 @@ class ExactMatch(PairAnalysis):
         return find_matches(batch.layers[-1], self.description, special, units)
 
     def summarise(self, frame: DataFrame) -> Findings:
-        return summarise_matches(frame, self.description, self.texts)
+        return summarise_matches(self, frame, self.description, self.texts)
 
 
 @part("analysis")
@@ -208,7 +234,8 @@ class CandidateMatch(Analysis):
 
     queries: Count
 
-    name = "exact_match"
+    name, title, reading = ExactMatch.name, ExactMatch.title, ExactMatch.reading
+    metrics = ExactMatch.metrics
 
     def finish(self) -> Findings:
         subject, parts = self.subject, []
@@ -222,7 +249,7 @@ class CandidateMatch(Analysis):
         frame = pd.concat(parts) if parts else DataFrame()
         if frame.empty:
             return Findings()
-        return summarise_matches(frame, description, texts, "candidates")
+        return summarise_matches(self, frame, description, texts, "candidates")
 
 
 RATES = (

@@ -22,12 +22,12 @@ from pandas import DataFrame, MultiIndex, Series
 from torch import Tensor
 
 from analysis.figures import GalleryEntry, forest_figure
-from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Subject, named
+from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Subject
 from analysis.runs.evaluation import judge
 from analysis.statistics import RANK_CORRELATION, interval, spread
-from analysis.tables.metric_names import Metric
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.measures import Metric, ranking_metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation
@@ -148,7 +148,7 @@ class Framework(PairAnalysis):
             flat[f"{name}_share"] = table["covariance_share"][path]
             flat[f"{name}_absolute_share"] = table["absolute_share"][path]
         entry = GalleryEntry("framework", "Where the logits come from", PATHS)
-        return report(table, flat, entry, "logit")
+        return report(self, table, flat, entry, "logit")
 
 
 @part("analysis")
@@ -168,7 +168,7 @@ class QueryPaths(Analysis):
 
     pairs: Count
 
-    name = "framework"
+    name, title, reading = Framework.name, Framework.title, Framework.reading
     metrics = (
         Metric(
             "query_cross_attention_share",
@@ -202,7 +202,7 @@ class QueryPaths(Analysis):
         shares = table["covariance_share"]
         flat = {f"query_{name}_share": shares[path] for name, path in _main_paths(table).items()}
         entry = GalleryEntry("framework_query", "How a query changes the logits", CHANGES)
-        return report(table, flat, entry, "change of logit")
+        return report(self, table, flat, entry, "change of logit")
 
 
 def _main_paths(table: DataFrame) -> dict[str, str]:
@@ -212,12 +212,16 @@ def _main_paths(table: DataFrame) -> dict[str, str]:
 
 
 def report(
-    table: DataFrame, flat: Mapping[str, float], entry: GalleryEntry, total: str
+    analysis: Analysis,
+    table: DataFrame,
+    values: Mapping[str, float],
+    entry: GalleryEntry,
+    total: str,
 ) -> Findings:
-    """Returns metrics, the table of paths under the figure's name, and the figure."""
+    """Returns numbers, the table of paths under the figure's name, and the figure."""
     figure = share_figure(table.drop(index=[f"{kind}_all" for kind in LAYERED]), total)
     rows = table.reset_index().to_dict("records")
-    return Findings(named("framework", flat), {entry.name: rows}, [(figure, entry)])
+    return analysis.findings(analysis.rows(values), {entry.name: rows}, [(figure, entry)])
 
 
 PATHS = (
@@ -298,8 +302,8 @@ class FrameworkRanking(Analysis):
 
     queries: Count
 
-    name = "framework"
-    metrics = (RANK_CORRELATION,)
+    name, title, reading = Framework.name, Framework.title, Framework.reading
+    metrics = RANK_CORRELATION, ranking_metric("mrr@10")
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -321,16 +325,16 @@ class FrameworkRanking(Analysis):
             parts.append(DataFrame({key: s.cpu() for key, s in scores.items()}, index))
         if not parts:
             return Findings()
-        by_query, flat = pandas.concat(parts).groupby("query"), {}
+        by_query, rows = pandas.concat(parts).groupby("query"), []
         correlations = by_query.corr("spearman").groupby(level=1).mean()
         for key, truths in correlations.items():
-            ranking = {query: rows[key].droplevel(0).to_dict() for query, rows in by_query}
+            ranking = {query: own[key].droplevel(0).to_dict() for query, own in by_query}
             judged = judge(Ranking(ranking), data, split, queries, ["mrr@10"])
             values = torch.tensor([[one["mrr@10"]] for one in judged.values()]).double()
             low, high = interval(values)
-            flat |= {f"{key}/mrr@10": values.mean(), f"{key}/mrr@10_low": low}
-            flat[f"{key}/mrr@10_high"] = high
+            bounds = {"low": low, "high": high, "n": len(values)}
+            rows.append(ranking_metric("mrr@10").row(values.mean(), key, **bounds))
             truth = "log_prob/sum" if key.endswith("/sum") else "log_prob/mean"
             if key != truth:
-                flat[f"{key}/rank_correlation"] = truths[truth]
-        return Findings(named(self.name, flat))
+                rows += self.rows({"rank_correlation": truths[truth]}, key)
+        return self.findings(rows)

@@ -24,9 +24,8 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.figures import GalleryEntry, draw_lines
-from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Subject, named
+from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Subject
 from analysis.statistics import long_frame, spread_numbers
-from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
     DIRECTIONS,
     aligning_words,
@@ -34,6 +33,7 @@ from analysis.viewer.directed_alignment import (
     directed_heads,
 )
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, PairAlignment
@@ -210,10 +210,10 @@ class GoldAlignment(PairAnalysis):
         "on each half of the pairs at the threshold that is best for the other half."
     )
     metrics = (
-        Metric("precision@#", "The share of the chosen tokens that answer the question."),
-        Metric("recall@#", "The share of the tokens that answer the question that are chosen."),
+        Metric("precision@1", "The share of the chosen tokens that answer the question."),
+        Metric("recall@5", "The share of the tokens that answer the question that are chosen."),
         Metric(
-            "possible_precision@#",
+            "possible_precision@1",
             "The share of the chosen tokens that answer the question or state what it gives.",
         ),
         Metric(
@@ -269,7 +269,7 @@ class GoldAlignment(PairAnalysis):
         """Returns metrics of the last layer, a table and curves."""
         keys = ["alignment", "direction", "layer", "selection"]
         table = frame.groupby(keys)[list(MEASURES)].mean()
-        flat, name = {}, "own" if self.generative else "softmax"
+        rows, name = [], "own" if self.generative else "softmax"
         random = table.loc["random", "", 0]
         top = {k: len(THRESHOLDS) + n for n, k in enumerate(DEPTHS, start=1)}  # selections from 1
         for direction in DIRECTIONS:
@@ -284,7 +284,7 @@ class GoldAlignment(PairAnalysis):
                 "random_precision": random["precision"][top[1]],
                 "random_possible_precision": random["possible_precision"][top[1]],
             }
-            flat |= {f"{direction}/{name}": value for name, value in values.items()}
+            rows += self.rows(values, direction)
         table = table.reset_index()
         table["at"] = [[*THRESHOLDS, *DEPTHS][n - 1] for n in table["selection"]]
         table["selection"] = np.where(table["selection"] > len(THRESHOLDS), "top", "threshold")
@@ -292,7 +292,7 @@ class GoldAlignment(PairAnalysis):
         title = f"{self.description.title}: alignments against {pairs:,} gold pairs"
         entry = GalleryEntry("gold_alignment", "Alignments against the answer's tokens", CAPTION)
         tables = {"gold_alignment": table.to_dict("records")}
-        return Findings(named(self.name, flat), tables, [(gold_figure(table, title), entry)])
+        return self.findings(rows, tables, [(gold_figure(table, title), entry)])
 
 
 def fitted_error(frame: DataFrame) -> float:
@@ -373,8 +373,10 @@ class DecodedIdentifiers(Analysis):
 
     queries: Count
 
-    name = "gold"
+    name, title, reading = GoldAlignment.name, GoldAlignment.title, GoldAlignment.reading
     metrics = (
+        Metric("recall", "The share of the tokens that answer the question that are generated."),
+        Metric("random_precision", "The precision of tokens in random order."),
         Metric("found", "The share of pairs whose document holds a generated identifier."),
         Metric("precision", "The share of the generated tokens that answer the question."),
         Metric(
@@ -409,15 +411,15 @@ class DecodedIdentifiers(Analysis):
             covered = [occurrences(documents[name], one) for one in decoded[query]]
             covered = torch.stack(covered or [torch.zeros_like(sides[0])]).any(0, keepdim=True)
             frames.append(DataFrame(measure(covered.float(), *sides), dtype=float))
-        rows = pandas.concat(frames).dropna(subset="precision")
-        if rows.empty:
+        kept = pandas.concat(frames).dropna(subset="precision")
+        if kept.empty:
             return Findings()
-        flat = rows[["precision", "possible_precision", "recall"]].mean().to_dict()
-        flat["found"] = len(rows) / len(gold)
+        flat = kept[["precision", "possible_precision", "recall"]].mean().to_dict()
+        flat["found"] = len(kept) / len(gold)
         around = len(read((), 0))  # the tokens around a text are not candidates
         chances = [float(sides[0].sum()) / (sides.shape[1] - around) for sides in gold.values()]
         flat["random_precision"] = sum(chances) / len(chances)
-        return Findings(named(f"{self.name}/decoded", flat))
+        return self.findings(self.rows(flat, "decoded"))
 
     def _decode(self, queries: Dataset) -> dict[str, list[list[int]]]:
         """Returns each query's identifiers, without template tokens, the most probable first."""

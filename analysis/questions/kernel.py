@@ -34,13 +34,13 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.figures import GalleryEntry, draw_lines, scale_by_doubling
-from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.runs.evaluation import average_metrics, judge
 from analysis.statistics import RANK_CORRELATION, spearman, spread
-from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
+from gr_mvdr.measures import Metric, ranking_metric
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Factors, relevance, similarity
@@ -300,6 +300,7 @@ class Kernel(Analysis):
         ),
         Metric("bound_correlation", "A rank correlation of that bound with the relevance."),
         RANK_CORRELATION,
+        ranking_metric("mrr@10"),
         Metric(
             "squared_key_norm",
             "The mean squared length of two keys' sum: if large, the softmax is hard to replace.",
@@ -336,13 +337,12 @@ class Kernel(Analysis):
             for name, ranking in kernel_rankings(model, *tables, depth).items():
                 judged = judge(ranking, data, self.subject.split, queries, ["mrr@10"])
                 rows.setdefault(name, {})["mrr@10"] = average_metrics(judged)["mrr@10"]
-        flat = {"squared_key_norm": norm}
+        numbers = self.rows({"squared_key_norm": norm})
         for name, row in rows.items():
-            place = f"features_{name}" if name.isdigit() else name
-            flat |= {f"{place}/{key}": value for key, value in row.items()}
+            numbers += self.rows(row, f"features_{name}" if name.isdigit() else name)
         caption = CAPTION.format(norm, norm / log(10))
         figures = [(kernel_curves(rows), GalleryEntry("kernel", self.title, caption))]
-        return Findings(named(self.name, flat), figures=figures)
+        return self.findings(numbers, figures=figures)
 
     def _estimates(self) -> dict[str, Tensor]:
         """Returns feature map → (2, B) fp64, each pair's estimate and the logarithm of its bound;

@@ -33,7 +33,6 @@ exponential needs no condition, but makes the bound vacuous if attention is shar
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
@@ -41,11 +40,11 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.figures import BOXES, GalleryEntry, draw_boxes, draw_lines
-from analysis.questions.analysis import Findings, PairAnalysis, named
-from analysis.runs.run_folder import LOW_RANK
+from analysis.questions.analysis import Findings, PairAnalysis
+from analysis.runs.queries import tabulate_queries
 from analysis.statistics import long_frame
-from analysis.tables.metric_names import Metric
 from gr_mvdr.alignment import pair_mask
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import part
 from gr_mvdr.relevance import DecoderPaths, Explanation
 
@@ -235,15 +234,13 @@ class LowRank(PairAnalysis):
     def summarise(self, frame: DataFrame) -> Findings:
         """Returns metrics of the last layer, the tables of `low_rank` and Figure 4.
 
-        The table `low_rank_queries` holds means over the heads of the last layer and the stored
-        pairs of each query, with the system's own A: what claims are tested on.
+        A query's values are means over the heads of the last layer and its stored pairs, with the
+        system's own A: what claims are tested on.
         """
         last = frame[frame["layer"] == frame["layer"].max()]
-        metrics = {
-            (key if name == OWN else f"{name}/{key}"): rows[key].mean()
-            for name, rows in last.groupby("alignment")
-            for key in MEANS
-        }
+        numbers = []
+        for name, rows in last.groupby("alignment"):
+            numbers += self.rows(rows[[*MEANS]].mean().to_dict(), "" if name == OWN else name)
         matrices = frame.groupby(["alignment", "layer", "head"])
         measures = [n for n in frame if n not in ("pair", *matrices.keys)]
         # Norms span orders of magnitude.
@@ -266,9 +263,10 @@ class LowRank(PairAnalysis):
             own = own.assign(norm_ratio=own["residual"] / own["projection_norm"])
         queries = own["pair"].map(lambda pair: self.subject.store.pairs[pair][0]).rename("query")
         by_query = own[[n for n in (*MEANS, "norm_ratio") if n in own]].groupby(queries).mean()
-        tables = {"low_rank": table, Path(LOW_RANK).stem: by_query.reset_index()}
-        rows = {name: found.to_dict("records") for name, found in tables.items()}
-        return Findings(named(self.name, metrics), rows, figures)
+        values = [tabulate_queries(self.name, by_query)]
+        return self.findings(
+            numbers, {"low_rank": table.to_dict("records")}, figures, queries=values
+        )
 
 
 def _bound(terms: dict[str, Tensor], decoder: DecoderPaths, layer: int) -> dict[str, Tensor]:

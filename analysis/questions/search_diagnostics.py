@@ -7,6 +7,7 @@ It compares the beam's result with the scores of all documents.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,15 +15,33 @@ from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from analysis.figures import GalleryEntry, draw_lines
-from analysis.questions.analysis import Analysis, Findings, Subject, named
-from analysis.tables.metric_names import Metric
-from analysis.tables.rows import Row
+from analysis.questions.analysis import Analysis, Findings, Subject
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 
 DEPTHS = (1, 10)
+_ERROR = {"better": "low", "headline": True}
+SHARES = {
+    "recall": Metric("recall@#", "The share of relevant documents in the top k of the beam."),
+    "model_error": Metric(
+        "model_error@#",
+        "The share of relevant documents that the model itself ranks below the first k.",
+        **_ERROR,
+    ),
+    "search_error": Metric(
+        "search_error@#",
+        "The share of relevant documents that the model ranks in the top k but the beam lost.",
+        **_ERROR,
+    ),
+    "luck": Metric(
+        "luck@#",
+        "The share of relevant documents that are in the top k only because the beam dropped "
+        "documents with better scores.",
+    ),
+}
 
 
 def places_of(documents: Sequence[str], scores: Mapping[str, float]) -> list[int | None]:
@@ -75,23 +94,7 @@ class SearchDiagnostics(Analysis):
         "search error + luck."
     )
     metrics = (
-        Metric(
-            "model_error@#",
-            "The share of relevant documents that the model itself ranks below the first k.",
-            better="low",
-            headline=True,
-        ),
-        Metric(
-            "search_error@#",
-            "The share of relevant documents that the model ranks in the top k but the beam lost.",
-            better="low",
-            headline=True,
-        ),
-        Metric(
-            "luck@#",
-            "The share of relevant documents that are in the top k only because the beam dropped "
-            "documents with better scores.",
-        ),
+        *(metric.at(k) for metric in SHARES.values() for k in DEPTHS),
         Metric("queries", "How many queries were measured.", unit="count"),
         Metric(
             "score_difference",
@@ -118,16 +121,20 @@ class SearchDiagnostics(Analysis):
             return Findings()
         rows, paths = zip(*diagnoses, strict=True)
         table = DataFrame(rows)
-        metrics = table.filter(like="@").mean().to_dict()
-        metrics |= {"queries": len(table)} | follow_gold(paths)
-        metrics["score_difference"] = table["score_difference"].astype(float).max()
+        shares = [f"{name}@{k}" for name in SHARES for k in DEPTHS]
+        numbers = self.rows(table.reindex(columns=shares).mean().to_dict())
+        differs = table["score_difference"].astype(float).max()
+        numbers += self.rows({"queries": len(table), "score_difference": differs})
+        alive, lost = follow_gold(paths)
+        for name, values in {"gold_alive": alive, "lost_rank": lost}.items():
+            numbers += [r for step, v in values.items() for r in self.rows({name: v}, part=step)]
         title = f"{self.subject.data.collection.name}: search of {len(rows)} test queries"
         heading = "Where the search loses the gold document"
         entry = GalleryEntry("search_diagnostics", heading, CAPTION)
-        figures = [(search_figure(metrics, title), entry)]
-        return Findings(named(self.name, metrics), {"search_diagnostics": rows}, figures)
+        figures = [(search_figure([*alive.values()], title), entry)]
+        return self.findings(numbers, {"search_diagnostics": rows}, figures)
 
-    def _diagnoses(self) -> Iterator[tuple[Row, SearchPath]]:
+    def _diagnoses(self) -> Iterator[tuple[dict[str, Any], SearchPath]]:
         """Yields each query's row of the table, and its gold documents' path through the search."""
         model, data, split = self.subject.model, self.subject.data, self.subject.split
         names, ids = model.names, data.documents["id"][:]
@@ -169,16 +176,16 @@ class SearchDiagnostics(Analysis):
             yield row, path
 
 
-def follow_gold(paths: Sequence[SearchPath]) -> dict[str, float]:
+def follow_gold(paths: Sequence[SearchPath]) -> tuple[dict[str, float], dict[str, float]]:
     """Computes the share of queries whose gold survives each step, and lost gold's median rank."""
     alive = DataFrame(dict(enumerate(float(step.alive) for step in p.steps)) for p in paths)
     alive = alive.ffill(axis=1).mean()  # a search that ended earlier keeps its last state
     lost = [(path.lost, path.lost_step.rank) for path in paths if path.lost]
     ranks = DataFrame(lost, columns=["step", "rank"], dtype=float).dropna()
-    metrics = {f"gold_alive/step_{n + 1}": value for n, value in alive.items()}
     medians = ranks.groupby("step")["rank"].median()
-    metrics |= {f"lost_rank/step_{step:.0f}": rank for step, rank in medians.items()}
-    return metrics | ({"lost_rank/any_step": ranks["rank"].median()} if len(ranks) else {})
+    by_step = {f"step_{step:.0f}": rank for step, rank in medians.items()}
+    by_step |= {"any_step": ranks["rank"].median()} if len(ranks) else {}
+    return {f"step_{n + 1}": value for n, value in alive.items()}, by_step
 
 
 CAPTION = (
@@ -186,9 +193,8 @@ CAPTION = (
 )
 
 
-def search_figure(metrics: Mapping[str, float], title: str) -> Figure:
+def search_figure(alive: Sequence[float], title: str) -> Figure:
     """Plots where the gold is lost."""
-    alive = [value for name, value in metrics.items() if name.startswith("gold_alive/")]
     points = DataFrame({"x": range(1, len(alive) + 1), "y": alive, "line": "", "panel": ""})
     figure = draw_lines(points, title, "step of the search", "gold document in the beam, share")
     for axes in figure.axes:

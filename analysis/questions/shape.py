@@ -11,9 +11,8 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from analysis.questions.analysis import Findings, PairAnalysis, named
+from analysis.questions.analysis import Findings, PairAnalysis
 from analysis.statistics import long_frame, mean_table
-from analysis.tables.metric_names import Metric
 from analysis.viewer.directed_alignment import (
     DIRECTIONS,
     aligning_words,
@@ -22,6 +21,7 @@ from analysis.viewer.directed_alignment import (
     own_direction,
 )
 from gr_mvdr.alignment import other_side, pair_mask
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
@@ -125,7 +125,7 @@ class Shape(PairAnalysis):
         ),
         Metric("relative_entropy", "Entropy divided by its maximum: 1 if all weights are equal."),
         Metric("support", f"The number of a token's partners with a weight above {SUPPORT:g}."),
-        Metric("top_#", "The share of a token's weight that its k strongest partners hold."),
+        Metric("top_1", "The share of a token's weight that its strongest partner holds."),
         Metric(
             "directions_agree",
             "The share of query tokens that are the strongest partner of their own strongest "
@@ -168,7 +168,7 @@ class Shape(PairAnalysis):
         last = table[table["layer"] == table["layer"].max()].set_index(["alignment", "direction"])
         places = {direction: ("directed", direction) for direction in DIRECTIONS}
         places["own"] = "own", own_direction(self.description.paradigm)
-        flat = {"directions_agree": frame["returned"].sum() / frame["links"].sum()}
+        rows = self.rows({"directions_agree": frame["returned"].sum() / frame["links"].sum()})
         for name, place in places.items():
-            flat |= {f"{name}/{key}": last.loc[[place], key].mean() for key in HEADLINES}
-        return Findings(named(self.name, flat), {"shape": table.to_dict("records")})
+            rows += self.rows({key: last.loc[[place], key].mean() for key in HEADLINES}, name)
+        return self.findings(rows, {"shape": table.to_dict("records")})

@@ -12,9 +12,9 @@ from pandas import DataFrame
 from torch import Tensor
 
 from analysis.figures import GalleryEntry, draw_lines
-from analysis.questions.analysis import Analysis, Findings, Subject, named
+from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.questions.tokens import find_special
-from analysis.tables.metric_names import Metric
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
@@ -87,12 +87,13 @@ class TokenRetrieval(Analysis):
 
     name, title = "token_retrieval", "Token retrieval"
     reading = "What each word of a query retrieves from all tokens of all documents, by rank."
-    metrics = (
-        Metric(
-            "gold@#",
-            "The share of query tokens that retrieve a relevant document's token at rank k.",
-        ),
-        Metric("lexical@#", "The share of query tokens that retrieve an equal token at rank k."),
+    metrics = tuple(
+        Metric(f"{kind}@#", f"The share of query tokens that retrieve {what} at rank #.").at(rank)
+        for rank in RANKS
+        for kind, what in {
+            "gold": "a relevant document's token",
+            "lexical": "an equal token",
+        }.items()
     )
 
     @classmethod
@@ -121,7 +122,7 @@ class TokenRetrieval(Analysis):
         }
         entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
         figures = [(retrieval_figure(curves, densities, title), entry)]
-        return Findings(named(self.name, flat), tables, figures, {FILE: kept})
+        return self.findings(self.rows(flat), tables, figures, {FILE: kept})
 
     def _queries(self) -> list[Query]:
         """Returns the queries with at least one word and one relevant document in the index."""

@@ -6,27 +6,20 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors come
     run_command("runs", "analysis.runs.__main__:main")
     raise SystemExit
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from pandas import DataFrame
 
-from analysis.runs.run_folder import find_runs, named_folders, read_run
-from analysis.tables.metric_names import Statistic, format_value, join_intervals, read_key
-from analysis.tables.rows import Table, format_text, pivot
-from gr_mvdr.files import (
-    CIRCUMSTANCES,
-    METRICS_FILE,
-    PROVENANCE,
-    UnfinishedRun,
-    read_provenance,
-)
+from analysis.runs.numbers import find, format_value, make_frame
+from analysis.runs.run_folder import find_runs, named_folders, print_command, read_run
+from analysis.runs.tables import Table, format_text, pivot
+from gr_mvdr.files import METRICS_FILE, PROVENANCE, UnfinishedRun, read_provenance
+from gr_mvdr.measures import RETRIEVE, ranking_metric
 
-SHOWN = ("retrieve/mrr@10", "retrieve/recall@10")
-# Groups of overrides that change no measured number.
-_SILENT = ("hydra", *CIRCUMSTANCES)
+SHOWN = ("mrr@10", "recall@10")
 
 
 def tabulate_runs(folders: Sequence[Path]) -> Table:
@@ -40,12 +33,13 @@ def tabulate_runs(folders: Sequence[Path]) -> Table:
         raise ValueError(f"runs=[{', '.join(map(str, folders))}]: there is no run")
     cells = {}
     for run in sorted(runs.values(), key=_written):
-        record, metrics, state = read_record(run)
+        record, numbers, state = read_record(run)
+        shown = {name: find(numbers, RETRIEVE.name, name) for name in SHOWN}
         command = print_command(record["overrides"]) if "overrides" in record else ""
         row = {
             "system": record.get("system", ""),
             "data": record.get("collection", ""),
-            **{read_key(key).label: format_value(key, metrics.get(key)) for key in SHOWN},
+            **{ranking_metric(name).label: format_value(row) for name, row in shown.items()},
             "commit": record.get("git", ""),
             "command": "; ".join(filter(None, [state, command])),
         }
@@ -59,8 +53,8 @@ def _written(run: Path) -> float:
     return (finished if finished.is_file() else run).stat().st_mtime
 
 
-def read_record(run: Path) -> tuple[dict[str, Any], dict[str, Statistic], str]:
-    """Reads a run's provenance, its metrics and its state.
+def read_record(run: Path) -> tuple[dict[str, Any], DataFrame, str]:
+    """Reads a run's provenance, its numbers and its state.
 
     The state is "" for a finished run, "unfinished", or an error message: an unreadable file does
     not keep the other runs from being listed.
@@ -69,18 +63,11 @@ def read_record(run: Path) -> tuple[dict[str, Any], dict[str, Statistic], str]:
     try:
         if (run / PROVENANCE).is_file():
             record = read_provenance(run)
-        return record, join_intervals(read_run(run).metrics), ""
+        return record, read_run(run).numbers, ""
     except UnfinishedRun:
-        return record, {}, "unfinished"
+        return record, make_frame([]), "unfinished"
     except (OSError, ValueError) as error:
-        return record, {}, f"cannot be read: {error}"
-
-
-def print_command(overrides: Sequence[str]) -> str:
-    """Returns the command of a run as typed, without what changes no measured number."""
-    keys = [word.lstrip("+").partition("=")[0].split(".")[0] for word in overrides]
-    typed = [word for key, word in zip(keys, overrides, strict=True) if key not in _SILENT]
-    return shlex.join(["python", "train.py", *typed])
+        return record, make_frame([]), f"cannot be read: {error}"
 
 
 def main(config: DictConfig) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import numpy as np
 import torch
 from pandas import DataFrame
 
-from analysis.runs.judged_queries import METRICS, keep_queries, tabulate_queries
+from analysis.runs.queries import METRICS, keep_queries, tabulate_queries
 from analysis.runs.run_folder import ranking_file
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
-from gr_mvdr.evaluation.metrics import MACRO
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
+from gr_mvdr.measures import RERANK, RETRIEVE, Group, Measured, costs, macro, ranking_metric
 from models.base import System, Table
 
 # Query id → metric → value.
@@ -27,13 +28,14 @@ QueryMetrics = dict[str, dict[str, float]]
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 # How many queries the latency is measured on, one at a time, and how many tune a search.
 LATENCY_QUERIES, TUNING_QUERIES = 50, 64
+MAIN = "mrr@10"  # the metric of a reranking that summaries show
 LEAST_QUERIES = 20  # a mean over fewer says nothing of their kind
 
 
 def evaluate_retrieval(
     model: System, data: RetrievalDataModule, run: Path, depth: int
-) -> dict[str, float]:
-    """Evaluates end-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, returns `retrieve/…`.
+) -> list[Measured]:
+    """Evaluates end-to-end search (gr_as_mvdr §6.3) and writes `retrieve*.trec`.
 
     The judgements are written next to the ranking as `retrieve*.qrels`, so that trec_eval needs no
     other file, and the metrics of each query into `queries.parquet`.
@@ -44,9 +46,9 @@ def evaluate_retrieval(
         depth: documents per query.
 
     Returns:
-        Metrics of each test split; the names of a split after the first contain the split's name.
+        The metrics of each test split.
     """
-    metrics = {}
+    rows = []
     if model.tunes_search:
         queries = sample_rows(data.evaluation.tuning_queries(), TUNING_QUERIES)
         model.tune_search(queries, depth + data.drop_identical)
@@ -54,33 +56,33 @@ def evaluate_retrieval(
         queries = data.evaluation.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)
         ranking = drop_own_hits(found, data, depth)
-        metrics |= _record(ranking, model, data, run, split, queries, "retrieve")
+        rows += _record(ranking, model, data, run, split, queries, RETRIEVE)
         if split == data.evaluation.test_splits[0]:
-            metrics |= model.search_fidelity(queries, found.top(depth), depth)
-    return metrics
+            rows += model.search_fidelity(queries, found.top(depth), depth)
+    return rows
 
 
 def evaluate_reranking(
     model: System, data: RetrievalDataModule, run: Path, forms: Mapping[str, Mapping[str, Any]]
-) -> dict[str, float]:
-    """Reranks candidates in every form of the system: writes `rerank*.trec`, returns `rerank/…`.
+) -> list[Measured]:
+    """Reranks candidates in every form of the system and writes `rerank*.trec`.
 
     All forms are judged by `rerank*.qrels`, the judgements of the reranked queries.
 
     Args:
         model, data, run: see `evaluate_retrieval`.
-        forms: name → arguments of `model.rerank`; the first form is the main one, and the metrics
-            of other forms contain the form's name.
+        forms: name → arguments of `model.rerank`; the first form is the main one, and the others
+            are the places of their metrics.
     """
-    metrics = {}
+    rows = []
     for split in data.evaluation.test_splits:
         queries = data.evaluation.rerank_queries(split)
         candidates = data.evaluation.list_candidates(split, queries)
         for number, (form, arguments) in enumerate(forms.items()):
             found = model.rerank(queries, data.documents, candidates, **arguments)
             ranking, name = drop_own_hits(found, data), form if number else ""
-            metrics |= _record(ranking, model, data, run, split, queries, "rerank", name)
-    return metrics
+            rows += _record(ranking, model, data, run, split, queries, RERANK, name)
+    return rows
 
 
 def _record(
@@ -90,28 +92,29 @@ def _record(
     run: Path,
     split: str,
     queries: Table,
-    stage: str,
+    group: Group,
     form: str = "",
-) -> dict[str, float]:
+) -> list[Measured]:
     """Writes a ranking, its judgements and its metrics; returns means over queries and groups."""
     further = "" if split == data.evaluation.test_splits[0] else split
-    place = [part for part in (stage, form, further) if part]
-    ranking.write(run / ranking_file(*place), type(model).__name__)
+    ranking.write(run / ranking_file(group.name, form, further), type(model).__name__)
     qrels = data.evaluation.judgements(split, queries)
-    write_qrels(qrels, run / ranking_file(stage, further, ending="qrels"))
-    of_queries, metrics = judge(ranking, data, split, queries, METRICS), {}
-    parts = divide_queries(of_queries, qrels, data) if stage == "retrieve" else {}
-    for part, judged in {form: of_queries, **parts}.items():
-        place = list(filter(None, (stage, part)))
-        keep_queries(run, tabulate_queries("/".join(place), further, judged, qrels))
-        values = DataFrame.from_dict(judged, orient="index")[list(data.metrics)]
-        means = values.mean().to_dict()
+    write_qrels(qrels, run / ranking_file(group.name, further, ending="qrels"))
+    of_queries, rows, tables = judge(ranking, data, split, queries, METRICS), [], []
+    parts = divide_queries(of_queries, qrels, data) if group is RETRIEVE else {}
+    shown = [m for m in data.metrics if group is RETRIEVE or m == MAIN]
+    declared = [replace(ranking_metric(m), headline=m in shown) for m in data.metrics]
+    for place, judged in {form: of_queries, **parts}.items():
+        tables.append(tabulate_queries(group.name, judged, place, further, qrels=qrels))
+        values = DataFrame.from_dict(judged, orient="index")[[m.name for m in declared]]
+        about = {"group": group, "split": further, "n": len(values)}
+        means = values.mean()
+        rows += [metric.row(means[metric.name], place, **about) for metric in declared]
         if groups := data.collection.group_queries(split, data.groups):  # xtr Table 3
-            macro = values.groupby(groups).mean().mean()
-            means |= {f"{MACRO}{name}": value for name, value in macro.items()}
-        place += [further] if further else []
-        metrics |= {"/".join((*place, name)): float(value) for name, value in means.items()}
-    return metrics
+            means = values.groupby(groups).mean().mean()
+            rows += [macro(m).row(means[m.name], place, **about) for m in declared]
+    keep_queries(run, tables)
+    return rows
 
 
 def divide_queries(
@@ -181,14 +184,10 @@ def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None
     return Ranking(kept) if depth is None else Ranking(kept).top(depth)
 
 
-def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dict[str, float]:
-    """Measures the latency of single queries, encoding included: median and 95th percentile in ms.
-
-    Returns:
-        Flat metrics, "cost/…"; {} if there are no test queries.
-    """
+def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> list[Measured]:
+    """Measures the latency of single queries, encoding included."""
     if not data.evaluation.test_splits:
-        return {}
+        return []
     queries = data.evaluation.test_queries(data.evaluation.test_splits[0])
     depth += data.drop_identical  # the depth that the search is planned for
     times = []
@@ -197,10 +196,7 @@ def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dic
         start = time.perf_counter()
         model.retrieve(query, depth)
         times.append(1000 * (time.perf_counter() - start))
-    return {
-        "cost/query_ms_p50": float(np.percentile(times, 50)),
-        "cost/query_ms_p95": float(np.percentile(times, 95)),
-    }
+    return costs({f"query_ms_p{share}": np.percentile(times, share) for share in (50, 95)})
 
 
 def measure_index_bytes(folder: Path) -> int:
@@ -216,12 +212,10 @@ def watch_memory() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def measure_memory() -> dict[str, float]:
-    """Measures the peak memory since `watch_memory`, as the kernel counts it, in bytes.
+def measure_memory() -> list[Measured]:
+    """Measures the peak memory since `watch_memory`, as the kernel counts it.
 
-    Returns:
-        `cost/peak_memory_bytes`: resident pages, including mapped files (libraries, tables, the
-        index). `cost/gpu_memory_bytes`: tensors on the GPU.
+    Resident pages include mapped files (libraries, tables, the index).
     """
     try:
         lines = (line.split() for line in _STATUS.read_text().splitlines())
@@ -229,10 +223,10 @@ def measure_memory() -> dict[str, float]:
     except (OSError, StopIteration):  # not Linux
         unit = 1 if sys.platform == "darwin" else 1024
         peak = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peaks = {"cost/peak_memory_bytes": float(peak)}
+    peaks = {"peak_memory_bytes": peak}
     if torch.cuda.is_available():
-        peaks["cost/gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
-    return peaks
+        peaks["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+    return costs(peaks)
 
 
 def release_memory() -> None:

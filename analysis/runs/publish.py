@@ -6,7 +6,7 @@ The code does not import wandb. A logger receives tables and images if it has `l
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 
 from analysis.figures import Gallery
 from analysis.runs.run_folder import Run, flatten
-from analysis.tables.comparison import Comparison, name_comparison
 
 # Kind of artefact → patterns of its files in a run's folder.
 ARTEFACTS = {
@@ -22,9 +21,6 @@ ARTEFACTS = {
     "alignments": ("alignments",),
     "report": ("report.html",),
 }
-# Patterns of files in a comparison's folder: its tables, and its artefacts by kind.
-TABLES = ("comparison*.csv", "paper_table.csv")
-COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
 
 
 def describe_logger(
@@ -55,42 +51,19 @@ def publish_run(logger: Any, run: Run) -> None:
     named = {key: run.provenance.get(key) for key in ("system", "paradigm", "collection", "seed")}
     logger.log_hyperparams(named | {"config": flatten(run.config)})
     logger.log_metrics(run.metrics)
-    _log_tables(logger, run.path.glob("*.csv"))
-    _log_figures(logger, Gallery(run.path / "figures", keep=True))
+    log_tables(logger, run.path.glob("*.csv"))
+    log_figures(logger, Gallery(run.path / "figures", keep=True))
     log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
     logger.finalize("success")
-    _finish(logger)
+    finish(logger)
 
 
-def _finish(logger: Any) -> None:
+def finish(logger: Any) -> None:
     if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
         logger.experiment.finish()
 
 
-def publish_comparison(
-    logger: Any, comparison: Comparison, galleries: Sequence[Gallery] = ()
-) -> None:
-    """Logs a comparison: the names of its runs, its tables and figures, and its files as artefacts.
-
-    Args:
-        logger: a Lightning logger, or None.
-        comparison: already written, so that its `folder` is set.
-        galleries: its figures, one gallery for each section.
-    """
-    if logger is None:
-        return
-    folder, runs = comparison.folder, [str(run.path) for run in comparison.runs]
-    labels = [group.label for group in comparison.groups]
-    settings = [section.setting for section in comparison.sections]
-    logger.log_hyperparams({"runs": runs, "systems": labels, "collections": settings})
-    _log_tables(logger, [path for pattern in TABLES for path in folder.glob(pattern)])
-    for gallery in galleries:
-        _log_figures(logger, gallery)
-    log_artefacts(logger, folder, COMPARED, name_comparison(comparison))
-    _finish(logger)
-
-
-def _log_tables(logger: Any, paths: Iterable[Path]) -> None:
+def log_tables(logger: Any, paths: Iterable[Path]) -> None:
     """Logs CSV files as tables; pandas gives each column one type, as wandb requires."""
     if not hasattr(logger, "log_table"):
         return
@@ -102,7 +75,7 @@ def _log_tables(logger: Any, paths: Iterable[Path]) -> None:
         logger.log_table(f"tables/{path.stem}", columns=list(frame), data=rows)
 
 
-def _log_figures(logger: Any, gallery: Gallery) -> None:
+def log_figures(logger: Any, gallery: Gallery) -> None:
     if hasattr(logger, "log_image"):
         for entry, path in zip(gallery.entries, gallery.paths, strict=True):
             logger.log_image(f"figures/{entry.name}", [str(path)], caption=[entry.title])

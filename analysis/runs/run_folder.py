@@ -3,17 +3,21 @@
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
+from pandas import DataFrame
 
+from analysis.runs.numbers import NUMBERS, find, flatten_rows, over_seeds, read_numbers
+from analysis.runs.tables import format_text, select, tabulate, tabulate_rankings
 from gr_mvdr.files import (
     CHECKPOINT,
     CIRCUMSTANCES,
@@ -23,26 +27,24 @@ from gr_mvdr.files import (
     PROVENANCE,
     check_file,
     check_finished,
-    check_finite,
     read_config,
     read_json,
-    read_metrics,
     read_provenance,
     read_yaml,
     remove_abandoned,
     write_json,
     write_text,
 )
-from gr_mvdr.options import name_some, show
+from gr_mvdr.measures import COST, IDENTIFIED
+from gr_mvdr.options import make_printable, name_some, show
 
 REPORT = "report.html"
 STUDY = "study.csv"  # in the folder of a run or a sweep that made a study
-STUDY_QUERIES = "study_queries.csv"  # beside it: the metrics of each query
-RATES = "exact_match.csv", "exact_match_candidates.csv"  # of the analyses of exact matches
-LOW_RANK = "low_rank_queries.csv"  # of the analysis of low rank: means of each query
 LOCK = ".lock"
 # Keys of lists that a sweep goes through; each of its runs uses one value of each list.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
+# Groups of overrides that change no measured number.
+_SILENT = ("hydra", *CIRCUMSTANCES)
 # Keys that decide what a ranking's metrics mean: runs that differ in them share no table.
 PROTOCOL = (
     *("retrieval_depth", "data.max_test_queries", "data.new_documents", "data.drop_identical"),
@@ -55,7 +57,7 @@ UNMEASURED = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A run as reports and comparisons see it.
 
@@ -64,22 +66,41 @@ class Run:
         config: the resolved configuration, nested.
         provenance: has "system" and "collection" and, if known, "seed", "paradigm", "splits" and
             "sources" (what the data were made from).
-        metrics: flat, such as "retrieve/recall@1".
+        numbers: the table of its numbers (`analysis.runs.numbers`).
     """
 
     path: Path
     config: dict[str, Any]
     provenance: dict[str, Any]
-    metrics: dict[str, float]
+    numbers: DataFrame
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Its numbers as in `metrics.json`, flat, such as "retrieve/recall@1"."""
+        return flatten_rows(self.numbers)
 
     def __fspath__(self) -> str:
         """Returns the folder, so that a run can stand for a path, as in `Path(run)`."""
         return str(self.path)
 
     def __repr__(self) -> str:
-        from analysis.tables.report import summarise_run
+        return f"{self.summary}\n{self.path}"
 
-        return f"{summarise_run(self)}\n{self.path}"
+    @property
+    def summary(self) -> str:
+        """A few lines: rankings, main costs and identifiers."""
+        table = tabulate({self.system: over_seeds([self.numbers])})
+        lines = [f"{self.system} on {self.setting}, seed {self.seed}"]
+        if rankings := tabulate_rankings(table):
+            lines += format_text(rankings)
+        named, whole = table["group"] == IDENTIFIED.name, table["place"] == ""
+        costs = (table["group"] == COST.name) & table["headline"]
+        for part in (table[costs], table[named & whole]):
+            values = zip(part["label"], part["cell"], strict=True)
+            lines.append("; ".join(f"{label} {cell.text}" for label, cell in values))
+        if len(part := table[named & ~whole]):
+            lines += format_text(select(part, "section", "label", corner=""))
+        return "\n".join(make_printable(line) for line in lines if line)
 
     @property
     def system(self) -> str:
@@ -95,7 +116,7 @@ class Run:
 
         A pipeline or a fusion counts as trained: one of its systems nearly always is.
         """
-        trained_here = "cost/train_seconds" in self.metrics
+        trained_here = find(self.numbers, COST.name, "train_seconds") is not None
         is_combined = self.provenance.get("paradigm") == "pipeline"
         return trained_here or is_combined or bool(self.provenance.get("training_sources"))
 
@@ -293,22 +314,34 @@ def look_up(config: Mapping[str, Any], key: str) -> Any:
     return reduce(step, key.split("."), config)
 
 
-def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
+def read_run(path: Path, finished: bool = True) -> Run:
     """Reads a run's folder.
 
     Args:
-        metrics: of a run that has not written them yet; None = read its `metrics.json`.
+        finished: False = a run that has yet to write its `metrics.json`.
 
     Raises:
         FileNotFoundError: no such folder.
         UnfinishedRun: a part is missing.
-        ValueError: a part is broken, the provenance names no system or collection, or a metric is
-            not finite.
+        ValueError: a part is broken, the provenance names no system or collection, or an older
+            version made the run.
     """
     path = Path(path)
-    check_finished(str(path), path, PARTS if metrics is None else PARTS[:-1])
-    found = read_metrics(path) if metrics is None else check_finite(metrics, path / "metrics.json")
-    return Run(path, read_config(path), read_provenance(path), found)
+    check_finished(str(path), path, PARTS if finished else PARTS[:-1])
+    provenance = read_provenance(path)
+    if not (path / NUMBERS).exists():
+        command = print_command(provenance.get("overrides") or [])
+        raise ValueError(
+            f"{path}: was made by an older version (no {NUMBERS}); run {command} again"
+        )
+    return Run(path, read_config(path), provenance, read_numbers(path))
+
+
+def print_command(overrides: Sequence[str]) -> str:
+    """Returns the command of a run as typed, without what changes no measured number."""
+    keys = [word.lstrip("+").partition("=")[0].split(".")[0] for word in overrides]
+    typed = [word for key, word in zip(keys, overrides, strict=True) if key not in _SILENT]
+    return shlex.join(["python", "train.py", *typed])
 
 
 def read_kept(run: Path, name: str) -> dict[str, Any]:

@@ -14,21 +14,23 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from pandas import DataFrame
 
-from analysis.questions.analysis import Findings, named
+from analysis.questions.analysis import Findings
 from analysis.runs.evaluation import QueryMetrics, average_metrics
-from analysis.studies.search_grid import STRATEGY, Search, SearchGrid
-from analysis.studies.study import draw_all, is_measure
-from analysis.tables.metric_names import Statistic
-from analysis.tables.rows import Row
+from analysis.runs.numbers import make_frame
+from analysis.studies.search_grid import STRATEGY, Search, SearchGrid, Setting
+from analysis.studies.study import StudyTable, draw_all, read_study, study_rows
 from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Qrels, Ranking
+from gr_mvdr.measures import STUDY, Group, Measured, keep_finite, ranking_metric
 from gr_mvdr.options import Count, Proportion, Size, part
 from gr_mvdr.token_index.search import FullRelevance
 from models.base import System, Table
 from models.multi_vector import MultiVector
 
 CHOSEN_BY = "ndcg@10"
+CHOSEN, GROUP = ranking_metric(CHOSEN_BY), Group("adaptation", "Alignment adaptation")
 # Names of the rows for the system's own alignment and the collection's best one (Figure 4).
 DEFAULT, ORACLE = "default", "oracle"
 CAPTION = (
@@ -99,41 +101,50 @@ class Adaptation(SearchGrid):
         # An estimate of MaxSim may drop documents: all that are proposed are scored.
         own = replace(model.search, scorer=FullRelevance(), recall=None)
 
-        def search(setting: Row) -> tuple[Ranking, Row]:
+        def search(setting: Setting) -> tuple[Ranking, list[Measured]]:
             options = dict(setting)
             alignment = self.strategies.get(options.pop(STRATEGY), model.scoring.alignment)
             scoring = replace(model.scoring, alignment=alignment)
             search = self.options(own, options)
-            return model.searcher.search(encoded, scoring, depth, search), {}
+            return model.searcher.search(encoded, scoring, depth, search), []
 
         return search
 
-    def summarise(self, rows: list[Row], judged: Sequence[QueryMetrics], title: str) -> Findings:
+    def summarise(
+        self,
+        found: list[tuple[Setting, list[Measured]]],
+        judged: Sequence[QueryMetrics],
+        title: str,
+    ) -> Findings:
         """Adds rows of the best strategy and of the folds, for each setting of the search."""
-        study, folds, metrics = [], [], {}
-        pairs = zip(rows, judged, strict=True)
-        for key, group in groupby(pairs, lambda pair: _search(pair[0])):
-            setting, found = dict(key), list(group)
-            grid = {row[STRATEGY]: values for row, values in found if row[STRATEGY] != DEFAULT}
-            study += [row for row, _ in found]
-            best = max((row for row, _ in found), key=lambda row: row[CHOSEN_BY])
-            measures = {name: value for name, value in best.items() if is_measure(name)}
-            study.append(setting | {STRATEGY: ORACLE} | measures)
+        rows, folds, numbers = [], [], {}
+        values = zip(found, judged, strict=True)
+        for key, group in groupby(values, lambda pair: _search(pair[0][0])):
+            setting, same = dict(key), list(group)
+            rows += [row for one, _ in same for row in study_rows(*one)]
+            grid = {own[STRATEGY]: qs for (own, _), qs in same if own[STRATEGY] != DEFAULT}
+            best = max((own for (_, own), _ in same), key=_quality)
+            rows += study_rows(setting | {STRATEGY: ORACLE}, best)
             drawn = list(self._draw_folds(setting, grid))
             folds += drawn
             for size, few in groupby(drawn, itemgetter("folds_of")):
-                row = setting | {STRATEGY: f"few-shot {size}", "folds_of": size}
-                values = list(few)
-                for metric in filter(is_measure, values[0]):
-                    statistic = Statistic.over([fold[metric] for fold in values])
-                    row |= {metric: statistic.mean, f"{metric}/std": statistic.std}
-                study.append(row)
-                metrics.setdefault(f"few_shot_{size}/{CHOSEN_BY}", row[CHOSEN_BY])
-        tables = {"study": study} | ({"study_folds": folds} if folds else {})
-        figures = draw_all(self.curves, study, title, CAPTION)
-        return Findings(named("adaptation", metrics), tables, figures)
+                own, measured = setting | {STRATEGY: f"few-shot {size}", "folds_of": size}, []
+                values_of = DataFrame(few)
+                for metric in (one.metric for one in best if one.metric.name in values_of):
+                    measured.append(metric.row(values_of[metric.name].mean()))
+                    deviation = replace(
+                        metric, name=f"{metric.name}/std", label=f"{metric.form}, deviation"
+                    )
+                    measured.append(deviation.row(values_of[metric.name].std()))
+                rows += study_rows(own, measured)
+                numbers.setdefault(size, CHOSEN.row(_quality(measured), f"few_shot_{size}"))
+        tables = {"study_folds": folds} if folds else {}
+        rows = keep_finite(rows, STUDY)
+        table = StudyTable.of(*read_study(make_frame(rows)))
+        figures = draw_all(self.curves, table, title, CAPTION)
+        return Findings(rows + keep_finite(numbers.values(), GROUP), tables, figures)
 
-    def _draw_folds(self, setting: Row, grid: Mapping[str, QueryMetrics]) -> Iterator[Row]:
+    def _draw_folds(self, setting: Setting, grid: Mapping[str, QueryMetrics]) -> Iterator[Setting]:
         """Yields each fold's choice of a strategy, and its metrics on the queries outside."""
         queries = list(next(iter(grid.values())))
         order = np.random.default_rng(self.seed).permutation(len(queries))
@@ -155,6 +166,10 @@ class Adaptation(SearchGrid):
                 yield setting | fold | average_metrics(rest)
 
 
-def _search(row: Row) -> tuple:
-    """Returns the search options of a row."""
-    return tuple((k, v) for k, v in row.items() if not is_measure(k) and k != STRATEGY)
+def _search(setting: Setting) -> tuple:
+    """Returns the search options of a setting."""
+    return tuple((k, v) for k, v in setting.items() if k != STRATEGY)
+
+
+def _quality(rows: list[Measured]) -> float:
+    return next(row.value for row in rows if row.metric.name == CHOSEN_BY)

@@ -13,19 +13,25 @@ import numpy as np
 from pandas import DataFrame, concat
 
 from analysis.figures import GalleryEntry, draw_lines
-from analysis.questions.analysis import Findings, named
+from analysis.questions.analysis import Findings
 from analysis.runs.evaluation import judge
+from analysis.runs.queries import tabulate_queries
+from analysis.runs.settings import write_setting
 from analysis.statistics import NORMAL
-from analysis.tables.metric_names import read_key
+from analysis.studies.study import study_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import rank_of
+from gr_mvdr.measures import RANKINGS, STUDY, Group, keep_finite, ranking_metric
 from gr_mvdr.options import Rule, Seed, Size, part
 from gr_mvdr.progress import track
 from models.base import System
 
+FIRST = 10
 # Metrics that are kept for every query → what the old queries lose of them.
-KEPT = {"success@10": "forgetting@10", "mrr@10": "mrr_forgetting@10"}
-KNOWN, FIRST = "known@10", 10  # the share of the first ten results that are known in training
+LOST = {f"success@{FIRST}": RANKINGS["forgetting"], f"mrr@{FIRST}": RANKINGS["mrr_forgetting"]}
+LOST = {name: metric.at(FIRST) for name, metric in LOST.items()}
+KEPT, KNOWN = tuple(LOST), RANKINGS["known"].at(FIRST)
+GROUP = Group("growing_corpus", "Growing corpus")
 _RULE = Rule("a split whose documents arrive after training, or a list of such splits", bool)
 Splits = Annotated[str | list[str], _RULE]
 
@@ -57,9 +63,6 @@ class GrowingCorpus:
 
         New documents get their docids in the order in which they arrive. A multi-vector system
         encodes each new document once more; other systems build each index from nothing.
-
-        The table `study_queries` has a row for each query. Its columns n/METRIC belong to row n of
-        `study` (from 0) and are empty for queries that this row is not about.
 
         Raises:
             ValueError: no query of `splits` has a relevant document that arrives after training.
@@ -121,7 +124,7 @@ def search(
         for index, (query, metrics) in zip(own.index, judged.items(), strict=True):
             first = ranking.documents(query)[:FIRST]
             share = sum(arrivals[name] == 0 for name in first) / max(1, len(first))
-            values[index] = metrics | {KNOWN: share}
+            values[index] = metrics | {KNOWN.name: share}
     return asked.join(DataFrame.from_dict(values, orient="index"))
 
 
@@ -132,25 +135,34 @@ def summarise(parts: list[DataFrame], asked: DataFrame, title: str) -> Findings:
         parts: the measured queries of each row of the table `study`, in order.
         asked: all queries.
     """
-    table, of_queries, metrics = [], asked[["query"]], {}
-    for number, own in enumerate(parts):
-        row = own[["stage", "documents", "queries"]].iloc[0].to_dict() | {"n_queries": len(own)}
-        row |= own.filter(like="@").mean().to_dict()
-        table.append(row)
-        if row["queries"] == "old":
-            row |= {lost: table[0][metric] - row[metric] for metric, lost in KEPT.items()}
-            metrics |= {lost: row[lost] for lost in KEPT.values()}
+    rows, tables, kept, before = [], [], {}, {}
+    names = [c for c in parts[0] if c not in (*asked, "queries", "stage", "documents")]
+    declared = {n: KNOWN if n == KNOWN.name else ranking_metric(n) for n in names}
+    for own in parts:
+        about = own[["stage", "documents", "queries"]].iloc[0].to_dict()
+        setting = {k: v if k == "queries" else int(v) for k, v in about.items()}
+        setting["n_queries"], group = len(own), setting["queries"]
+        means = own[names].mean()
+        before = before or means.to_dict()
+        measured = [declared[name].row(means[name], n=len(own)) for name in names]
+        lost = []
+        if group == "old":
+            lost = [LOST[m].row(before[m] - means[m], n=len(own)) for m in KEPT]
+        rows += study_rows(setting, measured + lost)
+        values = own.set_index("query")[[*KEPT]]
+        tables.append(tabulate_queries(STUDY.name, values, part=write_setting(setting)))
         # Of several stages, the last one counts.
-        metrics |= {f"{row['queries']}/{metric}": row[metric] for metric in (*KEPT, KNOWN)}
-        of_queries = of_queries.join(own[[*KEPT]].add_prefix(f"{number}/"))
+        names_shown = (*KEPT, KNOWN.name)
+        shown = [declared[name].row(means[name], group, n=len(own)) for name in names_shown]
+        kept |= {(row.metric.name, row.place): row for row in lost + shown}
     points = concat(parts).rename(columns={"stage": "x", "queries": "line"})
     points = points[points["line"] != "latest"].melt(["x", "line"], [*KEPT], "panel", "y")
-    points["panel"] = points["panel"].map({metric: read_key(metric).name for metric in KEPT})
+    points["panel"] = points["panel"].map({metric: declared[metric].label for metric in KEPT})
     figure = draw_lines(points, title, "parts that have arrived", "", ("se", NORMAL))
     caption = (
         "What is found of old and of new documents while the new ones arrive after training, in "
         "parts; nothing is trained again. Whiskers are 95 % intervals over queries. "
     )
     entry = GalleryEntry("study", "A growing corpus", f"{caption}{title}.")
-    tables = {"study": table, "study_queries": of_queries.to_dict("records")}
-    return Findings(named("growing_corpus", metrics), tables, [(figure, entry)])
+    rows += keep_finite(kept.values(), GROUP)
+    return Findings(rows, figures=[(figure, entry)], queries=tables)

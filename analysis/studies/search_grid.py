@@ -11,11 +11,15 @@ from typing import Any
 
 from analysis.questions.analysis import Findings
 from analysis.runs.evaluation import QueryMetrics, average_metrics, judge, measure_index_bytes
-from analysis.studies.study import draw_all, read_curves
-from analysis.tables.rows import Row, describe_value
+from analysis.runs.numbers import make_frame
+from analysis.runs.queries import tabulate_queries
+from analysis.runs.settings import write_setting
+from analysis.runs.tables import describe_value
+from analysis.studies.study import StudyTable, draw_all, read_curves, read_study, study_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, SearchCosts, recall_of_exact
+from gr_mvdr.measures import RANKINGS, STUDY, Measured, Metric, costs, ranking_metric
 from gr_mvdr.options import Size, check_choice, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.search import SearchOptions
@@ -26,8 +30,14 @@ from models.multi_vector import MultiVector
 FIRST = 10  # how many first documents are compared with the exact search's
 KEPT = ("mrr@10", "ndcg@10")  # metrics that are kept for every query
 STRATEGY = "strategy"  # a setting that is not a search option: an alignment (adaptation.py)
+Setting = dict[str, Any]
 # Searches with a setting; returns the ranking and further measures of the search.
-Search = Callable[[Row], tuple[Ranking, Row]]
+Search = Callable[[Setting], tuple[Ranking, list[Measured]]]
+ERROR = Metric(
+    f"search_error@{FIRST}",
+    "The share of relevant documents that the exact search has in the top k but this one lost.",
+    better="low",
+)
 
 
 @part("study")
@@ -74,7 +84,7 @@ class SearchGrid:
             options = {key: value for key, value in setting.items() if key != STRATEGY}
             model.searcher.check(self.options(model.search, options), model.scoring)
 
-    def options(self, search: SearchOptions, setting: Row) -> SearchOptions:
+    def options(self, search: SearchOptions, setting: Setting) -> SearchOptions:
         """Returns a search with a setting."""
         setting, parts = dict(setting), {"proposer": None, "scorer": None, "recall": None}
         if "search" in setting:
@@ -85,8 +95,7 @@ class SearchGrid:
     def __call__(self, model: System, data: RetrievalDataModule, run: Path) -> Findings:
         """Searches with every setting.
 
-        The table `study_queries` has a row for each query. Its columns n/METRIC belong to the
-        setting in row n of `study` (from 0), so that two settings can be tested for a difference.
+        The values of each query are kept, so that two settings can be tested for a difference.
 
         Args:
             model: a model whose index is built.
@@ -100,7 +109,7 @@ class SearchGrid:
         queries = queries.select(range(min(self.max_queries or len(queries), len(queries))))
         depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
         search = self.open(model, queries, depth, data.evaluation.judgements(split, queries))
-        rows, judged = [], []
+        found, judged = [], []
         for setting in track(self.settings, "searching under every setting"):
             try:
                 ranking, measured = search(setting)
@@ -109,13 +118,13 @@ class SearchGrid:
                 continue
             # The curves may name any of the usual metrics.
             judged.append(judge(ranking, data, split, queries, METRICS))
-            size = {"cost/index_bytes": measure_index_bytes(run / "index")}
-            shown = {key: describe_value(value) for key, value in setting.items()}
-            rows.append(shown | average_metrics(judged[-1]) | measured | size)
-        if not rows:
+            size = costs({"index_bytes": measure_index_bytes(run / "index")})
+            shown = {k: None if v is None else describe_value(v) for k, v in setting.items()}
+            found.append((shown, measure(judged[-1]) + measured + size))
+        if not found:
             raise ValueError("study.settings: none of them fits this index")
         title = f"{data.collection.name} ({split}), {len(queries):,} queries"
-        return self.summarise(rows, judged, title)
+        return self.summarise(found, judged, title)
 
     def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
         """Encodes the queries and returns the function that searches them."""
@@ -123,30 +132,41 @@ class SearchGrid:
         retrieve = partial(model.searcher.search, encoded, model.scoring)
         exact = retrieve(FIRST, model.searcher.exact_search())
 
-        def search(setting: Row) -> tuple[Ranking, Row]:
+        def search(setting: Setting) -> tuple[Ranking, list[Measured]]:
             options = self.options(model.search, setting)
             # A first search makes what the setting needs before the clock starts.
             model.searcher.search(encoded[:1], model.scoring, depth, options)
             before = dict(vars(model.searcher.costs))
             start, cpu = time.perf_counter(), time.process_time()
             ranking = retrieve(depth, options)
-            spent = {"ms": time.perf_counter() - start, "cpu_ms": time.process_time() - cpu}
+            spent = {"query_ms": time.perf_counter() - start}
+            spent |= {"query_cpu_ms": time.process_time() - cpu}
             counted = {key: now - before[key] for key, now in vars(model.searcher.costs).items()}
-            costs = {f"cost/query_{u}": 1000 * value / len(encoded) for u, value in spent.items()}
-            costs |= SearchCosts(**counted).metrics() | model.searcher.storage_costs(options)
-            return ranking, compare_with_exact(exact, ranking, qrels) | costs
+            rows = compare_with_exact(exact, ranking, qrels)
+            rows += costs({name: 1000 * value / len(encoded) for name, value in spent.items()})
+            rows += SearchCosts(**counted).metrics() + model.searcher.storage_costs(options)
+            return ranking, rows
 
         return search
 
-    def summarise(self, rows: list[Row], judged: Sequence[QueryMetrics], title: str) -> Findings:
-        """Makes the tables and figures from each setting's row and its metrics of all queries."""
-        values = [
-            {"query": query}
-            | {f"{n}/{m}": found[query][m] for n, found in enumerate(judged) for m in KEPT}
-            for query in judged[0]
+    def summarise(
+        self,
+        found: list[tuple[Setting, list[Measured]]],
+        judged: Sequence[QueryMetrics],
+        title: str,
+    ) -> Findings:
+        """Makes the findings from each setting's numbers and its metrics of all queries."""
+        rows = [row for setting, own in found for row in study_rows(setting, own)]
+        queries = [
+            tabulate_queries(
+                STUDY.name,
+                {query: {m: values[m] for m in KEPT} for query, values in own.items()},
+                part=write_setting(setting),
+            )
+            for (setting, _), own in zip(found, judged, strict=True)
         ]
-        figures = draw_all(self.curves, rows, title)
-        return Findings(tables={"study": rows, "study_queries": values}, figures=figures)
+        table = StudyTable.of(*read_study(make_frame(rows)))
+        return Findings(rows, figures=draw_all(self.curves, table, title), queries=queries)
 
 
 @part("study")
@@ -168,20 +188,21 @@ class BeamGrid(SearchGrid):
         # Scoring docids needs only the ids of the documents' table.
         exact = model.rerank(queries, {"id": ids}, dict.fromkeys(queries["id"], ids)).top(FIRST)
 
-        def search(setting: Row) -> tuple[Ranking, Row]:
+        def search(setting: Setting) -> tuple[Ranking, list[Measured]]:
             if model.plan is not None:
                 model.plan.costs = SearchCosts()
             start = time.perf_counter()
             ranking = model.retrieve(queries, depth, **setting)
             milliseconds = 1000 * (time.perf_counter() - start) / len(queries)
-            costs = model.plan.statistics() if model.plan is not None else {}
-            costs |= {"cost/query_ms": milliseconds}
-            return ranking, compare_with_exact(exact, ranking, qrels) | costs
+            rows = compare_with_exact(exact, ranking, qrels) + costs({"query_ms": milliseconds})
+            return ranking, rows + (model.plan.statistics() if model.plan is not None else [])
 
         return search
 
 
-def expand_grids(settings: Mapping[str, Sequence] | Iterable[Mapping[str, Sequence]]) -> list[Row]:
+def expand_grids(
+    settings: Mapping[str, Sequence] | Iterable[Mapping[str, Sequence]],
+) -> list[Setting]:
     """Returns every combination of a grid's values; several grids follow each other.
 
     Raises:
@@ -194,7 +215,13 @@ def expand_grids(settings: Mapping[str, Sequence] | Iterable[Mapping[str, Sequen
     return [dict(zip(grid, row, strict=True)) for grid in grids for row in product(*grid.values())]
 
 
-def compare_with_exact(exact: Ranking, ranking: Ranking, qrels: Qrels) -> dict[str, Any]:
+def measure(judged: QueryMetrics) -> list[Measured]:
+    """Returns the means of metrics over queries."""
+    means = average_metrics(judged).items()
+    return [ranking_metric(name).row(value, n=len(judged)) for name, value in means]
+
+
+def compare_with_exact(exact: Ranking, ranking: Ranking, qrels: Qrels) -> list[Measured]:
     """Measures what an approximate search loses of the exact search's first documents.
 
     `search_error` is the share of a query's relevant documents that are among the first `FIRST` of
@@ -205,5 +232,5 @@ def compare_with_exact(exact: Ranking, ranking: Ranking, qrels: Qrels) -> dict[s
         relevant = {document for document, grade in grades.items() if grade > 0}
         lost = relevant & {*exact.documents(query)[:FIRST]} - {*ranking.documents(query)[:FIRST]}
         shares.append(len(lost) / max(1, len(relevant)))
-    recall = recall_of_exact(exact, ranking, FIRST)
-    return {f"recall_of_exact@{FIRST}": recall, f"search_error@{FIRST}": fmean(shares)}
+    recall = RANKINGS["recall_of_exact"].at(FIRST)
+    return [recall.row(recall_of_exact(exact, ranking, FIRST)), ERROR.row(fmean(shares))]

@@ -1,34 +1,27 @@
-"""A study's table: one finished model over a grid of settings, or a sweep's models side by side.
+"""A study's table: one finished model over a grid of settings, or a sweep's models side by side."""
 
-The table is tidy, with one row for each setting. Its columns are first the settings, then the
-measures (a metric such as "mrr@10", or a cost such as "cost/query_ms").
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
+from pandas import DataFrame
 
+from analysis.compare.groups import Comparison
 from analysis.figures import Gallery, GalleryEntry, draw_lines
-from analysis.runs.run_folder import STUDY, Run, look_up
-from analysis.tables.comparison import Comparison
-from analysis.tables.metric_names import MISSING, Statistic, format_value, read_key
-from analysis.tables.rows import (
-    Cell,
-    Row,
-    Table,
-    describe_value,
-    format_markdown,
-    read_rows,
-    write_rows,
-)
+from analysis.runs.numbers import MISSING, format_value, make_frame
+from analysis.runs.queries import keep_queries
+from analysis.runs.run_folder import Run, look_up
+from analysis.runs.settings import read_settings, write_setting
+from analysis.runs.tables import Cell, Table, describe_value, format_markdown, write_csv
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files import write_text
+from gr_mvdr.measures import COST, RANKED, RERANK, RETRIEVE, STUDY, Measured
 from gr_mvdr.options import admitting, build, check_options, inspect_signature
 from models.base import System
 
@@ -37,6 +30,69 @@ COLLECTION = ("setting", "collection", "documents", "n_queries")
 OWN_COLUMNS = ("model", "seed")  # swept keys that every row of a sweep has anyway
 MOST_NAMED = 3  # the most collections that a title names
 CAPTION = "One point for each setting; whiskers are the standard deviation over seeds."
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A row for each setting: what was set, and what was measured.
+
+    Attributes:
+        frame: the settings, then the measures. A setting that is null is "null", one that a row
+            lacks is "–": these are different settings.
+        measures: column of a measure, such as "mrr@10" or "cost/query_ms" → its declaration (the
+            columns of `analysis.runs.numbers`).
+    """
+
+    frame: DataFrame
+    measures: dict[str, Any]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], measures: Mapping[str, Any]) -> "StudyTable":
+        """Makes the table of rows of settings and measures."""
+        frame = DataFrame(rows, dtype=object)
+        for column in (column for column in frame if column not in measures):
+            null = [row.get(column, MISSING) is None for row in rows]
+            frame[column] = frame[column].mask(null, "null").fillna(MISSING)
+        measured = [column for column in measures if column in frame]
+        frame = frame[[*(c for c in frame if c not in measures), *measured]]
+        return cls(frame.astype(dict.fromkeys(measured, float)), dict(measures))
+
+    @property
+    def settings(self) -> list[str]:
+        """The columns that say what was set, without the seed."""
+        return [c for c in self.frame if c not in self.measures and c != "seed"]
+
+    def label(self, column: str) -> str:
+        """Returns a column's name for readers."""
+        if column not in self.measures:
+            return column
+        one = self.measures[column]
+        group = next((g for g in (COST.name, RERANK.name) if g in (one.group, one.place)), "")
+        words = group, one.form, one.label if one.label != one.form else ""
+        return " ".join(filter(None, words))
+
+
+def read_study(numbers: DataFrame) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns the rows and the measures of a run's study, as `StudyTable.of` takes them."""
+    settings = read_settings(numbers)
+    rows = {part: dict(setting) for part, setting in settings.items()}
+    measures = {}
+    for one in numbers[numbers["group"] == STUDY.name].itertuples():
+        column = f"{one.place}/{one.metric}" if one.place else one.metric
+        rows[one.part][column], measures[column] = one.value, one
+    return list(rows.values()), measures
+
+
+def study_rows(setting: Mapping[str, Any], rows: Iterable[Measured]) -> list[Measured]:
+    """Returns numbers of a run as numbers of a study's setting."""
+    part = write_setting(setting)
+    about = {"group": STUDY, "part": part}
+    return [
+        replace(
+            one, place=COST.name if one.group == COST else one.place, label=one.metric.form, **about
+        )
+        for one in rows
+    ]
 
 
 def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
@@ -52,21 +108,23 @@ def check_study(settings: Mapping[str, Any] | None, model: System) -> None:
 
 def run_study(
     settings: Mapping[str, Any] | None, model: System, data: RetrievalDataModule, run: Path
-) -> dict[str, float]:
+) -> list[Measured]:
     """Makes the configured study; writes `study.csv`, `study.md` and figures to the run's folder.
 
     Returns:
-        Flat metrics, "analysis/…"; {} without a study.
+        What it measured; nothing without a study.
     """
     if not settings:
-        return {}
+        return []
     study = _build_study(settings)
     study.check(model)
     found = study(model, data, Path(run))
-    write_study(found.tables.pop("study"), data.collection.name, Path(run), found.figures)
+    table = StudyTable.of(*read_study(make_frame(found.rows)))
+    write_study(table, data.collection.name, Path(run), found.figures)
+    keep_queries(Path(run), found.queries)
     for name, rows in found.tables.items():
-        write_rows(rows, Path(run) / f"{name}.csv")
-    return found.metrics
+        write_csv(rows, Path(run) / f"{name}.csv")
+    return found.rows
 
 
 def _build_study(settings: Mapping[str, Any]) -> Any:
@@ -77,7 +135,7 @@ def _build_study(settings: Mapping[str, Any]) -> Any:
 
 
 def write_study(
-    rows: Sequence[Row],
+    table: StudyTable,
     title: str,
     folder: Path,
     figures: Sequence[tuple[Figure, GalleryEntry]] = (),
@@ -86,11 +144,10 @@ def write_study(
 
     In the CSV, a setting that a row lacks is an empty cell.
     """
-    columns = sorted(dict.fromkeys(column for row in rows for column in row), key=is_measure)
-    write_rows(rows, folder / STUDY, columns)
+    write_csv(table.frame.replace(MISSING, None), folder / "study.csv")
     heading = f"{title}; mean ± standard deviation over seeds"
-    table = "\n".join(format_markdown(tabulate_study(rows, heading)))
-    write_text(folder / "study.md", f"{table}\n")
+    text = "\n".join(format_markdown(tabulate_study(table, heading)))
+    write_text(folder / "study.md", f"{text}\n")
     gallery = Gallery(folder / "figures", keep=True)
     for figure, entry in figures:
         gallery.add(figure, entry)
@@ -98,54 +155,39 @@ def write_study(
     return [folder / "study.md", *drawn]
 
 
-def is_measure(column: str) -> bool:
-    """Whether a column was measured; the others say what was set."""
-    return "@" in column or column.startswith("cost/")
-
-
-def make_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Returns the rows as a frame, settings before measures.
-
-    A setting that is null is "null", one that a row lacks is "–": these are different settings.
-    """
-    frame = pd.DataFrame(rows, dtype=object)
-    columns = sorted(frame, key=is_measure)
-    missing = {column: MISSING for column in columns if not is_measure(column)}
-    numbers = {column: float for column in columns if is_measure(column)}
-    return frame[columns].fillna(missing).astype(numbers)
-
-
-def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
+def tabulate_study(table: StudyTable, heading: str) -> Table:
     """Tabulates the rows for readers, averaged over seeds: the settings, then the measures."""
-    frame = make_frame(rows)
-    settings = [column for column in frame if not is_measure(column) and column != "seed"]
-    measures = [column for column in frame if is_measure(column)]
-    lines = []
-    for _, found in frame.groupby(settings, sort=False):
-        texts = [str(found[column].iloc[0]) for column in settings]
-        for column in measures:
-            values = found[column].dropna().tolist()
-            statistic = Statistic.over(values) if values else None
-            texts.append(format_value(column, statistic))
-        lines.append((texts[0], list(map(Cell, texts[1:]))))
-    names = [*settings, *(read_key(column).name for column in measures)]
-    return Table(heading, names[1:], lines, corner=names[0])
+    groups = table.frame.groupby(table.settings, sort=False)
+    means, spread = (getattr(groups[[*table.measures]], how)() for how in ("mean", "std"))
+    first, *others = table.settings
+    cells = means.index.to_frame(index=False).map(lambda value: Cell(str(value)))
+    for column, declared in table.measures.items():
+        values = zip(means[column], spread[column], strict=True)
+        rows = [
+            None
+            if pd.isna(mean)
+            else SimpleNamespace(value=mean, std=std, unit=declared.unit, low=float("nan"))
+            for mean, std in values
+        ]
+        cells[column] = [Cell(format_value(row)) for row in rows]
+    names = [cell.text for cell in cells[first]]
+    cells = cells[[*others, *table.measures]].set_axis(names)
+    return Table(cells.rename(columns=table.label), heading, first)
 
 
-def average_collections(rows: Sequence[Row]) -> list[Row]:
+def average_collections(table: StudyTable) -> list[dict[str, Any]]:
     """Averages each setting over its collections, seed by seed.
 
     In the averages, `collection` is "average" and `collections` is the number of collections. A
     measure that one collection lacks is left out.
     """
-    frame = make_frame(rows).drop(columns=[*COLLECTION], errors="ignore")
-    settings = [column for column in frame if not is_measure(column)]
-    groups = frame.groupby(settings, sort=False)
+    frame = table.frame.drop(columns=[*COLLECTION], errors="ignore")
+    groups = frame.groupby([c for c in frame if c not in table.measures], sort=False)
     means = groups.agg(lambda values: values.mean(skipna=False))
     means.insert(0, "collection", "average")
     means.insert(1, "collections", groups.size())
-    found = means.reset_index().to_dict("records")
-    return [{c: v for c, v in row.items() if v not in (MISSING, None) and v == v} for row in found]
+    rows = means.reset_index().to_dict("records")
+    return [{c: v for c, v in row.items() if v not in (MISSING, None) and v == v} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -179,24 +221,25 @@ def read_curves(curves: Any) -> list[Curves]:
 
 
 def draw_all(
-    drawings: Sequence[Curves], rows: Sequence[Row], title: str, caption: str = CAPTION
+    drawings: Sequence[Curves], table: StudyTable, title: str, caption: str = CAPTION
 ) -> list[tuple[Figure, GalleryEntry]]:
     """Draws the figures "study", "study_2", … of a table."""
     figures = []
     for number, curves in enumerate(drawings, start=1):
         name = f"study_{number}" if number > 1 else "study"
-        entry = GalleryEntry(name, f"{_label(curves.y)} by {_label(curves.x)}", caption)
-        figures.append((draw_curves(curves, rows, title), entry))
+        heading = f"{_plain(table.label(curves.y))} by {_plain(table.label(curves.x))}"
+        entry = GalleryEntry(name, heading, caption)
+        figures.append((draw_curves(curves, table, title), entry))
     return figures
 
 
-def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
+def draw_curves(curves: Curves, table: StudyTable, title: str) -> Figure:
     """Draws a study's table; points are means over seeds, whiskers their standard deviation.
 
     Raises:
         ValueError: a column is missing, or several settings share a point.
     """
-    frame = make_frame(rows)
+    frame = table.frame
     hues = [curves.hue] if isinstance(curves.hue, str) else [*curves.hue]
     panels = [curves.column] if curves.column else []
     asked = {"x": [curves.x], "y": [curves.y], "hue": hues, "column": panels}
@@ -214,12 +257,13 @@ def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
     )
     # Averaging different settings would draw what nobody measured.
     own = [name for name in ("x", "line", "panel", "seed") if name in points]
-    if not is_measure(curves.x) and points.duplicated(own).any():
+    if curves.x not in table.measures and points.duplicated(own).any():
         raise ValueError(
             f"curves: several settings share a point of {curves.x}: name what distinguishes them "
             "in hue or column"
         )
-    figure = draw_lines(points, title, _label(curves.x), _label(curves.y))
+    labels = _plain(table.label(curves.x)), _plain(table.label(curves.y))
+    figure = draw_lines(points, title, *labels)
     for axes in figure.axes:
         if numeric and 0 < 10 * points["x"].min() <= points["x"].max():
             axes.set_xscale("log")
@@ -230,16 +274,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _name(setting: Row) -> str:
+def _name(setting: Mapping[str, Any]) -> str:
     """Names a line or panel: "gather, neighbours = 10"; a setting that a row lacks has no part."""
     shown = {name: value for name, value in setting.items() if value != MISSING}
     words = [v if isinstance(v, str) and v != "null" else f"{n} = {v}" for n, v in shown.items()]
     return _plain(", ".join(words))
-
-
-def _label(column: str) -> str:
-    """Returns a column's name on an axis."""
-    return _plain(read_key(column).name if is_measure(column) else column)
 
 
 def _plain(text: str) -> str:
@@ -265,38 +304,47 @@ def write_sweep_study(
     Raises:
         ValueError: the table lacks what the curves need.
     """
-    rows, across = list(_sweep_rows(comparison, swept)), "collection" in swept
-    if not (curves or across or any((run.path / STUDY).is_file() for run in comparison.runs)):
+    across, studied = (
+        "collection" in swept,
+        [bool(read_settings(r.numbers)) for r in comparison.runs],
+    )
+    if not (curves or across or any(studied)):
         return []
-    rows += average_collections(rows) if across else []
+    rows, measures = _sweep_rows(comparison, swept)
+    if across:
+        rows += average_collections(StudyTable.of(rows, measures))
+    table = StudyTable.of(rows, measures)
     settings = [section.setting for section in comparison.sections]
     several = len(settings) > MOST_NAMED
     title = f"{len(settings)} collections" if several else "; ".join(settings)
-    return write_study(rows, title, folder, draw_all(curves, rows, title))
+    return write_study(table, title, folder, draw_all(curves, table, title))
 
 
-def _sweep_rows(comparison: Comparison, swept: Sequence[str]) -> Iterator[Row]:
+def _sweep_rows(
+    comparison: Comparison, swept: Sequence[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    rows, measures = [], {}
     for section in comparison.sections:
         setting = {"setting": section.setting} if len(comparison.sections) > 1 else {}
         for run in (run for group in section.groups for run in group.runs):
             chosen = {"system": run.system, **find_swept_values(run, swept), "seed": run.seed}
-            study = run.path / STUDY
-            rows = read_rows(study, run.path) if study.is_file() else [main_metrics(run.metrics)]
-            yield from (setting | chosen | row for row in rows)
+            studied, found = read_study(run.numbers)
+            if not studied:
+                found = main_numbers(run.numbers)
+                studied = [{column: one.value for column, one in found.items()}]
+            rows += [setting | chosen | row for row in studied]
+            measures |= found
+    return rows, measures
 
 
-def main_metrics(metrics: Mapping[str, float]) -> Row:
-    """Returns the row of a run without a study: metrics of its main split and form, and costs."""
-    named = {key.removeprefix("retrieve/"): key for key in metrics}
-    return {
-        name: metrics[key]
-        for name, key in named.items()
-        if name.startswith("cost/")
-        or ("@" in name and key.count("/") == 1 and key.startswith(("retrieve/", "rerank/")))
-    }
+def main_numbers(numbers: DataFrame) -> dict[str, Any]:
+    """Returns the numbers of a run without a study: of its main split and form, and its costs."""
+    shown = (numbers["place"] == "") & (numbers["split"] == "") & numbers["group"].isin(RANKED)
+    rows = numbers[shown | (numbers["group"] == COST.name)].itertuples()
+    return {one.metric if one.group == RETRIEVE.name else one.key: one for one in rows}
 
 
-def find_swept_values(run: Run, swept: Sequence[str]) -> Row:
+def find_swept_values(run: Run, swept: Sequence[str]) -> dict[str, Any]:
     """Returns swept key → a run's choice: a part's class and arguments, or a group's option.
 
     Args:
@@ -304,7 +352,7 @@ def find_swept_values(run: Run, swept: Sequence[str]) -> Row:
     """
     typed = run.provenance.get("overrides") or []
     options = dict(line.lstrip("+").split("=", 1) for line in typed if "=" in line)
-    values: Row = {}
+    values: dict[str, Any] = {}
     for key in (key for key in swept if key not in OWN_COLUMNS):
         value = look_up(run.config, key)
         if value is None or (isinstance(value, dict) and "_target_" not in value):

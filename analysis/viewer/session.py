@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from analysis.compare.groups import compare_runs
+from analysis.runs.glossary import Glossary
 from analysis.runs.run_folder import Run, ranking_file
-from analysis.tables.comparison import compare_runs
-from analysis.tables.glossary import glossary
 from analysis.viewer.pairs import describe_pair
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
@@ -174,7 +174,7 @@ class Session:
                 for number, system in enumerate(self.systems)
                 for model in [system.retriever.system]
             ],
-            "glossary": glossary(),
+            "glossary": Glossary().terms,
         }
 
     def queries(self, text: str = "") -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ _TORCHMETRICS = {
     "map": "average_precision",
 }
 KINDS = (*_TORCHMETRICS, "ndcg")
-MACRO = "macro_"  # before a metric's name: the mean over groups of queries of each group's mean
 # Names of ir_measures and ranx → our kinds; letter case is ignored.
 _OTHERS = {"r": "recall", "hit_rate": "success", "rr": "mrr", "p": "precision", "ap": "map"}
 KNOWN = (
@@ -45,13 +44,19 @@ def name_metric(name: str) -> str:
     return ours
 
 
-def rank_of(metric: str) -> int:
-    """Returns the deepest rank that a metric reads: 10 for "mrr@10".
+def split_metric(name: str) -> tuple[str, int]:
+    """Returns a metric's kind and the deepest rank that it reads: "mrr", 10.
 
     Raises:
         ValueError: no such metric.
     """
-    return int(name_metric(metric).partition("@")[2])
+    kind, _, rank = name_metric(name).partition("@")
+    return kind, int(rank)
+
+
+def rank_of(metric: str) -> int:
+    """Returns the deepest rank that a metric reads: 10 for "mrr@10"; ValueError if unknown."""
+    return split_metric(metric)[1]
 
 
 @lru_cache(maxsize=2**18)  # many queries have the same pattern: one relevant document at rank r
@@ -65,7 +70,7 @@ def measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> f
     import torch
     from torchmetrics.functional import retrieval
 
-    kind, rank = metric.partition("@")[0], rank_of(metric)
+    kind, rank = split_metric(metric)
     if kind == "ndcg":  # torchmetrics sums in fp32: a perfect ranking would not be exactly 1
         gain, ideal = (
             fsum(grade / log2(place + 1) for place, grade in enumerate(grades[:rank], start=1))

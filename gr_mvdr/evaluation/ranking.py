@@ -13,6 +13,7 @@ import numpy as np
 
 from gr_mvdr.evaluation.metrics import METRICS, measure, name_metric, rank_of
 from gr_mvdr.files import new_file, read_lines
+from gr_mvdr.measures import Measured, costs
 
 Value = TypeVar("Value", int, float)
 Qrels = dict[str, dict[str, int]]  # query id → {document id: grade}
@@ -295,14 +296,14 @@ class SearchCosts:
         yield
         self.seconds += time.perf_counter() - start
 
-    def metrics(self) -> dict[str, float]:
-        """Returns the means over the queries as flat metrics, without what was not counted."""
+    def metrics(self) -> list[Measured]:
+        """Returns the means over the queries, without what was not counted."""
         if not self.queries:
-            return {}
+            return []
         means = {
             "candidates": self.candidates,
             "scored_tokens": self.scored_tokens,
             "scoring_flops": self.flops,
             "search_ms": 1000 * self.seconds,
         }
-        return {f"cost/{name}": total / self.queries for name, total in means.items() if total}
+        return costs({name: total / self.queries for name, total in means.items() if total})

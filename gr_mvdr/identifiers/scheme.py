@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gr_mvdr.files import check, open_tensors, write_tensors
+from gr_mvdr.measures import Measured
 from gr_mvdr.options import show
 from gr_mvdr.template import TextTemplate
 
@@ -163,9 +164,9 @@ class Scheme:
         """
         raise NotImplementedError
 
-    def statistics(self) -> dict[str, float]:
-        """Returns statistics of a fitted scheme besides `Identifiers.statistics`."""
-        return {}
+    def statistics(self) -> list[Measured]:
+        """Returns numbers about a fitted scheme besides `Identifiers.statistics`."""
+        return []
 
     def spell(self, sequence: Sequence[int]) -> str:
         """Spells the new tokens of an identifier, "<position_number>" each, as `TableDocids` reads

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.files import remove_with, temporary_folder
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import Seed, Size, part, show
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.ranks import rank
@@ -134,8 +135,8 @@ class TokenIndex(Searcher):
         held += sum(opened.size_in_bytes for _, opened in self._opened.values())
         return held / self.store.n_tokens
 
-    def storage_costs(self, options: SearchOptions) -> dict[str, float]:
-        """Metrics: bytes for each token, and bytes a search may read, the proposer's included."""
+    def storage_costs(self, options: SearchOptions) -> list[Measured]:
+        """Returns bytes for each token, and bytes a search may read, the proposer's included."""
         source, read = self.stored_as(options), self.store.size_in_bytes
         if source is not self:
             return source.storage_costs(options)
@@ -144,7 +145,7 @@ class TokenIndex(Searcher):
             if isinstance(options.scorer, Imputed):
                 read = read * len(opened.rows) // self.store.n_tokens
             read += opened.size_in_bytes
-        return {"cost/searched_bytes": read, "cost/bytes_per_token": self.bytes_per_token}
+        return costs({"searched_bytes": read, "bytes_per_token": self.bytes_per_token})
 
     def score_all(self, queries: Sequence[Query], scoring: Scoring) -> list[Proposal]:
         """Computes the relevance of all documents from all their tokens (Eq. 1)."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gr_mvdr.alignment import InBatchTopK, MaxSim
 from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_places
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import (
     TARGET,
     Proportion,
@@ -442,6 +443,6 @@ class Searcher:
         """Returns the search to compare an approximate one with; None = it costs too much."""
         return replace(self.options, proposer=None, scorer=None, recall=None)
 
-    def storage_costs(self, options: SearchOptions) -> dict[str, float]:
+    def storage_costs(self, options: SearchOptions) -> list[Measured]:
         """Returns metrics: the bytes of a stored token, and those that a search may read."""
-        return {"cost/bytes_per_token": self.bytes_per_token}
+        return costs({"bytes_per_token": self.bytes_per_token})

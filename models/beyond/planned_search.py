@@ -15,6 +15,7 @@ from torch import Tensor
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.files import temporary_folder
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.texts import TextTable
 from models.base import Table
@@ -100,13 +101,13 @@ class SearchPlan:
             columns.append([retrieved.get(name, lowest) for name in names])
         return torch.tensor(columns).T
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> list[Measured]:
         """Returns the plan's mean costs per query; empty before the first query."""
         if not (queries := self.costs.queries):
-            return {}
-        means = {"ms": 1000 * self.costs.seconds, "documents": self.costs.candidates}
-        metrics = {f"cost/plan_{name}": total / queries for name, total in means.items()}
-        return metrics | {"cost/plan_bytes": float(self.n_bytes)}
+            return []
+        means = {"plan_ms": 1000 * self.costs.seconds / queries}
+        means |= {"plan_documents": self.costs.candidates / queries, "plan_bytes": self.n_bytes}
+        return costs(means)
 
 
 @part("plan")

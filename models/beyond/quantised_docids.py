@@ -19,6 +19,7 @@ from gr_mvdr.identifiers.document_embeddings import (
     normalise_rows,
 )
 from gr_mvdr.identifiers.scheme import Table
+from gr_mvdr.measures import IDENTIFIERS, Measured
 from gr_mvdr.options import TARGET, Rule, Seed, Size, Text, find_part, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import load_tokenizer
@@ -195,28 +196,22 @@ class QuantisedDocids(EmbeddedDocids):
         """Returns the number of known documents for each distinct code sequence."""
         return np.unique(self.known_codes, axis=0, return_counts=True)[1]
 
-    def statistics(self) -> dict[str, float]:
-        """Returns statistics of the codes, without the last position, which numbers equal codes.
-
-        Returns:
-            level_i/code_usage: the share of the K codes that occur.
-            level_i/code_entropy: in bits, at most log₂ K.
-            code_collision_rate: the share of documents whose codes are not unique.
-            largest_code_group: the largest number of documents with the same codes.
-            reconstruction_error: see the class.
-        """
-        metrics = {}
+    def statistics(self) -> list[Measured]:
+        """Returns numbers about the codes, without the last position, which numbers equal codes."""
+        rows = []
         for level, codes in enumerate(self.known_codes.T, start=1):
             counts = np.unique(codes, return_counts=True)[1]
             shares = counts / counts.sum()
-            metrics[f"level_{level}/code_usage"] = len(counts) / self.codes
-            metrics[f"level_{level}/code_entropy"] = float(-(shares * np.log2(shares)).sum())
+            entropy = -(shares * np.log2(shares)).sum()
+            values = {"code_usage": len(counts) / self.codes, "code_entropy": entropy}
+            rows += [IDENTIFIERS[k].row(v, f"level_{level}") for k, v in values.items()]
         groups = self._groups()
-        return metrics | {
-            "code_collision_rate": float(groups[groups > 1].sum() / groups.sum()),
-            "largest_code_group": float(groups.max()),
+        whole = {
+            "code_collision_rate": groups[groups > 1].sum() / groups.sum(),
+            "largest_code_group": groups.max(),
             "reconstruction_error": self.reconstruction_error,
         }
+        return rows + [IDENTIFIERS[name].row(value) for name, value in whole.items()]
 
 
 class RunEmbeddings(DocumentEmbeddings):

@@ -18,6 +18,7 @@ from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.bm25 import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import expected_operations
+from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import AtLeast, NonNegative, Size, build, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
@@ -201,16 +202,14 @@ class SPLADE(LexicalSystem):
         matrix.eliminate_zeros()  # of texts without a term
         return matrix[np.argsort(np.concatenate(batches))]
 
-    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> list[Measured]:
         """Returns the costs of a search; `shared_terms` is Formal et al.'s FLOPS, the mean number
         of terms that a query and a document share, over all pairs."""
         lists = self.searcher
-        metrics = lists.costs.metrics()
-        return metrics | {
-            "cost/shared_terms": metrics["cost/scored_tokens"] / len(lists.ids),
-            "cost/query_terms": lists.query_terms / lists.costs.queries,
-            "cost/document_terms": lists.matrix.nnz / len(lists.ids),
-        }
+        spent, asked, size = lists.costs, lists.costs.queries, len(lists.ids)
+        terms = {"shared_terms": spent.scored_tokens / asked / size}
+        terms |= {"query_terms": lists.query_terms / asked}
+        return spent.metrics() + costs(terms | {"document_terms": lists.matrix.nnz / size})
 
 
 def _largest(states: Tensor, mask: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from analysis.studies.study import check_study, run_study
-from analysis.tables.rows import read_rows
 from gr_mvdr.alignment import Softmax, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.scoring import Scoring
 from tests.models.conftest import make_multi_vector
+from tests.runs import flat, read_lines_of
 from tests.searches import make_search
 
 ADAPTATION = {"_target_": "analysis.studies.adaptation.Adaptation", "k": [1, 2], "p": [0.2, 0.5]}
@@ -32,8 +32,9 @@ def made(system, tiny_data, tmp_path):
 
     def run(**changes):
         settings = ADAPTATION | {"folds_of": [2]} | changes
-        metrics = run_study(settings, system, tiny_data, tmp_path)
-        return metrics, read_rows(tmp_path / "study.csv"), read_rows(tmp_path / "study_folds.csv")
+        metrics = flat(run_study(settings, system, tiny_data, tmp_path))
+        tables = (read_lines_of(tmp_path / f"{name}.csv") for name in ("study", "study_folds"))
+        return metrics, *tables
 
     return run
 

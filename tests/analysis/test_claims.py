@@ -3,16 +3,24 @@
 import csv
 
 import pytest
+from pandas import concat
 
 from analysis.claims import CLAIMS, Claim, Side, judge_claims
-from analysis.tables.comparison import compare_runs
+from analysis.compare.groups import compare_runs
+from analysis.runs.numbers import make_frame, read_numbers, write_numbers
+from analysis.runs.queries import keep_queries, tabulate_queries
+from analysis.runs.settings import write_setting
+from analysis.studies.study import study_rows
+from gr_mvdr.files import read_json, write_json
+from gr_mvdr.measures import ranking_metric
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import command, undrawn
 
 N = 40
 QUERIES = [f"q{n}" for n in range(N)]
 BACK = "rerank-document_to_query"
-FORWARD, BACKWARD = Side("T5-ColBERT", "rerank"), Side("T5-ColBERT", "rerank/document_to_query")
+FORWARD = Side("T5-ColBERT", "rerank")
+BACKWARD = Side("T5-ColBERT", "rerank", "document_to_query")
 DIRECTION = Claim("Forward is better", "gr_as_mvdr Table 5", FORWARD, BACKWARD)
 
 
@@ -24,9 +32,26 @@ def made(folder, system, seed=1, queries=QUERIES, splits=("dev",), metrics=None,
     for file, found in ranks.items():
         places = [found] * len(queries) if isinstance(found, int) else found
         split = file.rpartition("-")[2] if file.rpartition("-")[2] in splits[1:] else ""
-        place = file.removesuffix(f"-{split}").replace("-", "/")
-        judge_gold(folder, places, queries, place, split)
+        group, _, place = file.removesuffix(f"-{split}").partition("-")
+        judge_gold(folder, places, queries, group, place, split)
     return folder
+
+
+PRUNED = (
+    "ALIGNER keep_query=0.5, keep_document=0.4: no run has a pruning study with values of mrr@10"
+)
+
+
+def keep_study(folder, settings, name="mrr@10"):
+    """Keeps a study of a metric under settings: a list of (setting, the value of all queries)."""
+    rows, tables = read_numbers(folder), []
+    metric = ranking_metric(name)
+    measured = [row for s, value in settings for row in study_rows(s, [metric.row(value)])]
+    write_numbers(folder, concat([rows, make_frame(measured)], ignore_index=True))
+    for setting, value in settings:
+        values = {query: {name: value} for query in QUERIES}
+        tables.append(tabulate_queries("study", values, part=write_setting(setting)))
+    keep_queries(folder, tables)
 
 
 def judged(folder, claims=CLAIMS):
@@ -110,6 +135,8 @@ def test_systems_of_one_name_are_judged_one_by_one(tmp_path):
     for name, alignment, rank in (("a", "top_k", 1), ("b", "softmax", 5)):
         folder = made(tmp_path / name, "T5-ColBERT", retrieve=rank)
         (folder / "config.yaml").write_text(f"{{seed: 1, alignment: {alignment}}}")
+        record = read_json(folder / "provenance.json") | {"overrides": [f"alignment={alignment}"]}
+        write_json(folder / "provenance.json", record)
     made(tmp_path / "c", "BM25", retrieve=2)
     table = judge_claims(compare_runs([tmp_path]))
     own = table[table["claim"] == "MVDR finds more than BM25"]
@@ -128,7 +155,7 @@ def test_what_is_missing_is_named(tmp_path):
     other = only(found, "MVDR finds more than BM25")
     assert other.missing == "its sides were measured on different queries"
     pruned = only(found, "50 % of query and 40 % of document tokens keep MRR@10").missing
-    assert pruned == "ALIGNER: no study.csv with study_queries.csv (study=pruning)"
+    assert pruned == PRUNED
     missing = [finding for one in found.values() for finding in one.values() if finding.missing]
     assert {finding.verdict for finding in missing} == {"undecided"}
     assert len(found) == len(CLAIMS)
@@ -137,9 +164,11 @@ def test_what_is_missing_is_named(tmp_path):
 def test_the_measures_of_alignments(tmp_path):
     folder = made(tmp_path / "a", "T5-SEAL")
     made(tmp_path / "b", "T5-SEAL", seed=2)  # not analysed: the other seed speaks alone
-    lines = [f"{query},0.7,{0.4 + 0.01 * (n % 2)}" for n, query in enumerate(QUERIES)]
-    table = ["query,relative_error,norm_ratio", *lines]
-    (folder / "low_rank_queries.csv").write_text("\n".join(table))
+    values = {
+        query: {"relative_error": 0.7, "norm_ratio": 0.4 + 0.01 * (n % 2)}
+        for n, query in enumerate(QUERIES)
+    }
+    keep_queries(folder, [tabulate_queries("low_rank", values)])
     found = judged(tmp_path)
     finding = only(found, "GR's alignment is nearly of rank one")
     assert finding.effect == pytest.approx(0.7) and finding.verdict == "contradicted"
@@ -174,14 +203,12 @@ def test_reranking_is_judged_in_its_best_form(tmp_path):
 def test_two_searches_of_a_study_at_the_most_neighbours(tmp_path):
     loss = 0.005
     folder = made(tmp_path / "a", "XTR")
-    (folder / "study.csv").write_text(
-        "search,imputation,neighbours,mrr@10\n"
-        "gather,,100,0.5\ngather,,10,0.5\nimpute,last,100,0.5\nimpute,last,10,0.1\n"
-        "impute,zero,1000,0.1\nimpute,last,,0.1\n"
-    )
-    lines = ["query," + ",".join(f"{row}/mrr@10" for row in range(6))]
-    lines += [f"{query},0.5,0.5,{0.5 - loss},0.1,0.1,0.1" for query in QUERIES]
-    (folder / "study_queries.csv").write_text("\n".join(lines))
+    gather, impute = {"search": "gather"}, {"search": "impute", "imputation": "last"}
+    settings = [(gather | {"neighbours": n}, 0.5) for n in (100, 10)]
+    settings += [(impute | {"neighbours": n}, v) for n, v in ((100, 0.5 - loss), (10, 0.1))]
+    settings += [(impute | {"imputation": "zero", "neighbours": 1000}, 0.1)]
+    settings += [(impute, 0.1)]
+    keep_study(folder, settings)
     finding = only(judged(tmp_path), "XTR loses little without gathering")
     assert finding.effect == pytest.approx(-loss) and finding.verdict == "confirmed"
     assert only(judged(tmp_path), "ColBERT loses much without gathering").missing

@@ -6,14 +6,15 @@ import pytest
 from omegaconf import OmegaConf
 from pandas import DataFrame
 
-from analysis.compare import compare, draw_comparison, draw_exact_match
+from analysis.compare import compare
+from analysis.compare.comparison import draw_comparison, draw_exact_match
+from analysis.compare.groups import compare_runs
 from analysis.questions.tokens import BIN_NAMES
-from analysis.runs.judged_queries import METRICS, keep_queries, tabulate_queries
+from analysis.runs.queries import METRICS, keep_queries, tabulate_queries
+from analysis.runs.tables import Cell, select, tabulate
 from analysis.studies.sweep import CompareRuns
-from analysis.tables.comparison import compare_runs
-from analysis.tables.metric_names import Statistic
-from analysis.tables.rows import Cell, select, tabulate
 from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
+from tests.runs import write_metrics
 
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
 
@@ -24,7 +25,7 @@ def write_run(folder, system, seed, metrics, config=None, **provenance):
     OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
     provenance = {"system": system, "collection": "almanac", "seed": seed} | provenance
     (folder / "provenance.json").write_text(json.dumps(provenance))
-    (folder / "metrics.json").write_text(json.dumps(metrics))
+    write_metrics(folder, metrics, provenance.get("splits", ()))
     return folder
 
 
@@ -38,12 +39,12 @@ def rank_gold(ranks, queries=None, documents=None):
     return Ranking(rows)
 
 
-def judge_gold(folder, ranks, queries=None, place="retrieve", split=""):
+def judge_gold(folder, ranks, queries=None, group="retrieve", place="", split=""):
     """Keeps the metrics of that ranking's queries in a run's folder."""
     ranking = rank_gold(ranks, queries)
     qrels = {query: {"gold": 1} for query in ranking.query_ids}
     values = evaluate_queries(ranking, qrels, METRICS)
-    keep_queries(folder, tabulate_queries(place, split, values, qrels))
+    keep_queries(folder, [tabulate_queries(group, values, place, split, qrels=qrels)])
 
 
 @pytest.fixture
@@ -63,19 +64,21 @@ def test_the_headlines_mark_the_best_of_each_metric_and_all_files_are_written(
     sweep, tmp_path, capsys
 ):
     (section,) = compare_runs([sweep]).sections
-    table = tabulate({group.label: group.statistics for group in section.groups})
-    summary = select(table[table["headline"]], "system", "name")
-    (_, colbert), (_, bm25) = summary.rows
-    assert colbert[1] == Cell("0.600 ± 0.141") and bm25[1] == Cell("0.625", best=True)
-    assert colbert[3] == Cell("0.750 ± 0.000", best=True)
-    assert bm25[5] == Cell("2.0 s", best=True) and colbert[5] == Cell("150 ± 71 s")
-    assert bm25[0] == Cell("–") and not colbert[0].best  # nothing to compare with
+    table = tabulate({group.label: group.numbers for group in section.groups})
+    cells = select(table, "system", "name").cells.T.to_dict()
+    colbert, bm25 = cells["t5_colbert"], cells["bm25"]
+    assert colbert["retrieve MRR@10"] == Cell("0.600 ± 0.141")
+    assert bm25["retrieve MRR@10"] == Cell("0.625", best=True)
+    assert colbert["rerank MRR@10"] == Cell("0.750 ± 0.000", best=True)
+    assert bm25["cost training"] == Cell("2.0 s", best=True)
+    assert bm25["retrieve R@1"] == Cell("–") and not colbert["retrieve R@1"].best
     compare([sweep], tmp_path / "out")
     out = capsys.readouterr().out
     assert "0.600 ± 0.141" in out and str(tmp_path / "out/comparison.html") in out
     rows = list(csv.DictReader((tmp_path / "out/comparison.csv").open()))
     colbert, bm25 = (row for row in rows if row["key"] == "retrieve/mrr@10")
     assert (colbert["system"], bm25["system"]) == ("t5_colbert", "bm25")
+    assert colbert["metric"] == "mrr@10" and colbert["group"] == "retrieve"
     assert float(colbert["std"]) == pytest.approx(0.02**0.5) and bm25["std"] == ""
     markdown = (tmp_path / "out/comparison.md").read_text()
     assert "| retrieve MRR@10 | 0.600 ± 0.141 | **0.625** |" in markdown
@@ -97,9 +100,9 @@ def test_quality_is_drawn_against_the_budget_of_training(tmp_path):
 
 def test_idf_ranges_are_drawn_in_their_order():
     """Docid tokens occur in no text: the first system has the rarest range alone."""
-    known = {"direction": "document_to_query", "measure": "hard", "value": 0.5}
+    known = {"place": "document_to_query", "metric": "hard", "value": 0.5}
     places = [("DSI", BIN_NAMES[-1]), *(("T5-ColBERT", name) for name in BIN_NAMES)]
-    rows = [known | {"system": s, "idf": name.replace("-", "_")} for s, name in places]
+    rows = [known | {"system": s, "label": f"IDF {name}"} for s, name in places]
     (axes,) = draw_exact_match(DataFrame(rows), "x").axes
     assert [label.get_text() for label in axes.get_xticklabels()] == [*BIN_NAMES]
     docids, *others = (list(line.get_xdata()) for line in axes.lines)  # caps among them
@@ -116,8 +119,7 @@ def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(s
     others = {compare([sweep / "1", sweep / "10"]).folder, compare([sweep]).folder}
     assert len({first, *others}) == 3
     assert (first / "comparison.html").read_text() == made
-    metrics = json.loads((sweep / "10/metrics.json").read_text()) | {"retrieve/mrr@10": 0.875}
-    (sweep / "10/metrics.json").write_text(json.dumps(metrics))
+    write_metrics(sweep / "10", {"retrieve/mrr@10": 0.875})
     assert compare([sweep / "10", sweep / "0"]).folder == first  # the same runs
     assert "0.875" in (first / "comparison.html").read_text()
     moved = sweep.rename(sweep.with_name("moved"))  # with its runs
@@ -161,7 +163,9 @@ def test_every_choice_but_the_seed_makes_a_group(tmp_path):
     for seed in (1, 2):  # model.seed follows the seed; logger and folder say nothing of the model
         for rate in (0.1, 0.2):
             folder = tmp_path / f"{rate}-{seed}"
-            write_run(folder, "t5_seal", seed, {"retrieve/mrr@10": rate}, config(rate, seed))
+            typed = [f"model.rate={rate}", "data=beir", f"seed={seed}"]
+            metrics = {"retrieve/mrr@10": rate}
+            write_run(folder, "t5_seal", seed, metrics, config(rate, seed), overrides=typed)
     (section,) = compare_runs([tmp_path]).sections
     labels = ["t5_seal (rate=0.1)", "t5_seal (rate=0.2)"]
     assert [group.label for group in section.groups] == labels
@@ -172,8 +176,7 @@ def test_a_repeated_seed_counts_once_and_is_named(tmp_path):
     for name, value in (("a", 0.2), ("b", 0.4)):
         write_run(tmp_path / name, "bm25", 1, {"retrieve/mrr@10": value})
     comparison = compare_runs([tmp_path])
-    statistic = comparison.sections[0].groups[0].statistics["retrieve/mrr@10"]
-    assert statistic == Statistic(0.4, None)
+    assert comparison.sections[0].groups[0].numbers["value"].tolist() == [0.4]
     assert comparison.notes == [f"{tmp_path}/a has the system and seed of {tmp_path}/b: skipped"]
 
 

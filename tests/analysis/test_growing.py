@@ -7,12 +7,13 @@ from unittest import mock
 import pytest
 
 from analysis.claims import Claim, Side, estimate
+from analysis.runs.numbers import make_frame
 from analysis.studies.study import run_study
-from analysis.tables.rows import read_rows
 from gr_mvdr.evaluation.ranking import evaluate
 from models.bm25 import BM25
 from tests.analysis.conftest import tiny_collection
 from tests.models.conftest import make_docid, make_multi_vector, make_seal, sharpen
+from tests.runs import flat, read_lines_of
 
 STUDY = {"_target_": "analysis.studies.growing.GrowingCorpus", "splits": ["new"], "parts": 3}
 NEW = {f"d{n}" for n in range(15, 20)}
@@ -61,7 +62,7 @@ def test_a_stage_is_a_search_of_an_index_of_its_documents_alone(kind, data, tmp_
         return ranking
 
     with mock.patch.multiple(system, update_index=update_index, retrieve=recorded):
-        metrics = run_study(STUDY, system, data, tmp_path)
+        numbers = run_study(STUDY, system, data, tmp_path)
     assert [len(documents) for documents, _ in stages] == [25, 27, 29, 30]
     for documents, searches in stages:
         arrived, alone = NEW & {*documents["id"]}, make(kind, data)
@@ -78,7 +79,7 @@ def test_a_stage_is_a_search_of_an_index_of_its_documents_alone(kind, data, tmp_
         alone.index(data.documents)
         for queries, ranking in stages[-1][1]:
             assert_found(ranking, alone, queries)
-    rows = read_rows(tmp_path / "study.csv")
+    rows = read_lines_of(tmp_path / "study.csv")
     assert [(row["stage"], row["queries"], row["n_queries"]) for row in rows] == [
         *[(0, "old", 5), (1, "old", 5), (1, "new", 2), (1, "latest", 2), (2, "old", 5)],
         *[(2, "new", 4), (2, "latest", 2), (3, "old", 5), (3, "new", 5), (3, "latest", 1)],
@@ -89,8 +90,9 @@ def test_a_stage_is_a_search_of_an_index_of_its_documents_alone(kind, data, tmp_
             ranking, data.evaluation.judgements(split, queries), ["success@10", "mrr@10"]
         )
         assert {metric: row[metric] for metric in judged} == pytest.approx(judged)
-    lost = metrics["analysis/growing_corpus/mrr_forgetting@10"]
+    lost = flat(numbers)["analysis/growing_corpus/mrr_forgetting@10"]
     assert lost == pytest.approx(rows[0]["mrr@10"] - rows[-3]["mrr@10"])
-    sides = [Side(kind, "study=growing", {"stage": n, "queries": "old"}) for n in (0, 3)]
-    group = SimpleNamespace(runs=[SimpleNamespace(path=tmp_path)], is_trained=True)
+    sides = [Side(kind, "study", setting={"stage": n, "queries": "old"}) for n in (0, 3)]
+    run = SimpleNamespace(path=tmp_path, numbers=make_frame(numbers))
+    group = SimpleNamespace(runs=[run], is_trained=True)
     assert estimate(Claim("", "", *sides), [group] * 2)["effect"] == pytest.approx(lost)

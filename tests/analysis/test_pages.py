@@ -6,7 +6,7 @@ import pytest
 
 from analysis.compare import compare
 from analysis.questions.alignment_store import StoreDescription
-from analysis.tables.report import write_report
+from analysis.runs.report import write_report
 from gr_mvdr.evaluation.ranking import write_qrels
 from tests.analysis.test_compare import judge_gold, rank_gold
 from tests.analysis.test_compare import write_run as write_metrics

@@ -4,10 +4,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.compare import compare
+from analysis.compare.groups import compare_runs
+from analysis.compare.paper import read_paper, write_paper_table
 from analysis.studies.sweep import CompareRuns
-from analysis.tables.comparison import compare_runs
-from analysis.tables.paper import read_paper, write_paper_table
 from gr_mvdr.evaluation.ranking import evaluate
+from tests.analysis.test_claims import keep_study
 from tests.analysis.test_compare import rank_gold
 from tests.analysis.test_compare import write_run as write_metrics
 
@@ -32,7 +33,9 @@ def tabulated(tmp_path):
         path.write_text(lines.format(COLUMNS) if "{}" in lines else COLUMNS + lines)
         comparison = compare_runs([runs])
         table, *notes = write_paper_table(comparison, read_paper(path), tmp_path / "tables")
-        return {name: [cell.text for cell in cells] for name, cells in table.rows}, notes
+        return {
+            name: [c.text for c in cells] for name, *cells in table.cells.itertuples(name=None)
+        }, notes
 
     return tabulate
 
@@ -131,7 +134,8 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path, tabulated):
         folder, config = tmp_path / "runs" / name, {"collection": collection}
         metrics = {"retrieve/mrr@10": 1.0}
         write_metrics(folder, "ALIGNER", 1, metrics, config, collection=name)
-        (folder / "study.csv").write_text(f"strategy,ndcg@10\nk=1,{ord(name) / 100}\nk=2,0.5\n")
+        settings = [({"strategy": "k=1"}, ord(name) / 100), ({"strategy": "k=2"}, 0.5)]
+        keep_study(folder, settings, "ndcg@10")
     numbers = {"beir/a": (9.0, 40.0, 1.0), "beir/b": (9.0, "", 1.0)}
     lines = [
         f"T,k={k},{name},ndcg@10,{value},ALIGNER,retrieve,,strategy=k={k}\n"

@@ -10,10 +10,10 @@ import pytest
 
 from analysis.claims import CLAIMS
 from analysis.compare import compare
+from analysis.compare.groups import compare_runs
 from analysis.record import PATH, RECORD, record_runs, renew_tables, tabulate_results
-from analysis.runs.judged_queries import read_table
+from analysis.runs.queries import read_queries
 from analysis.runs.run_folder import read_run
-from analysis.tables.comparison import compare_runs
 from gr_mvdr.files import read_json
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
@@ -67,20 +67,20 @@ def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
         train(small(tmp_path, f"model={model}", *keys, name=model)).path
         for model in ("t5_colbert", "bm25")
     ]
-    table = read_table(runs[0])
-    assert {*zip(table["ranking"], table["split"], strict=True)} == {
-        (ranking, split)
-        for ranking in ("retrieve", "rerank", "rerank/document_to_query")
+    table = read_queries(runs[0])
+    assert {*zip(table["group"], table["place"], table["split"], strict=True)} == {
+        (*ranking, split)
+        for ranking in (("retrieve", ""), ("rerank", ""), ("rerank", "document_to_query"))
         for split in ("", "test_unseen")
     }
-    own = table[(table["ranking"] == "retrieve") & (table["split"] == "test_unseen")]
+    own = table[(table["group"] == "retrieve") & (table["split"] == "test_unseen")]
     metrics = read_run(runs[0]).metrics
     assert own["recall@5"].mean() == pytest.approx(metrics["retrieve/test_unseen/recall@5"])
     assert not [key for key in metrics if "mrr@10" in key]  # kept, though nobody asked for it
     said = record_runs(runs, Path("results"))
     assert re.fullmatch(r"results/t5_colbert: \d+ kB", said[0])
     files = content(Path("results"))
-    assert {path.name for path in files} <= {*RECORD} and len(files) == 8
+    assert {path.name for path in files} <= {*RECORD} and len(files) == 10
     record_runs(["results"], Path("results"))  # a record is its own record
     record_runs(runs, Path("results"))
     assert content(Path("results")) == files
@@ -98,8 +98,8 @@ def test_a_real_run_and_its_record_compare_alike(tmp_path, monkeypatch):
 def test_a_ranking_that_is_judged_again_replaces_its_rows_alone(tmp_path):
     """As in a run that is continued after its search."""
     for place, rank in (("retrieve", 1), ("rerank", 2), ("retrieve", 4)):
-        judge_gold(tmp_path, [rank] * 3, place=place)
-    values = read_table(tmp_path).groupby("ranking")["mrr@10"].agg(list).to_dict()
+        judge_gold(tmp_path, [rank] * 3, group=place)
+    values = read_queries(tmp_path).groupby("group")["mrr@10"].agg(list).to_dict()
     assert values == {"retrieve": [1 / 4] * 3, "rerank": [1 / 2] * 3}
 
 
@@ -164,16 +164,17 @@ def test_no_record_and_no_page_names_a_folder_of_one_machine():
 def test_a_link_in_a_run_brings_no_other_file_into_its_record(tmp_path):
     run = made(tmp_path / "run", "a", 1, 1)
     (tmp_path / "secret").write_text("a,b\n1,2\n")
-    (run / "study.csv").symlink_to(tmp_path / "secret")
-    with pytest.raises(ValueError, match=r"study.csv: must lie in .*run, it is a link to .*secret"):
+    (run / "queries.parquet").unlink()
+    (run / "queries.parquet").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"queries.parquet: must lie in .*run, it is a link to"):
         record_runs([run], tmp_path / "results")
     assert not (tmp_path / "results").exists()
 
 
 def test_a_damaged_record_is_one_line(records):
-    table = read_table(records / "a-seed1")
-    table.drop(columns="recall@10").to_parquet(records / "a-seed1/queries.parquet")
-    said = r"a-seed1/queries.parquet: must be the table of a run's queries.*recall@10"
+    table = read_queries(records / "a-seed1")
+    table.drop(columns="judgements").to_parquet(records / "a-seed1/queries.parquet")
+    said = r"a-seed1/queries.parquet: must be a table with the columns .*it has no judgements"
     with pytest.raises(ValueError, match=said):
         compare([records], records / "out")
 

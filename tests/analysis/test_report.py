@@ -16,9 +16,9 @@ from analysis.figures import (
     read_gallery,
 )
 from analysis.questions.alignment_store import StoreDescription
-from analysis.tables.report import write_report
+from analysis.runs.report import write_report
 from gr_mvdr.files import UnfinishedRun
-from tests.runs import write_store
+from tests.runs import write_metrics, write_store
 
 POINTS = DataFrame([{"x": 1, "y": 2.0, "line": "a", "panel": "", "place": "", "name": "a"}])
 POINTS = POINTS.assign(value=2.0, low=1.0, high=3.0)
@@ -58,7 +58,7 @@ def run(tmp_path):
     provenance |= {"seed": 3, "splits": ["dev"]}
     (folder / "provenance.json").write_text(json.dumps(provenance))
     metrics = {"retrieve/recall@1": 0.25, "retrieve/dev2/recall@1": 0.125}
-    (folder / "metrics.json").write_text(json.dumps(metrics))
+    write_metrics(folder, metrics, ["dev", "dev2"])
     return folder
 
 
@@ -100,8 +100,11 @@ def test_a_damaged_store_costs_the_cases_alone(run, make_explanation):
 
 
 def test_an_unfinished_or_broken_run_is_named(run):
-    (run / "metrics.json").write_text('{\n"a": 1,\n')
-    with pytest.raises(ValueError, match=r"metrics\.json:3: not valid JSON"):
+    (run / "metrics.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"metrics\.parquet: must be a table with the columns"):
+        write_report(run)
+    (run / "metrics.parquet").unlink()
+    with pytest.raises(ValueError, match=r"older version \(no metrics.parquet\); run python train"):
         write_report(run)
     (run / "metrics.json").unlink()
     with pytest.raises(UnfinishedRun, match=r"must be a finished run, it has no metrics\.json"):

@@ -11,11 +11,11 @@ from analysis.questions.alignment_store import StoreDescription
 from analysis.questions.analysis import Subject, Texts
 from analysis.questions.tokens import TokenKinds
 from analysis.run import ask, write_findings
-from analysis.tables import glossary as glossary_of
-from analysis.tables import metric_names
-from analysis.tables.glossary import find_terms, glossary
+from analysis.runs.glossary import TERMS, Glossary, declared_terms
+from analysis.runs.numbers import describe, make_frame
+from gr_mvdr.measures import Group
 from gr_mvdr.options import find_part
-from tests.runs import compose_config, write_store
+from tests.runs import compose_config, flat, rows_of, write_store
 
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
 LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
@@ -60,7 +60,8 @@ def test_every_listed_analysis_is_asked_of_every_paradigm(
         )
     store = stored(tmp_path, make_explanation(6, paradigm=paradigm), paradigm)
     found = ask(Subject(store=store, texts=texts_of(store)), STORED)
-    metrics = write_findings(found, tmp_path)
+    rows = write_findings(found, tmp_path)
+    metrics = flat(rows)
     assert all(key.startswith("analysis/") for key in metrics)
     assert 0 <= metrics["analysis/exact_match/document_to_query/soft"] <= 1
     assert 0 <= metrics["analysis/low_rank/relative_error"] <= 1
@@ -73,50 +74,52 @@ def test_every_listed_analysis_is_asked_of_every_paradigm(
             assert (tmp_path / "figures" / f"{entry.name}.{kind}").stat().st_size > 1000
     assert ("analysis/framework/sum_error" in metrics) == (paradigm == "generative")
     json.dumps(metrics, allow_nan=False)
-    assert [k for k in metric_names.join_intervals(metrics) if not is_explained(k)] == []
+    assert unexplained(rows) == []
 
 
-def is_explained(key):
-    """Whether the pages' glossary knows every word of a metric's name."""
-    left = name = metric_names.read_key(key).name
-    for start, end, _ in reversed(list(find_terms(name))):
-        left = left[:start] + left[end:]
-    return not left.strip()
+def unexplained(rows, names="name"):
+    """The names of numbers that hold a word which a page's glossary lacks."""
+    table = describe(make_frame(rows))
+    terms, left = Glossary(declared_terms(table)), {}
+    for name in table[names]:
+        left[name] = name
+        for start, end, _ in reversed(list(terms.find(name))):
+            left[name] = left[name][:start] + left[name][end:]
+    return [name for name, rest in left.items() if rest.strip()]
 
 
 def test_the_glossary_explains_what_runs_measure():
     names = "retrieve/recall@1000 retrieve/ndcg@10 rerank/leak_free_max/mrr@10 cost/index_bytes"
     names += " cost/train_seconds cost/query_ms_p95 cost/scoring_flops"
     names += " cost/shared_terms cost/plan_ms"
-    names += " analysis/kernel/features_64/error analysis/search/lost_rank/any_step"
-    names += " analysis/token_retrieval/gold@10 analysis/deletion/query/aligned_1"
-    names += " analysis/patching/decoder/head analysis/patching/pairs"
-    names += " analysis/identifiers/collision_rate analysis/gold/decoded/found"
-    assert [name for name in names.split() if not is_explained(name)] == []
-    assert not is_explained("analysis/shape/own/unheard_of")
+    rows = rows_of(dict.fromkeys(names.split(), 1.0))
+    kinds = [find_part("analysis", line["_target_"]) for line in LISTED["questions"].values()]
+    for kind in kinds:
+        group = Group(kind.name, kind.title, kind.reading)
+        rows += [metric.row(1.0, group=group) for metric in kind.metrics]
+    assert unexplained(rows, "label") == []
 
 
 def test_a_term_is_found_whole_in_every_form():
-    metrics = {metric.form: metric.meaning for metric in metric_names.all_metrics()}
-    entries, known = glossary_of.TERMS | metrics, glossary()
-    for entry in entries:
+    terms = Glossary({"gold@#": "Of rank k."})
+    for entry, text in TERMS.items():
         forms = entry.split(" | ")
         first = forms[0].replace("#", "k")
-        assert known[first] == entries[entry]
+        assert terms.terms[first] == text
         for form in forms:
-            text = form.replace("#", "10")
-            assert list(find_terms(text)) == [(0, len(text), first)]
-    terms = find_terms("n-grams of a multi vector; R@ten, unshared, MRR@10x")
-    assert [term for *_, term in terms] == ["n-gram key", "multi-vector"]
+            shown = form.replace("#", "10")
+            assert list(terms.find(shown)) == [(0, len(shown), first)]
+    found = terms.find("n-grams of a multi vector; R@ten, unshared, MRR@10x")
+    assert [term for *_, term in found] == ["n-gram key", "multi-vector"]
 
 
 def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
     store = stored(tmp_path, make_explanation(9), "generative")
     monkeypatch.setattr("analysis.run.Gallery", Mock())  # drawing takes most of the time
     subject = Subject(store=store, texts=texts_of(store))
-    whole = write_findings(ask(subject, MEASURED), tmp_path)
+    whole = flat(write_findings(ask(subject, MEASURED), tmp_path))
     monkeypatch.setattr("analysis.run.BATCH", 2)
-    parts = write_findings(ask(subject, MEASURED), tmp_path)
+    parts = flat(write_findings(ask(subject, MEASURED), tmp_path))
     assert whole.keys() == parts.keys()
     for key, value in whole.items():
         assert value == pytest.approx(parts[key], rel=1e-4, abs=1e-5), key
@@ -139,27 +142,9 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
     asked = ["run=x", "analysis=none", "+analysis.questions.mine._target_=my_module.AlignedShare"]
     assert compose_config("analyse", *asked[:2]).analysis.pairs == 0
     assert compose_config("analyse", *asked).analysis.pairs == 500  # what it measures is stored
-    monkeypatch.setattr(metric_names, "LISTED", tmp_path / "list.yaml")
-    (tmp_path / "list.yaml").write_text(json.dumps({"questions": line}))
-    metric_names.all_chapters.cache_clear()
-    chapter = metric_names.find_chapter("aligned_share")
-    assert chapter.title == "Aligned tokens" and "takes part" in chapter.reading
-    assert [metric.name for metric in chapter.metrics] == ["share"]
-    metric_names.all_chapters.cache_clear()
+    assert {row.group.title for row in found.rows} == {"Aligned tokens"}
 
 
-def test_every_listed_analysis_has_a_chapter_in_the_order_of_the_list():
+def test_every_listed_analysis_has_a_title_and_says_how_to_read_it():
     kinds = [find_part("analysis", asked["_target_"]) for asked in LISTED["questions"].values()]
-    names = dict.fromkeys(kind.name for kind in kinds)
-    chapters = metric_names.all_chapters()
-    written = [name for name in names if name != "best_documents"]
-    assert [name for name in chapters if name in names] == written
-    assert all(chapters[name].reading for name in written)
-    figures = {
-        "exact_match_candidates": "exact_match",
-        "low_rank_bound": "low_rank",
-        "mine": "mine",
-    }
-    for figure, chapter in figures.items():
-        known = metric_names.find_chapter(chapter)
-        assert metric_names.find_figures_chapter(figure) == known
+    assert all(kind.title and kind.reading for kind in kinds if kind.name != "best_documents")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from math import nan
 
 import pytest
 from omegaconf import OmegaConf
@@ -11,10 +12,9 @@ from analysis.runs.run_folder import (
     claim_folder,
     find_run,
     open_run,
-    read_run,
     start_run,
 )
-from gr_mvdr.files import write_json
+from tests.runs import write_metrics
 
 
 def configuration(folder, **changed):
@@ -39,7 +39,7 @@ def finished(folder, **changed):
     config = configuration(folder, **changed)
     start_run(config, {"system": "a", "collection": "b"})
     (folder / "run/report.html").touch()
-    write_json(folder / "run/metrics.json", {"retrieve/mrr@10": 1.0})
+    write_metrics(folder / "run", {"retrieve/mrr@10": 1.0})
     return config
 
 
@@ -60,9 +60,8 @@ def test_a_run_without_a_readable_configuration_is_not_continued(tmp_path):
 
 def test_metrics_that_are_not_finite_are_refused(tmp_path):
     finished(tmp_path)
-    (tmp_path / "run/metrics.json").write_text('{"retrieve/mrr@10": NaN}')
-    with pytest.raises(ValueError, match=r"metrics.json: retrieve/mrr@10=nan: must be a finite"):
-        read_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"metrics.parquet: retrieve/mrr@10=nan: must be a finite"):
+        write_metrics(tmp_path / "run", {"retrieve/mrr@10": nan})
 
 
 def test_a_claimed_folder_is_swept_and_finished_ones_are_not_touched(tmp_path):

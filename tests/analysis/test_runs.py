@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gr_mvdr.files import write_json
-from tests.runs import command
+from tests.runs import command, write_metrics
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def outputs(tmp_path):
         write_json(run / "provenance.json", record)
         (run / "config.yaml").write_text(yaml.dump({"seed": 1}))
         if metrics:
-            write_json(run / "metrics.json", metrics)
+            write_metrics(run, metrics, ["", "dev"])
         for file in (*run.iterdir(), run):
             os.utime(file, (at, at))
 

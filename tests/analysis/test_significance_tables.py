@@ -2,10 +2,13 @@ from statistics import fmean
 
 import pytest
 
+from analysis.compare import compare_rankings
+from analysis.compare.groups import Group, Section
+from analysis.compare.significance import compare_effectiveness
+from analysis.runs.numbers import find, make_frame
 from analysis.runs.run_folder import Run
-from analysis.tables.comparison import Group, Section
-from analysis.tables.significance import compare_effectiveness
-from tests.analysis.test_compare import judge_gold
+from tests.analysis.test_compare import judge_gold, rank_gold
+from tests.runs import rows_of
 
 QUERIES = [f"q{n}" for n in range(40)]
 
@@ -15,7 +18,8 @@ def run_of(folder, ranks, seed=1, queries=QUERIES):
     folder.mkdir(parents=True)
     judge_gold(folder, ranks, queries)
     metrics = {"retrieve/mrr@10": fmean(1 / rank for rank in ranks)}
-    return Run(folder, {}, {"system": folder.name, "collection": "fruit"}, metrics)
+    numbers = make_frame(rows_of(metrics))
+    return Run(folder, {}, {"system": folder.name, "collection": "fruit"}, numbers)
 
 
 def section_of(tmp_path, **systems):
@@ -26,13 +30,13 @@ def section_of(tmp_path, **systems):
 def test_means_and_intervals_over_queries(tmp_path):
     section = section_of(tmp_path, good=[1, 2] * 20, sure=[1] * 40)
     found = compare_effectiveness(section)
-    good, sure = (group.statistics["retrieve/mrr@10"] for group in section.groups)
-    assert good.mean == pytest.approx(0.75)
+    good, sure = (find(g.numbers, "retrieve", "mrr@10") for g in section.groups)
+    assert good.value == pytest.approx(0.75)
     # The mean of 40 values with deviation 1/4 has a standard error of 0.04.
     assert good.low == pytest.approx(0.75 - 1.96 * 0.04, abs=0.015)
     assert good.high == pytest.approx(0.75 + 1.96 * 0.04, abs=0.015)
     assert sure.low == sure.high == 1
-    assert found.winners == {"retrieve/mrr@10": "sure"}  # both systems find all
+    assert found.winners == {"mrr@10": "sure"}  # both systems find all
 
 
 def test_seeds_that_differ_widen_the_interval(tmp_path):
@@ -40,21 +44,23 @@ def test_seeds_that_differ_widen_the_interval(tmp_path):
     seeds = [run_of(tmp_path / "a", [1] * 40), run_of(tmp_path / "b", [2] * 40)]
     group = Group(seeds, "both")
     compare_effectiveness(Section("fruit", [group]))
-    found = group.statistics["retrieve/mrr@10"]
-    assert (found.low, found.mean, found.high) == pytest.approx((0.5, 0.75, 1))
+    found = find(group.numbers, "retrieve", "mrr@10")
+    assert (found.low, found.value, found.high) == pytest.approx((0.5, 0.75, 1))
 
 
 def test_every_pair_of_systems_is_tested_and_corrected(tmp_path):
     section = section_of(tmp_path, best=[1] * 40, near=[1] * 39 + [5], bad=[5] * 40)
     found = compare_effectiveness(section)
     mrr = {
-        (row["first"], row["second"]): row for row in found.differences if row["metric"] == "mrr@10"
+        (row["first"], row["second"]): row
+        for row in found.differences.to_dict("records")
+        if row["metric"] == "mrr@10"
     }
     assert set(mrr) == {("best", "near"), ("best", "bad"), ("near", "bad")}
     assert mrr["best", "bad"]["difference"] == pytest.approx(0.8)
     assert mrr["best", "near"]["p"] == 1 and mrr["best", "bad"]["p"] < 0.001
     assert mrr["best", "bad"]["corrected"] == pytest.approx(3 * mrr["best", "bad"]["p"])
-    rows = {name: cells[0].text for name, cells in found.table.rows}
+    rows = {name: cell.text for name, cell in found.table.cells["retrieve MRR@10"].items()}
     assert rows["best − near"] == "+0.020 (p = 1.000)"
     assert rows["best − bad"] == "+0.800 (p < 0.001) *"
     assert found.winners == {}  # the best is no better than the next one but by chance
@@ -66,8 +72,30 @@ def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
     section.groups.append(Group([other], "other"))
     (tmp_path / "second/queries.parquet").unlink()
     found = compare_effectiveness(section)
-    assert found.systems == ["first"] and not found.differences
+    assert [*found.values] == ["first"] and found.differences.empty
     assert (
         "second: no intervals and tests, a run has no retrieve in queries.parquet" in found.notes[0]
     )
     assert "other: no intervals and tests, judged on other queries" in found.notes[1]
+
+
+def test_rankings_are_compared_with_a_baseline_over_queries():
+    """Win, tie and loss are counts of queries; the queries that differ most come first."""
+    ranks = {"base": [2] * 4, "best": [1, 1, 2, 5], "same": [2] * 4}
+    rankings = {name: rank_gold(own) for name, own in ranks.items()}
+    qrels = {f"q{n}": {"gold": 1} for n in range(4)}
+    found = compare_rankings(rankings, qrels, ["nDCG@10"], ["RR@10"], baseline="base")
+    assert found.means["mrr@10"].tolist() == pytest.approx([0.5, 0.675, 0.5])
+    rows = found.differences[["first", "second", "wins", "ties", "losses"]].values.tolist()
+    assert rows == [["best", "base", 2, 1, 1], ["same", "base", 0, 4, 0]]
+    assert found.winners == {}
+    largest = found.differing(1).cells
+    assert (
+        largest.index.tolist() == ["best − base"] and largest["1"].iloc[0].text == "q0: 1.00, 0.50"
+    )
+    for options, said in (
+        ({"baseline": "none"}, "baseline=none: must be one of base, best, same"),
+        ({"tested": ["hits@3"]}, "hits@3: must be recall"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            compare_rankings(rankings, qrels, **options)

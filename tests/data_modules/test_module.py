@@ -229,7 +229,7 @@ def test_a_search_is_tuned_on_training_queries_or_documents(split, prefix, tmp_p
             return Ranking({query: {"d5": 1.0} for query in queries["id"][:]})
 
         def search_fidelity(self, queries, ranking, depth):
-            return {}
+            return []
 
     data = tiny(train_split=split)
     evaluate_retrieval(Plans(), data, tmp_path, depth=2)

@@ -10,6 +10,7 @@ from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.scoring import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
 from tests.models.conftest import MULTI_VECTOR
+from tests.runs import flat
 from tests.searches import make_search
 
 
@@ -186,15 +187,15 @@ def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, q
     system = tools.make_multi_vector(search={"mode": "impute", "neighbours": 3, "probes": None})
     system.index(documents)
     ranking = system.retrieve(queries, 10)
-    metrics = system.search_fidelity(queries, ranking, 10)
+    metrics = flat(system.search_fidelity(queries, ranking, 10))
     in_full = system.searcher.exact_search()
     exact = system.retrieve(queries, 10, search=in_full)
     shares = [len(set(ranking.documents(q)) & set(exact.documents(q))) / 7 for q in queries["id"]]
     assert metrics["retrieve/recall_of_exact@10"] == pytest.approx(sum(shares) / 3)
     assert 0 < metrics["retrieve/recall_of_exact@10"] < 1
-    less = system.search_fidelity(queries, ranking.top(1), 20)["retrieve/recall_of_exact@20"]
+    less = flat(system.search_fidelity(queries, ranking.top(1), 20))["retrieve/recall_of_exact@20"]
     assert less == pytest.approx(1 / 7)  # of the depth that was asked for, not of what was found
-    shallow = system.search_fidelity(queries, system.retrieve(queries, 3, search=in_full), 3)
+    shallow = flat(system.search_fidelity(queries, system.retrieve(queries, 3, search=in_full), 3))
     assert shallow["retrieve/recall_of_exact@3"] == 1
     assert "retrieve/recall_of_exact@10" not in shallow
     assert metrics["cost/candidates"] == sum(len(ranking.documents(q)) for q in queries["id"]) / 3
@@ -202,4 +203,4 @@ def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, q
     exactly = tools.make_multi_vector()
     exactly.index(documents)
     ranking = exactly.retrieve(queries, 10)
-    assert "retrieve/recall_of_exact@10" not in exactly.search_fidelity(queries, ranking, 10)
+    assert "retrieve/recall_of_exact@10" not in flat(exactly.search_fidelity(queries, ranking, 10))

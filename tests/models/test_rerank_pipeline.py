@@ -10,8 +10,8 @@ import yaml
 from gr_mvdr.evaluation.ranking import Ranking
 from models.base import System, check_form
 from models.rerank_pipeline import RerankPipeline
-from tests.models.conftest import make_cross_encoder, make_seal
-from tests.runs import small
+from tests.models.conftest import make_seal
+from tests.runs import flat, small
 from train import train
 
 FIRST = [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6]]
@@ -127,13 +127,6 @@ def test_each_stage_reranks_what_the_one_before_hands_on(three, asked):
     assert three.retrieve(asked, 3).documents("q0") == ["d3", "d1", "d2"]
 
 
-def test_a_given_pair_is_cut_as_the_last_stage_cuts_it(three, monkeypatch):
-    last = three.stages[-1].model
-    monkeypatch.setattr(last, "cut_query", lambda tokens: tokens[:1], raising=False)
-    monkeypatch.setattr(last, "cut_document", lambda tokens: tokens[:2], raising=False)
-    assert (three.cut_query([4, 5, 6]), three.cut_document([4, 5, 6])) == ([4], [4, 5])
-
-
 def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
     backwards = {"_target_": "scripted_stage.negative", "number": 1}  # a part is built
     forms = {"backwards": {"sign": backwards}, "forwards": {"sign": 1}}
@@ -153,12 +146,12 @@ def test_joint_compute_is_counted_pair_by_pair(three, asked, texts):
         {"q0": ["d0", "d1", "d2", "d3"], "q1": ["d5", "d4", "d3", "d2"]},
         {"q0": ["d3", "d1"], "q1": ["d5", "d2"]},
     ]
-    assert three.statistics() == {}
+    assert three.statistics() == []
     three.retrieve(asked)
     three.retrieve(asked)  # a mean over queries, however often they come
-    found, total = three.statistics(), 0.0
+    found, total = flat(three.statistics()), 0.0
     three.rerank(asked, texts, {"q0": ["d1", "d0"], "q1": ["d2"]})  # is not counted
-    assert three.statistics() == found
+    assert flat(three.statistics()) == found
     for name, pairs in zip(("1-A", "2-B", "3-C"), handed, strict=True):
         expected = sum(1000.0 * n[q] + m[d] for q in pairs for d in pairs[q]) / 2
         assert found[f"cost/joint_flops/{name}"] == pytest.approx(expected)
@@ -220,13 +213,8 @@ def test_a_run_of_other_documents_is_refused(tmp_path, texts):
 
 
 def test_an_option_that_reranking_does_not_take_is_refused_before_anything_is_trained(tmp_path):
-    for make, form, message in (
-        (make_cross_encoder, {"pool": "sum"}, "rerank.a.pool=sum: must be absent, as rerank has"),
-        (make_seal, {"pol": "sum"}, "rerank.a.pol=sum: must be one of pool, segments"),
-        (make_seal, {"pool": "median"}, "rerank.a.pool=median: must be one of sum, mean, max"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_form(make(), "rerank.a", form)
+    with pytest.raises(ValueError, match="rerank.a.pool=median: must be one of sum, mean, max"):
+        check_form(make_seal(), "rerank.a", {"pool": "median"})
     with pytest.raises(ValueError, match=r"rerank\.bm25\.pool=sum: must be absent"):
         train(small(tmp_path, "model=bm25", "+rerank.bm25.pool=sum"))
     assert not (tmp_path / "run").exists()

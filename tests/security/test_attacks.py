@@ -19,16 +19,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from pandas import concat
 
 from analysis.compare import compare
 from analysis.figures import read_gallery
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription
 from analysis.questions.learning_curves import Curve
 from analysis.run import analyse_again
-from analysis.runs.judged_queries import read_table
+from analysis.runs.numbers import make_frame, read_numbers, write_numbers
+from analysis.runs.queries import read_queries
+from analysis.runs.report import embed_picture, write_report
 from analysis.runs.run_folder import read_kept, read_run
-from analysis.tables.report import embed_picture, write_report
-from analysis.tables.rows import read_rows
 from analysis.viewer.pairs import embed_json
 from conf.command import report_errors
 from gr_mvdr.evaluation.ranking import Ranking, read_qrels
@@ -39,6 +40,7 @@ from gr_mvdr.files import (
     read_provenance,
     write_tensors,
 )
+from gr_mvdr.measures import RETRIEVE, Metric
 from gr_mvdr.options import admitting, build, find_part
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.rerank_pipeline import RerankPipeline
@@ -318,8 +320,8 @@ def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):
     evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
     record = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps(record | {"system": evil, "git": evil}))
-    metrics = json.loads((run / "metrics.json").read_text())
-    (run / "metrics.json").write_text(json.dumps(metrics | {f"retrieve/{evil}": 1.0}))
+    row = Metric(evil, evil, evil).row(1.0, evil, evil, group=RETRIEVE)
+    write_numbers(run, concat([read_numbers(run), make_frame([row])], ignore_index=True))
     change_yaml(run / "config.yaml", "collection", value=evil + "\x1b[2J")
     analyse_again(run, NOTHING)
     compare([run.parent], run / "out")
@@ -345,7 +347,7 @@ GALLERY = json.dumps([{"name": "../../../secret", "title": "", "caption": ""}])
         ("config.yaml", "a: " + "[" * 5000, "must be valid YAML"),
         ("config.yaml", "a: &a [x, x]\nb: [*a, *a]", r":2: must be valid .*must not use aliases"),
         ("config.yaml", "a: !!python/object/apply:os.system [touch x]", r":1: must be valid YAML"),
-        ("metrics.json", '{"foo": 0.5}', "foo: must be the name of a metric, such as"),
+        ("metrics.parquet", "PAR1", "metrics.parquet: must be a table with the columns group"),
         ("provenance.json", '{"system": 3, "collection": "x"}', "system=3: must be"),
         ("provenance.json", "[" * 100_000, "provenance.json: not valid JSON"),
         ("figures/figures.json", GALLERY, "figures.json: must be a list of figures.*file's name"),
@@ -363,14 +365,13 @@ def test_a_broken_part_of_a_run_is_named(file, content, message, foreign):
 READERS = {
     "config.yaml": read_run,
     "provenance.json": read_run,
-    "metrics.json": read_run,
-    "queries.parquet": read_table,
+    "metrics.parquet": read_run,
+    "queries.parquet": read_queries,
     "retrieve.trec": lambda run: Ranking.read(run / "retrieve.trec", run),
     "retrieve.qrels": lambda run: read_qrels(run / "retrieve.qrels", run),
     "best_documents.json": lambda run: read_kept(run, "best_documents"),
     "token_contexts.json": lambda run: read_kept(run, "token_contexts"),
     "training/metrics.csv": lambda run: Curve(SimpleNamespace(run=run)).finish(),
-    "study.csv": lambda run: read_rows(run / "study.csv", run),
     "figures/figures.json": lambda run: read_gallery(run / "figures"),
     "figures/shape.png": lambda run: embed_picture(run / "figures/shape.png"),
     "alignments/manifest.json": lambda run: AlignmentStore(run / "alignments"),
@@ -397,7 +398,6 @@ def whole_run(tmp_path):
         ("best_documents.json", "{}"),
         ("token_contexts.json", "{}"),
         ("training/metrics.csv", "step,alignment/soft\n1,0.5\n"),
-        ("study.csv", "k,recall\n1,0.5\n"),
         ("figures/figures.json", "[]"),
         ("figures/shape.png", "PNG"),
         ("index/index.json", "{}"),

@@ -13,13 +13,12 @@ from analysis.beyond.length_bias import (
 )
 from analysis.questions.analysis import Subject
 from analysis.run import ask
-from analysis.tables.metric_names import join_intervals
 from gr_mvdr.alignment import MaxSim, Softmax, SoftTopK, TopK
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 from tests.analysis.asking import Indexed, text_of
-from tests.analysis.test_run import is_explained
+from tests.analysis.test_run import unexplained
 
 LENGTHS = range(2, 8)
 DOCUMENTS = [f"d{length}" for length in LENGTHS]
@@ -105,7 +104,7 @@ def measured(tmp_path):
     def run(model):
         line = {"_target_": "analysis.beyond.length_bias.LengthBias", "queries": 2}
         (found,) = ask(Subject(model, data, tmp_path), {LengthBias.name: line})
-        assert [k for k in join_intervals(found.metrics) if not is_explained(k)] == []
+        assert unexplained(found.rows) == []
         return {row["form"]: row for row in found.tables["length_bias"]}, found.metrics
 
     return run

@@ -180,7 +180,8 @@ def test_shares_are_ratios_of_sums():
     assert table["restored"].tolist() == pytest.approx([1.0, 0.5, 0.0, 0.2])
     assert table["pairs"].tolist() == [2, 1, 2, 2]
     assert table.loc[2, ["low", "high"]].tolist() == pytest.approx([-1.0, 0.25])
-    assert summarise(table)["encoder/head"] == pytest.approx(0.2)
+    values = {(row.place, row.metric.name): row.value for row in summarise(table)}
+    assert values["encoder", "head"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("model", ["t5_colbert", "dsi_naive"])

@@ -24,7 +24,7 @@ def kept(model, data, run, queries=100):
     texts = Texts(no, TokenKinds(no, no, no), partial(token_strings, data.tokenizer))
     store = SimpleNamespace(pairs=pairs)
     question = {"_target_": "analysis.questions.best_documents.BestDocuments", "queries": queries}
-    assert write_findings(ask(Subject(model, data, run, store, texts), {"x": question}), run) == {}
+    assert write_findings(ask(Subject(model, data, run, store, texts), {"x": question}), run) == []
     return read_kept(run, FILE)
 
 

@@ -1,6 +1,7 @@
 import math
 from itertools import product
 from statistics import mean
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -65,7 +66,8 @@ def test_token_types_and_bins_equal_the_reference(golden):
     no, description = torch.zeros(12, dtype=torch.bool), StoreDescription("s", "multi_vector", "c")
     idf = torch.arange(12.0)
     frame = pd.concat(find_matches(pairs, description, no, torch.arange(len(similarity))))
-    rows = summarise_matches(frame, description, Texts(idf, TokenKinds(no, no, no), list))
+    analysis = ExactMatch(Mock())
+    rows = summarise_matches(analysis, frame, description, Texts(idf, TokenKinds(no, no, no), list))
     for measure, definition, d in product(("hard", "soft"), ("all", "matched"), DIRECTIONS):
         expected = golden["per_token"][f"{d}/{measure}/{definition}"]
         chosen = frame[frame["direction"] == d]

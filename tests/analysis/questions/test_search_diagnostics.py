@@ -16,6 +16,7 @@ from models.generative import DocumentGenerator
 from tests.analysis.asking import asked
 from tests.analysis.viewer.tiny import make_docid
 from tests.models.conftest import make_seal
+from tests.runs import flat
 
 VOCABULARY = 8
 
@@ -24,7 +25,7 @@ def diagnosed(system, data, folder, queries):
     """The metrics, once all files are written."""
     found = asked(SearchDiagnostics, system, data, queries)
     found.figures = []
-    return write_findings([found], folder)
+    return flat(write_findings([found], folder))
 
 
 class Chain(DocumentGenerator):

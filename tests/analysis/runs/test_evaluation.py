@@ -4,14 +4,14 @@ import pytest
 
 from analysis.questions.kernel import Kernel, kernel_rankings
 from analysis.runs.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
-from analysis.runs.judged_queries import read_table
+from analysis.runs.queries import read_queries
 from analysis.studies.study import run_study
-from analysis.tables.rows import read_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.analysis.asking import asked
 from tests.data_modules.tiny import TOKENIZER, make_collection, words
 from tests.models.conftest import make_multi_vector
+from tests.runs import flat, read_lines_of
 
 METRICS = ["recall@1", "mrr@5", "ndcg@5", "success@3"]
 
@@ -42,7 +42,7 @@ def system(data, tmp_path):
 
 def rows(run, settings, system, data):
     run_study(settings, system, data, run)
-    return read_rows(run / "study.csv")
+    return read_lines_of(run / "study.csv")
 
 
 def by_definition(ranking, data, metrics):
@@ -60,7 +60,7 @@ def by_definition(ranking, data, metrics):
 
 
 def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
-    run = evaluate_retrieval(system, data, tmp_path, 5)
+    run = flat(evaluate_retrieval(system, data, tmp_path, 5))
     whole = system.retrieve(data.evaluation.test_queries("test"), 20)
     for metric, value in by_definition(whole, data, ["recall@1", "mrr@5", "success@3"]).items():
         assert run[f"retrieve/{metric}"] == pytest.approx(value), metric
@@ -83,7 +83,7 @@ def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
     ranking = kernel_rankings(system, data.documents, queries, queries, (4,), 20)["exact"]
     deep = average_metrics(judge(ranking, data, "test", queries, ["mrr@10"]))
     assert found["analysis/kernel/exact/mrr@10"] == pytest.approx(deep["mrr@10"])
-    reranked = evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
+    reranked = flat(evaluate_reranking(system, data, tmp_path, {"maxsim": {}}))
     written, lists = (
         Ranking.read(tmp_path / "rerank.trec"),
         data.evaluation.list_candidates("test", queries),
@@ -97,8 +97,8 @@ def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
 def test_a_macro_average_counts_every_group_the_same(system, data, tmp_path):
     """Groups of d0 … d11 by their first digit: d1, d10 and d11 are one, all others are alone."""
     data.groups = r"^d\d"
-    found = evaluate_retrieval(system, data, tmp_path, 5)
-    found |= evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
+    found = flat(evaluate_retrieval(system, data, tmp_path, 5))
+    found |= flat(evaluate_reranking(system, data, tmp_path, {"maxsim": {}}))
     queries = data.evaluation.test_queries("test")
     for stage in ("retrieve", "rerank"):
         values = judge(Ranking.read(tmp_path / f"{stage}.trec"), data, "test", queries)
@@ -118,15 +118,15 @@ def test_queries_about_documents_with_a_training_question_are_judged_apart(
 ):
     """Training asks for d5 alone, which is relevant to d2, d3 and d4."""
     monkeypatch.setattr("analysis.runs.evaluation.LEAST_QUERIES", 3)
-    assert not any("question" in key for key in evaluate_retrieval(system, data, tmp_path, 5))
+    assert not any("question" in key for key in flat(evaluate_retrieval(system, data, tmp_path, 5)))
     data.collection.qrels["train"] = data.collection.qrels["train"].filter(
         lambda row: row["document_id"] == "d5" and row["query_id"] == "d2"
     )
-    found = evaluate_retrieval(system, data, tmp_path, 5)
+    found = flat(evaluate_retrieval(system, data, tmp_path, 5))
     queries = data.evaluation.test_queries("test")
     values = judge(Ranking.read(tmp_path / "retrieve.trec"), data, "test", queries)
     trained = {query: values.pop(query) for query in ("d2", "d3", "d4")}
     for part, own in (("training_question", trained), ("no_training_question", values)):
         assert found[f"retrieve/{part}/mrr@5"] == pytest.approx(average_metrics(own)["mrr@5"])
-        kept = read_table(tmp_path)
-        assert set(kept.loc[kept["ranking"] == f"retrieve/{part}", "query"]) == set(own)
+        kept = read_queries(tmp_path)
+        assert set(kept.loc[kept["place"] == part, "query"]) == set(own)

@@ -8,6 +8,7 @@ import torch
 
 from gr_mvdr.losses import expected_operations
 from models.beyond.splade import SPLADE
+from tests.runs import flat
 
 
 def by_the_paper(model, ids, mask):
@@ -97,7 +98,7 @@ def test_search_is_the_product_of_all_kept_weights(tools, documents, queries):
         assert reranked.scores(query) == pytest.approx(expected, abs=1e-5)
         found = {name: score for name, score in expected.items() if score > 0}
         assert ranking.scores(query) == pytest.approx(found, abs=1e-5)
-    costs = model.search_fidelity(queries, ranking, 100)
+    costs = flat(model.search_fidelity(queries, ranking, 100))
     assert costs["cost/candidates"] == (shared > 0).sum(1).double().mean()
     assert costs["cost/shared_terms"] == pytest.approx(float(shared.mean()))
     assert costs["cost/query_terms"] == (weights["query"] > 0).sum(1).double().mean()

@@ -1,0 +1,193 @@
+"""Compares systems: which differences in metrics are significant, and on which queries?"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from pandas import DataFrame
+
+from analysis.compare.groups import LEVEL, Section
+from analysis.runs.queries import JudgedQueries
+from analysis.runs.tables import Table, pivot
+from analysis.statistics import PERMUTATIONS, holm, randomisation_test, seed_interval
+from gr_mvdr.evaluation.metrics import METRICS, name_metric
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, read_qrels
+from gr_mvdr.measures import RETRIEVE, ranking_metric
+from gr_mvdr.progress import track
+
+TESTED = ("mrr@10", "recall@10")
+SHOWN_QUERIES = 5  # of each pair of systems, the queries that differ most
+
+
+@dataclass
+class Effectiveness:
+    """How systems differ in searching: paired tests over queries.
+
+    Attributes:
+        values: system → a table of its queries (index) and metrics (columns), means over seeds.
+        differences: a row for every two systems and each tested metric: `metric`, `first` and
+            `second`, the `difference` of their means, in how many queries the first `wins`, `ties`
+            and `loses`, `p` of the two-sided paired randomisation test (Smucker et al., 2007), and
+            `corrected`, p after Holm's correction over the pairs.
+        notes: a line for each system that is left out, with the reason.
+        baseline: the system with which all others are compared; None = each with each.
+    """
+
+    values: dict[str, DataFrame] = field(default_factory=dict)
+    differences: DataFrame = field(default_factory=DataFrame)
+    notes: list[str] = field(default_factory=list)
+    baseline: str | None = None
+
+    @property
+    def means(self) -> DataFrame:
+        """The mean of each metric (columns) of each system (rows)."""
+        return DataFrame({label: table.mean() for label, table in self.values.items()}).T
+
+    @property
+    def winners(self) -> dict[str, str]:
+        """Metric → the system that is significantly better than every other, if there is one."""
+        if self.baseline is not None or self.differences.empty:
+            return {}
+        found = self.differences[self.differences["corrected"] < LEVEL]
+        better = found["first"].where(found["difference"] > 0, found["second"])
+        others = len(self.values) + len(self.notes) - 1  # a system without tests has a note
+        beaten = Counter(zip(found["metric"], better, strict=True))
+        return {metric: label for (metric, label), n in beaten.items() if n == others}
+
+    @property
+    def table(self) -> Table | None:
+        """A row for every two systems: first minus second, with p; None for fewer than two."""
+        if self.differences.empty:
+            return None
+        cells = {}
+        for row in self.differences.itertuples():
+            p = "p < 0.001" if row.corrected < 0.001 else f"p = {row.corrected:.3f}"
+            text = f"{row.difference:+.3f} ({p})" + " *" * (row.corrected < LEVEL)
+            label, pair = ranking_metric(row.metric).label, f"{row.first} − {row.second}"
+            cells[pair, f"retrieve {label}"] = text.replace("-", "−")
+            cells[pair, f"{label}: wins, ties, losses"] = f"{row.wins}, {row.ties}, {row.losses}"
+        pairs = self.differences.groupby("metric").size().max()
+        corrected = f", corrected for {pairs} pairs of systems (Holm)" if pairs > 1 else ""
+        note = (
+            "p: two-sided paired randomisation test over queries "
+            f"({PERMUTATIONS:,} permutations){corrected}; *: p < {LEVEL}."
+        )
+        return pivot(cells, "Differences between systems", corner="systems", note=note)
+
+    def differing(self, most: int = SHOWN_QUERIES) -> Table | None:
+        """The queries on which every two systems differ most in the first tested metric."""
+        if self.differences.empty:
+            return None
+        metric, cells = self.differences["metric"].iloc[0], {}
+        for row in self.differences[self.differences["metric"] == metric].itertuples():
+            first, second = (self.values[label][metric] for label in (row.first, row.second))
+            change = first - second
+            largest = change[change != 0].abs().nlargest(most).index
+            for number, query in enumerate(largest, start=1):
+                text = f"{query}: {first[query]:.2f}, {second[query]:.2f}"
+                cells[f"{row.first} − {row.second}", str(number)] = text
+        label = ranking_metric(metric).label
+        heading = f"Queries that differ most in {label}: the first system's value, the second's"
+        return pivot(cells, heading, corner="systems") if cells else None
+
+    @property
+    def blocks(self) -> list[Table | str]:
+        """The table of differences, if there is one, and the notes."""
+        return [*([self.table] if self.table else []), *self.notes]
+
+
+def compare_values(
+    values: Mapping[str, DataFrame], tested: Sequence[str] = TESTED, baseline: str | None = None
+) -> Effectiveness:
+    """Tests every two systems, or all against a baseline, over the same queries.
+
+    Args:
+        values: system → its queries (index) and metrics (columns).
+
+    Raises:
+        ValueError: there is no such baseline or metric.
+    """
+    if baseline is not None and baseline not in values:
+        raise ValueError(f"baseline={baseline}: must be one of {', '.join(values)}")
+    pairs = [(a, b) for a, b in combinations(values, 2) if baseline in (None, a, b)]
+    pairs = [(b, a) if a == baseline else (a, b) for a, b in pairs]
+    rows: list[dict[str, Any]] = []
+    for metric in map(name_metric, tested):
+        for label, table in values.items():
+            if metric not in table:
+                known = ", ".join(table.columns)
+                raise ValueError(f"tested={metric}: must be one of {known} ({label})")
+        both = [(values[a][metric], values[b][metric]) for a, b in pairs]
+        p_values = [randomisation_test(*one) for one in track(both, f"testing {metric}")]
+        corrected = holm(p_values)
+        for number, (first, second) in enumerate(both):
+            wins, losses = int((first > second).sum()), int((first < second).sum())
+            row = dict(zip(("metric", "first", "second"), (metric, *pairs[number]), strict=True))
+            row |= {"difference": first.mean() - second.mean(), "wins": wins}
+            row |= {"ties": len(first) - wins - losses, "losses": losses}
+            rows.append(row | {"p": p_values[number], "corrected": corrected[number]})
+    return Effectiveness(dict(values), DataFrame(rows), baseline=baseline)
+
+
+def compare_rankings(
+    rankings: Mapping[str, Ranking | Path | str],
+    qrels: Qrels | Path | str,
+    metrics: Sequence[str] = METRICS,
+    tested: Sequence[str] = TESTED,
+    baseline: str | None = None,
+) -> Effectiveness:
+    """Compares rankings on judged queries, as `analysis.compare` compares runs.
+
+        found = compare_rankings({"BM25": "bm25.trec", "mine": "mine.trec"}, "test.qrels")
+        found.means, found.differences
+
+    Args:
+        rankings: name → ranking, or the path of a TREC run.
+        qrels: judgements, or the path of a TREC file of them.
+        metrics: what is computed, besides what is tested.
+        tested, baseline: see `compare_values`.
+    """
+    judged = qrels if isinstance(qrels, Mapping) else read_qrels(Path(qrels))
+    names = tuple(dict.fromkeys(map(name_metric, (*metrics, *tested))))
+    values = {}
+    for label, ranking in rankings.items():
+        read = ranking if isinstance(ranking, Ranking) else Ranking.read(Path(ranking))
+        values[label] = DataFrame.from_dict(evaluate_queries(read, judged, names), orient="index")
+    return compare_values(values, tested, baseline)
+
+
+def compare_effectiveness(
+    section: Section, tested: Sequence[str] = TESTED, baseline: str | None = None
+) -> Effectiveness:
+    """Bootstraps and tests the searches of a section.
+
+    The numbers of its groups receive the intervals over queries and seeds.
+
+    Every system with a ranking and judgements takes part, unless its judgements differ from those
+    of the first system. Systems that are left out are noted.
+    """
+    notes, values, judged = [], {}, None
+    names = [*map(name_metric, tested)]
+    for group in section.groups:
+        queries = JudgedQueries(group.runs)
+        if queries.judgements is None:
+            reason = queries.missing
+        elif judged is not None and queries.judgements != judged:
+            reason = "judged on other queries than the first system"
+        else:
+            judged = queries.judgements
+            values[group.label] = DataFrame(queries.values(queries.metrics), index=[*judged])
+            for metric in (name for name in names if name in values[group.label]):
+                place = (group.numbers["key"] == f"{RETRIEVE.name}/{metric}").to_numpy()
+                bounds = seed_interval(queries.by_seed(metric))
+                group.numbers.loc[place, ["low", "high"]] = bounds
+            continue
+        notes.append(f"{group.label}: no intervals and tests, {reason}.")
+    if baseline is not None and any(note.startswith(f"{baseline}: ") for note in notes):
+        baseline = None
+    found = compare_values(values, tested, baseline)
+    found.notes = notes
+    return found
