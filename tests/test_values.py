@@ -250,6 +250,7 @@ TYPED = [
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("salience=null", "salience=null: must be one of bm25, hard, "),
+    ("--config-dir=/none", "Additional config directory '/none' not found"),
 ]
 
 
