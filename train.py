@@ -204,9 +204,11 @@ def prepare_model(
     with admitting(typed):
         model = build("model", typed)
         data.check_system(model, is_trained(config))
-        if (split := model.hparams.get("tune")) in (tested := data.evaluation.test_splits):
-            rule = f"must not be a tested split ({', '.join(tested)})"
-            raise ValueError(f"model.tune={split}: {rule}")
+        if split := model.hparams.get("tune"):
+            tested = data.evaluation.test_splits
+            if split not in (others := sorted(data.collection.qrels.keys() - {*tested})):
+                rule = f"must be a split that is not tested, one of {', '.join(others)}"
+                raise ValueError(f"model.tune={split}: {rule}")
         check_study(config.study, model)
         for form, options in config.rerank.items():
             check_form(model, f"rerank.{form}", options)

@@ -486,7 +486,7 @@ def check_fingerprint(what: str, held: Mapping[str, Any], expected: Mapping[str,
 
 # The files of a finished run ----------------------------------------------------------------------
 
-CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, or of weights that were taken over
+CHECKPOINT = "checkpoints/last.ckpt"  # from which training resumes
 PARTS = CONFIG, PROVENANCE, METRICS_FILE = "config.yaml", "provenance.json", "metrics.json"
 # Keys of the configuration that change where or how a run is made, but not its results.
 CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")

@@ -153,7 +153,7 @@ class Docid(DocumentGenerator):
                 (None = any).
         """
         self.identifiers = Identifiers.load(directory / SAVED, document_ids)
-        self.scheme.load(directory / "scheme.safetensors", self.identifiers)
+        self.scheme.load(directory / "scheme.safetensors")
 
     def assign_new(self, documents: Table) -> None:
         """Assigns identifiers to new documents; those known in training keep theirs."""

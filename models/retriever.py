@@ -234,10 +234,11 @@ class Retriever:
         """
         place = find_folder(os.fspath(folder))
         if (place / SETTINGS).is_file():
-            settings = read_json(place / SETTINGS)
-            reader = TextReader(load_tokenizer(place), **settings.get("texts", {}))
-            documents, system = read_documents(place / DOCUMENTS), open_model(place, trust)
-            own = documents, settings.get("label", ""), None, settings.get("number", 0)
+            with reading(f"{place}: cannot be loaded"):
+                settings = read_json(place / SETTINGS)
+                reader = TextReader(load_tokenizer(place), **settings.get("texts", {}))
+                documents, system = read_documents(place / DOCUMENTS), open_model(place, trust)
+                own = documents, settings.get("label", ""), None, int(settings.get("number", 0))
         elif not (place / CONFIG).is_file() and is_model(place):
             settings, projection = read_published(place)
             reader = TextReader(load_tokenizer(place, settings["tokenizer.prefix_space"]))
@@ -249,7 +250,8 @@ class Retriever:
             own = data.documents, run.provenance["system"], data
         if own[0] is not None:
             remove_with(system, made := temporary_folder("index"))
-            open_index(system, own[0], place / "index", made, trust)
+            with reading(f"{place}"):
+                open_index(system, own[0], place / "index", made, trust)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         system.to(device=device, dtype=dtype)
         return cls(system, reader, *own)

@@ -152,6 +152,23 @@ def test_documents_are_added_removed_and_saved(run, tmp_path):
 # Laws of single systems --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("model", ["t5_colbert", "dsi_semantic"])
+def test_what_is_left_after_a_removal_is_opened_as_it_was_saved(
+    model, finished_run, tmp_path, capsys
+):
+    """A known document is gone, but its docid stays its own; no vector is encoded again."""
+    retriever = Retriever.load(finished_run(model, *TINY))
+    gone = retriever.document(retriever.search(QUERY, 1)[0].id)
+    retriever.remove(gone["id"])
+    retriever.add({"id": "new", "title": "A founder", "text": "A statue of the founder."})
+    kept = Retriever.load(save(retriever, tmp_path))
+    assert kept.search(QUERY, 5) == retriever.search(QUERY, 5)
+    assert "is made again" not in capsys.readouterr().out
+    for one in (retriever, kept):
+        one.add(gone)
+    assert kept.search(QUERY, 5) == retriever.search(QUERY, 5)
+
+
 def test_an_id_is_never_given_twice(colbert):
     assert colbert.index(list("abcdef")) is None and len(colbert) == 6
     colbert.remove("3")

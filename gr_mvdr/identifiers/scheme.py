@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -89,10 +89,7 @@ class Identifiers:
 
     def save(self, file: Path) -> None:
         """Writes the concatenated tokens of all identifiers, and the place where each begins."""
-        tokens = [token for sequence in self.sequences for token in sequence]
-        starts = torch.tensor([0, *map(len, self.sequences)]).cumsum(0)
-        arrays = {"tokens": torch.tensor(tokens, dtype=torch.int64), "starts": starts}
-        write_tensors(file, arrays, {"document_ids": self.document_ids})
+        write_tensors(file, _join(self.sequences), {"document_ids": self.document_ids})
 
     @classmethod
     def load(cls, file: Path, document_ids: Sequence[str] | None = None) -> "Identifiers":
@@ -106,13 +103,25 @@ class Identifiers:
             ValueError: the file is damaged, or belongs to other documents.
         """
         arrays, settings = open_tensors(file)
-        saved, tokens = settings["document_ids"], arrays["tokens"].tolist()
+        saved = settings["document_ids"]
         if document_ids is not None and saved != list(document_ids):
             raise ValueError(
                 f"{file}: holds the identifiers of collection {hash_collection(saved)}, "
                 f"must be of collection {hash_collection(document_ids)}"
             )
-        return cls(saved, [tokens[a:b] for a, b in pairwise(arrays["starts"].tolist())])
+        return cls(saved, _split(arrays))
+
+
+def _join(sequences: Iterable[Sequence[int]]) -> dict[str, torch.Tensor]:
+    sequences = list(sequences)
+    starts = torch.tensor([0, *map(len, sequences)]).cumsum(0)
+    tokens = [token for sequence in sequences for token in sequence]
+    return {"tokens": torch.tensor(tokens, dtype=torch.int64), "starts": starts}
+
+
+def _split(arrays: dict[str, torch.Tensor]) -> list[list[int]]:
+    tokens = arrays["tokens"].tolist()
+    return [tokens[a:b] for a, b in pairwise(arrays["starts"].tolist())]
 
 
 class Scheme:
@@ -194,9 +203,10 @@ class Scheme:
         return Identifiers(ids, [self.known[d] if d in self.known else next(names) for d in ids])
 
     def save(self, file: Path) -> None:
-        """Writes the state that `assign` needs, except the identifiers."""
+        """Writes the state that `assign` needs; a known document may have been removed since."""
         every = [(owner, name) for owner in self.owners for name in owner.arrays]
         arrays = {name: torch.from_numpy(getattr(owner, name)) for owner, name in every}
+        arrays |= _join(self.known.values())
         values = {name: getattr(owner, name) for owner in self.owners for name in owner.values}
         state = {"first_token": self.first_token, "document_ids": list(self.known)}
         write_tensors(file, arrays, {**self._origin(), **values, **state})
@@ -206,11 +216,8 @@ class Scheme:
         options = {name: getattr(self, name) for name in self.options}
         return {"scheme": type(self).__name__, **options}
 
-    def load(self, file: Path, identifiers: Identifiers) -> None:
+    def load(self, file: Path) -> None:
         """Restores the state that `save` wrote.
-
-        Args:
-            identifiers: must include those of all known documents.
 
         Raises:
             ValueError: the file is damaged, or another scheme or other options saved it.
@@ -227,8 +234,7 @@ class Scheme:
             names = *owner.arrays, *owner.values
             check(saved.keys() >= {*names}, file, f"must hold {', '.join(names)}")
             vars(owner).update({name: saved[name] for name in names})
-        named = dict(zip(identifiers.document_ids, identifiers.sequences, strict=True))
-        self.known = {document: named[document] for document in saved["document_ids"]}
+        self.known = dict(zip(saved["document_ids"], _split(tensors), strict=True))
         self.first_token = saved["first_token"]
 
 

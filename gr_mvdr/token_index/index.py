@@ -85,7 +85,8 @@ class TokenIndex(Searcher):
     def update(self, documents: Documents) -> None:
         """Makes an index of exactly these documents in a temporary folder; see `store.revise`."""
         place = temporary_folder("token-index")
-        store.revise(self.store, place, documents.table["id"][:], documents.encode)
+        names, encode, made_from = documents.table["id"][:], documents.encode, documents.made_from
+        store.revise(self.store, place, names, encode, made_from)
         self.documents = documents
         self.open_store(place, is_temporary=True)
 
@@ -184,7 +185,9 @@ class TokenIndex(Searcher):
         exact = self.exact_search()
         wanted = self.search(queries, scoring, depth, exact)
         trial, chosen, highest = options, options, -1.0
-        while highest < options.recall and trial.effort(self.store) <= 1:
+        in_full = isinstance(options.scorer, FullRelevance) and not options.proposer.prunes
+        own = None if in_full else options  # is tried whatever it costs
+        while highest < options.recall and (trial is own or trial.effort(self.store) <= 1):
             ranking, shares = self.search(queries, scoring, depth, trial), []
             for query in wanted.query_ids:
                 best = {*wanted.documents(query)}
@@ -193,7 +196,6 @@ class TokenIndex(Searcher):
             if recall > highest:
                 chosen, highest = trial, recall
             trial = trial.doubled()
-        in_full = isinstance(options.scorer, FullRelevance) and not options.proposer.prunes
         if highest < options.recall and in_full:
             chosen, highest = exact, 1.0
         self.costs, self.options = costs, replace(chosen, recall=None)

@@ -304,13 +304,13 @@ class Searcher:
     def check(self, options: SearchOptions, scoring: Scoring, salience: Any = None) -> None:
         """Raises ValueError if a search does not suit this source; see `SearchOptions.check`."""
         options.check(scoring, salience)
+        if options.recall and options.proposer is None:
+            rule = "must be null without a proposer, whose effort it doubles"
+            raise ValueError(f"model.search.recall={options.recall}: {rule}")
         needs = options.recall or (options.proposer is not None and options.proposer.reads_vectors)
         if needs and not self.keeps_vectors:
             rule = "needs source=index, which stores vectors"
             raise ValueError(f"model.search.proposer={type(options.proposer).__name__}: {rule}")
-        if options.recall and options.proposer is None:
-            rule = "must be null without a proposer, whose effort it doubles"
-            raise ValueError(f"model.search.recall={options.recall}: {rule}")
 
     def connect(self, directory: Path) -> None:
         """Raises ValueError if the source cannot be reached."""

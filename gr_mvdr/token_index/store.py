@@ -10,7 +10,7 @@ import json
 import secrets
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -285,11 +285,18 @@ def create(
     wait()
 
 
-def revise(store: TokenStore, directory: Path, document_ids: Sequence[str], encode: Encode) -> None:
+def revise(
+    store: TokenStore,
+    directory: Path,
+    document_ids: Sequence[str],
+    encode: Encode,
+    fingerprint: Mapping[str, str] | None = None,
+) -> None:
     """Writes a store of exactly these documents: copies those that `store` holds, encodes others.
 
     Args:
         directory: the folder of the new store.
+        fingerprint: see `create`; None = that of `store`.
     """
     wanted, held, shards = {*document_ids}, {*store.document_ids}, []
     for file, (start, end) in zip(
@@ -312,7 +319,8 @@ def revise(store: TokenStore, directory: Path, document_ids: Sequence[str], enco
     added = _split(_hash([store.revision, new]), new)
     for name, tokens in encoded(f"index={store.directory}", added, encode):
         _write_shard(directory / name, added[name], tokens, store.dtype, store.codecs)
-    write_json(directory / HEADER, {**store.header, "shards": [*shards, *added]})
+    header = {"fingerprint": fingerprint or store.fingerprint, "shards": [*shards, *added]}
+    write_json(directory / HEADER, store.header | header)
 
 
 def _learn(

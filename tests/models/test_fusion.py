@@ -80,8 +80,9 @@ def test_runs_and_files_are_fused_with_weights_of_another_split(tmp_path):
     assert rankings[1] == rankings[2]
     with pytest.raises(ValueError, match=r"worst.trec: must be a run's folder"):
         Retriever.load(tuned).search("who eats figs?")
-    with pytest.raises(ValueError, match="model.tune=test: must not be a tested split"):
-        train([*options, "model.tune=test", "name=tested"])
+    for split in ("test", "missing"):
+        with pytest.raises(ValueError, match=f"model.tune={split}: .* not tested, one of train"):
+            train([*options, f"model.tune={split}", "name=tested"])
     assert not (tmp_path / "tested").exists()
     both = f"model.runs=[{run},{run}]"
     hits = Retriever.load(train(["model=fusion", both, *shared, "name=both"]).path).search(

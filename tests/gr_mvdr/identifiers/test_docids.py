@@ -4,7 +4,6 @@ from datasets import Dataset
 
 from gr_mvdr.identifiers.cluster_tree import SemanticDocids
 from gr_mvdr.identifiers.docids import AtomicDocids, NaiveDocids, Titles
-from gr_mvdr.identifiers.scheme import Identifiers
 from gr_mvdr.tokenizers import EOS_ID
 from models.beyond.quantised_docids import QuantisedDocids
 
@@ -70,7 +69,7 @@ def test_known_documents_keep_their_identifiers_and_a_loaded_scheme_says_the_sam
     scheme, loaded = fitted(SCHEMES[kind](), 60), SCHEMES[kind]()
     scheme.save(tmp_path / "scheme")
     known = scheme.assign(documents(60))
-    loaded.load(tmp_path / "scheme", known)
+    loaded.load(tmp_path / "scheme")
     assert (loaded.n_tokens, loaded.width) == (scheme.n_tokens, scheme.width)
     every = assigned(scheme, documents(90))
     shuffled = documents(90).select([80, 4, 70])
@@ -93,10 +92,9 @@ def test_known_documents_keep_their_identifiers_and_a_loaded_scheme_says_the_sam
 
 
 def test_a_scheme_is_loaded_only_as_what_it_was_saved(tmp_path):
-    known = Identifiers(["d0"], [[FIRST]])
     fitted(NaiveDocids(), 1).save(tmp_path / "naive")
     with pytest.raises(ValueError, match="scheme=AtomicDocids: .* made with scheme=NaiveDocids"):
-        AtomicDocids().load(tmp_path / "naive", known)
+        AtomicDocids().load(tmp_path / "naive")
     fitted(SemanticDocids(k=4, leaf_size=5), 1).save(tmp_path / "semantic")
     with pytest.raises(ValueError, match="model.identifiers.k=3: .*semantic.* made with k=4"):
-        SemanticDocids(k=3, leaf_size=5).load(tmp_path / "semantic", known)
+        SemanticDocids(k=3, leaf_size=5).load(tmp_path / "semantic")

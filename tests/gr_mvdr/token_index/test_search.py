@@ -87,4 +87,5 @@ def test_the_exact_search_takes_over_where_it_is_cheaper(index, clustered, monke
     monkeypatch.undo()  # a small collection
     how = {"neighbours": 250, "recall": 0.9}
     assert tune(index, clustered[1], "gather", **how).proposer is None
-    assert tune(index, clustered[1], "gather", keep_query=0.5, **how).proposer is not None
+    assert tune(index, clustered[1], "impute", **how).proposer is not None
+    assert "finds -" not in capsys.readouterr().out, "the user's own effort is tried"
