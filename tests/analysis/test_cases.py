@@ -15,7 +15,7 @@ from analysis.viewer.pairs import (
     to_json,
 )
 from tests.analysis.test_compare import rank_gold
-from tests.analysis.viewer.test_session import check_directions, matrices
+from tests.analysis.viewer.test_session import matrices
 from tests.runs import write_store
 
 
@@ -58,9 +58,8 @@ def stored(folder, explanation, paradigm, ranks, system="a"):
     return AlignedRun(system, store, rank_gold(ranks, *names))
 
 
-@pytest.mark.parametrize("paradigm", ["generative", "multi_vector", "lexical"])
-def test_a_case_holds_every_layer_and_head_of_a_pair(tmp_path, make_explanation, paradigm):
-    run = stored(tmp_path, make_explanation(3, paradigm=paradigm), paradigm, [1, 4, 0])
+def test_a_case_is_a_stored_pair_with_its_place_in_the_search(tmp_path, make_explanation):
+    run = stored(tmp_path, make_explanation(3), "generative", [1, 4, 0])
     data = json.loads(embed_json(build_cases([run])))
     assert [(case["group"], case["query"]) for case in data["cases"]] == [
         ("worst", "q2"),
@@ -74,13 +73,9 @@ def test_a_case_holds_every_layer_and_head_of_a_pair(tmp_path, make_explanation,
     ids = layers[-1].document_ids[0].tolist()
     assert view["document"]["tokens"] == [f"▁w{n}" for n in ids]
     assert view["document"]["special"] == [n == 2 for n in ids]
-    check_directions(view)
-    for place, layer in enumerate(layers):
-        heads = layer.alignment[0].double()
-        every = torch.cat([heads.mean(0, keepdim=True), heads]) if len(heads) > 1 else heads
-        assert torch.allclose(matrices(view, "alignment")[place], every, atol=1e-4)
-        relevance = matrices(view, "product")[place].sum().item()
-        assert relevance == pytest.approx(view["relevance"][place], abs=1e-3)
+    heads = layers[-1].alignment[0].double()  # how pairs are told: viewer/test_session.py
+    assert torch.allclose(matrices(view, "alignment")[-1][1:], heads, atol=1e-4)
+    assert "similarity" not in view["matrices"], "it would make a page large"
     words = [f"w{n}" for n in layers[-1].query_ids[0].tolist() if n != 2]
     assert case["text"] == " ".join(words)  # as its tokens tell it: the text was not kept
 
@@ -105,7 +100,5 @@ def test_a_comparison_begins_with_the_systems_that_disagree_most(tmp_path, make_
     assert {tuple(case["shown"]) for case in alone} == {(0,)}
 
 
-def test_what_is_not_finite_is_null_and_no_text_ends_its_script():
+def test_what_is_not_finite_is_null():
     assert to_json({"a": [float("nan"), -float("inf"), 1 / 3]}) == '{"a":[null,null,0.333333]}'
-    text = embed_json({"token": "</script><!--"})
-    assert "<" not in text and json.loads(text) == {"token": "</script><!--"}
