@@ -213,7 +213,7 @@ def combinations() -> list[list[str]]:
     found += [[f"experiment={name}"] for name in ("seal_full", "query_generation")]
     groups = ["alignment", "salience", "negatives", "indexing", "study"]
     found += [["model=genre", f"ranking={ranking}"] for ranking in options("ranking")]
-    groups += ["data", "trainer", "logger", "pooling@model.pooling.document"]
+    groups += ["data", "trainer", "logger", "pooling@model.pooling.document", "search", "source"]
     for number in range(max(len(options(group.partition("@")[0])) for group in groups)):
         chosen = []
         for group in groups:
@@ -248,6 +248,7 @@ TYPED = [
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("salience=null", "salience=null: must be one of bm25, hard, "),
+    ("--config-dir=/none", "Additional config directory '/none' not found"),
 ]
 
 
