@@ -1,5 +1,6 @@
 """Synthetic alignments, and a small system with a token index, for the analysis tests."""
 
+import json
 import shutil
 
 import pytest
@@ -12,7 +13,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import pad
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 from tests.data_modules.tiny import TOKENIZER, make_collection, words
-from tests.runs import write_store
+from tests.runs import ROOT, write_store
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 
@@ -76,6 +77,15 @@ def make_explanation(n_pairs=5, layers=2, heads=3, seed=0, paradigm="generative"
         projection_norms=torch.rand(layers, heads, generator=generator),
     )
     return Explanation(found, decoder)
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """Pairs with the measures of their alignments, worked out by a reference."""
+    file = ROOT.parent / "shared/golden/alignment_measures.json"
+    if not file.exists():
+        pytest.skip(f"{file} is not there")
+    return json.loads(file.read_text())
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,86 @@
 import math
+from itertools import product
+from statistics import mean
+from unittest.mock import Mock
 
+import pandas as pd
 import pytest
 import torch
 
+from analysis.questions.alignment_store import StoreDescription
 from analysis.questions.analysis import Subject, Texts
 from analysis.questions.exact_match import (
     DIRECTIONS,
     ExactMatch,
     exact_match,
+    find_matches,
+    summarise_matches,
 )
-from analysis.questions.tokens import TokenKinds
+from analysis.questions.tokens import BIN_NAMES, TokenKinds, idf_bin
 from analysis.viewer.directed_alignment import directed_alignment
+from gr_mvdr.alignment import Softmax
+from gr_mvdr.batch import pad
 from gr_mvdr.relevance import DecoderPaths, Explanation
 from tests.analysis.asking import aligned
+
+
+def padded(pairs, extra=3):
+    """All pairs in one batch, with `extra` columns and rows of nonsense beyond the longest."""
+    document_ids, document_mask = pad([pair["document_ids"] for pair in pairs], pad_id=10)
+    query_ids, query_mask = pad([pair["query_ids"] for pair in pairs], pad_id=10)
+    widen = torch.nn.functional.pad
+    document_ids, query_ids = (widen(x, (0, extra), value=10) for x in (document_ids, query_ids))
+    document_mask, query_mask = (widen(x, (0, extra)) for x in (document_mask, query_mask))
+    similarity = torch.full((len(pairs), document_ids.shape[1], query_ids.shape[1]), 99.0)
+    for row, pair in zip(similarity, pairs, strict=True):
+        values = torch.tensor(pair["similarity"])
+        row[: values.shape[0], : values.shape[1]] = values
+    return similarity, document_ids, query_ids, document_mask, query_mask
+
+
+def matches(pairs, direction):
+    similarity, document_ids, query_ids, document_mask, query_mask = padded(pairs)
+    alignment = Softmax(direction)(similarity, document_mask, query_mask)
+    tensors = document_ids, query_ids, document_mask, query_mask
+    return *exact_match(alignment, *tensors, direction), *tensors
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_equals_the_reference_in_a_padded_batch(golden, direction):
+    hard, soft, _, _, document_mask, query_mask = matches(golden["pairs"], direction)
+    mask = query_mask if direction == "query_to_document" else document_mask
+    assert hard.dtype == torch.bool and soft.dtype == torch.float32
+    assert not hard[~mask].any() and not soft[~mask].any()
+    for number, pair in enumerate(golden["pairs"]):
+        expected = pair["exact_match"][direction]
+        assert hard[number, mask[number]].tolist() == expected["hard"]
+        torch.testing.assert_close(
+            soft[number, mask[number]], torch.tensor(expected["soft"]), atol=1e-6, rtol=0
+        )
+
+
+def test_token_types_and_bins_equal_the_reference(golden):
+    """The token-type means of the reference, and from these the means of IDF bins."""
+    similarity, document_ids, query_ids, *masks = padded(golden["pairs"])
+    pairs = aligned(similarity[:, None], document_ids, query_ids, masks=masks)
+    no, description = torch.zeros(12, dtype=torch.bool), StoreDescription("s", "multi_vector", "c")
+    idf = torch.arange(12.0)
+    frame = pd.concat(find_matches(pairs, description, no, torch.arange(len(similarity))))
+    analysis = ExactMatch(Mock())
+    rows = summarise_matches(analysis, frame, description, Texts(idf, TokenKinds(no, no, no), list))
+    for measure, definition, d in product(("hard", "soft"), ("all", "matched"), DIRECTIONS):
+        expected = golden["per_token"][f"{d}/{measure}/{definition}"]
+        chosen = frame[frame["direction"] == d]
+        chosen = chosen[(chosen["soft"] > 1e-6) | (definition == "all")]
+        found = {str(k): v for k, v in chosen.groupby("token")[measure].mean().items()}
+        assert found == pytest.approx(expected, abs=1e-6)
+        bins = {name: [] for name in BIN_NAMES}
+        for token, value in expected.items():
+            bins[BIN_NAMES[int(idf_bin(idf)[int(token)])]].append(value)
+        for name, values in bins.items():
+            suffix = ("" if definition == "all" else "_matched") + "/idf_" + name.replace("-", "_")
+            key = f"analysis/exact_match/{d}/{measure}{suffix}"
+            assert rows.metrics.get(key) == (pytest.approx(mean(values)) if values else None)
 
 
 def test_padding_never_matches_even_where_it_is_the_strongest():
