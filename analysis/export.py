@@ -72,7 +72,7 @@ def export_run(
 
     Raises:
         FileExistsError: the folder exists already.
-        FileNotFoundError: there is no such run, or it has no checkpoint.
+        FileNotFoundError: there is no such run.
         UnfinishedRun: a part of the run is missing.
         ValueError: its system has no weights, this version cannot restore it, or the hub cannot be
             reached or refuses.

@@ -2,7 +2,7 @@
 
 ``python -m analysis.record runs='[outputs/a,outputs/sweep]' output=results``
 
-A record is a run's folder without weights, index, rankings, alignments and figures. Comparisons,
+A record is a run's configuration, provenance, numbers and values of queries. Comparisons,
 claims and lists of runs read it as they read the run. Names replace absolute folders
 (``names='{DATA: FOLDER}'``), so that its command can be typed anywhere.
 """

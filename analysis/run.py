@@ -214,7 +214,7 @@ def analyse_again(
         trust: whether the run may name classes from outside this library (docs/design.md).
 
     Raises:
-        FileNotFoundError: there is no such folder, or it has no checkpoint.
+        FileNotFoundError: there is no such folder.
         UnfinishedRun: a part of the run is missing.
         ValueError: this version cannot read the run, or a setting is invalid.
     """

@@ -21,6 +21,7 @@ from hydra.errors import (
     InstantiationException,
     MissingConfigException,
     OverrideParseException,
+    SearchPathException,
 )
 from hydra.types import RunMode
 from hydra.version import VersionBase
@@ -181,7 +182,12 @@ def explain_errors(arguments: Sequence[str], name: str = "train") -> Iterator[No
         if isinstance(error.__cause__, ValueError | OSError):
             raise error.__cause__ from None
         raise ValueError(_explain(error.__cause__ or error)) from error
-    except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException) as error:
+    except (
+        ConfigCompositionException,
+        OverrideParseException,
+        OmegaConfBaseException,
+        SearchPathException,
+    ) as error:
         raise ValueError(_explain(error, arguments, name)) from None
 
 

@@ -81,7 +81,7 @@ class EvaluationData:
 
     @property
     def tuning_split(self) -> str | None:
-        """The split of the planning queries; None = the documents serve."""
+        """The split of the tuning queries; None = the documents serve."""
         trained, validated = self.data.train_split, self.data.validation_split
         return trained if validated in self.test_splits else validated or trained
 

@@ -258,9 +258,12 @@ def list_documents(documents: Documents) -> list[Any]:
 
 def _items(name: str, given: Any, rule: str) -> list[Any]:
     """Returns the items of what a user passed, of a table its rows."""
+    words = getattr(getattr(given, "index", None), "inferred_type", "") == "string"
+    if words and hasattr(given, "to_frame"):  # a pandas Series of id → text
+        given = given.to_frame("text")
     if hasattr(given, "itertuples"):  # pandas
         index, names = given.index, find_fields(given)
-        unnamed = "id" if index.inferred_type == "string" and "id" not in names else None
+        unnamed = "id" if words and "id" not in names else None
         name = index.name or unnamed  # words in an index without a name are ids
         table = given if name in (None, *given) else given.rename_axis(name).reset_index()
         return table.astype(object).where(table.notna(), None).to_dict("records")

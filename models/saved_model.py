@@ -1,11 +1,13 @@
 """A system on disk: how it is saved, opened again, and its weights reused.
 
-The folder of a saved model holds
+The folder of a saved model holds:
+
     config.json, model.safetensors    the backbone, as transformers saves it
     tokenizer.json and others         the tokeniser
     gr_mvdr.json                      the system's class and options, how it reads texts
     gr_mvdr.safetensors               its other weights, and the rows of its head
     identifiers/                      those of a docid system
+
 A run keeps it in `model/`, an export adds what other libraries read (`models.export`), and
 `Retriever.save` adds the documents and their index. No file is a pickle; what a folder names is
 built only if it is a part of this library (docs/design.md).

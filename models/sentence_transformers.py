@@ -462,7 +462,7 @@ class PublishedWeights:
             learned.append("tokens of its identifiers")
         if learned:
             raise ValueError(
-                f"{self.key}: must hold all that the system learns, {learned[0]} included; to "
+                f"{self.key}: lacks weights for {learned[0]}; to "
                 "train the system, name the model as backbone.name instead"
             )
 

@@ -75,8 +75,8 @@ def dotted(node: ast.AST) -> str:
 
 
 def is_entry_point(file: Path) -> bool:
-    named = file.relative_to(ROOT).as_posix() in ENTRY_POINTS
-    return named or 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")
+    main = 'if __name__ == "__main__"'
+    return named(file) in ENTRY_POINTS or main in file.read_text(encoding="utf-8")
 
 
 def named(file: Path) -> str:

@@ -18,9 +18,8 @@ KEYS = [*TINY, *NO_ANALYSIS]
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("first")
-    return train(small(folder, *KEYS, "model=dsi_semantic")).path
+def first(finished_run):
+    return finished_run("dsi_semantic", *TINY)
 
 
 @pytest.fixture(scope="module")

@@ -13,24 +13,22 @@ from tests.runs import NO_ANALYSIS, TINY, beir, compose_config, small
 from train import train
 
 
-@pytest.fixture(scope="session")
-def pseudo_queries(tmp_path_factory):
+def write_pseudo_queries(folder):
     """A file of texts for half of the documents, as `experiment=query_generation` writes it."""
-    documents = instantiate(small(tmp_path_factory.getbasetemp()).data).collection.documents
+    documents = instantiate(small(folder).data).collection.documents
     lines = [
         {"document_id": row["id"], "queries": row["text"].split(". ")[:2]}
         for row in documents.select(range(0, len(documents), 2))
     ]
-    file = tmp_path_factory.mktemp("queries") / "pseudo_queries.jsonl"
+    file = folder / "pseudo_queries.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return f"data.views.query={file}"
 
 
-def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queries):
+def test_documents_without_pseudo_queries_come_and_go(finished_run, tmp_path):
     """The others keep theirs; what arrives is found by its other views."""
-    r = Retriever.load(
-        finished_run("t5_seal_views", "experiment=[smoke,minder]", *TINY, pseudo_queries)
-    )
+    keys = ["experiment=[smoke,minder]", *TINY, write_pseudo_queries(tmp_path)]
+    r = Retriever.load(finished_run("t5_seal_views", *keys))
     query = "Which town lies on the river Ouse?"
     before, views = r.search(query, 50), r.system.names.texts
     r.add([{"id": "new", "title": "The river Ouse", "text": "A town on the river Ouse."}])

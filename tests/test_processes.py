@@ -51,10 +51,6 @@ def finished(process) -> str:
     return said
 
 
-def configuration(*overrides):
-    return compose_config("train", *overrides)
-
-
 @pytest.fixture(scope="module")
 def alone(finished_run):
     """The run of one process, by model."""
@@ -148,11 +144,13 @@ def test_an_error_in_two_processes_is_one_line(folder):
 
 def test_only_training_starts_processes_and_only_once(monkeypatch):
     two = "trainer.devices=2"
-    assert processes_to_start(configuration("model=t5_colbert", two, "name=x")) == 2
-    assert processes_to_start(configuration("model=bm25", two, "name=x")) == 1
-    sharded = configuration("trainer=fsdp", two, "name=x")
+    assert processes_to_start(compose_config("train", "model=t5_colbert", two, "name=x")) == 2
+    assert processes_to_start(compose_config("train", "model=bm25", two, "name=x")) == 1
+    sharded = compose_config("train", "trainer=fsdp", two, "name=x")
     assert sharded.trainer.strategy.data_parallel_size == 2 == processes_to_start(sharded)
     with pytest.raises(ValueError, match="trainer.num_nodes=2: start torchrun on each"):
-        processes_to_start(configuration("model=t5_colbert", "trainer.num_nodes=2", "name=x"))
+        processes_to_start(
+            compose_config("train", "model=t5_colbert", "trainer.num_nodes=2", "name=x")
+        )
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert processes_to_start(configuration("model=t5_colbert", two, "name=x")) == 1
+    assert processes_to_start(compose_config("train", "model=t5_colbert", two, "name=x")) == 1

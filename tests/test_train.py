@@ -228,15 +228,3 @@ def test_lightning_refuses_its_keys_before_a_folder_is_made(tmp_path):
     keys = ["model=bm25", f"output={tmp_path}", "logger=none", "+trainer.limit_train_batches=-3"]
     assert "invalid value -3 for limit_train_batches" in command("train.py", *keys)
     assert not any(tmp_path.iterdir())
-
-
-def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
-    keys = ["model=bm25", *NO_ANALYSIS]
-    train(small(tmp_path, *keys))
-    before = (tmp_path / "run/retrieve.trec").stat().st_mtime_ns
-    with pytest.raises(FileExistsError, match="resume=true"):
-        train(small(tmp_path, *keys))
-    train(small(tmp_path, *keys, "resume=true"))
-    assert (tmp_path / "run/retrieve.trec").stat().st_mtime_ns == before
-    with pytest.raises(ValueError, match="another config"):
-        train(small(tmp_path, *keys, "model.k1=0.9", "resume=true"))

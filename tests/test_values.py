@@ -213,7 +213,7 @@ def combinations() -> list[list[str]]:
     found += [[f"experiment={name}"] for name in ("seal_full", "query_generation")]
     groups = ["alignment", "salience", "negatives", "indexing", "study"]
     found += [["model=genre", f"ranking={ranking}"] for ranking in options("ranking")]
-    groups += ["data", "trainer", "logger", "pooling@model.pooling.document"]
+    groups += ["data", "trainer", "logger", "pooling@model.pooling.document", "search", "source"]
     for number in range(max(len(options(group.partition("@")[0])) for group in groups)):
         chosen = []
         for group in groups:
@@ -241,15 +241,14 @@ TYPED = [
         "learning_rate=1e-5",
         "learning_rate=1e-5: no such key, did you mean model.optimizer.learning_r",
     ),
-    ("beam_size=5", "beam_size=5: no such key"),
     ("trainer.foo=1", "trainer.foo=1: no such key, +trainer.foo=… adds it"),
     ("data.path=/a=b/c", "data.path=/a=b/c: must be quoted: \"data.path='/a=b/c'\""),
     ("model.query_ngrams=3", "model.query_ngrams=3: not a key of the chosen model, model=t5_seal_"),
-    ("model.alignment.k=2", "model.alignment.k=2: not a key of the chosen alignment, alignment=fi"),
     ("data.path=x", "data.path=x: not a key of the chosen data, data=files or "),
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("salience=null", "salience=null: must be one of bm25, hard, "),
+    ("--config-dir=/none", "Additional config directory '/none' not found"),
 ]
 
 

@@ -17,12 +17,14 @@ KEYS = (
     *("analysis.queries=0", "analysis.search_queries=0"),
 )
 
+MODULES = {"train": "train", "compare": "analysis.compare.comparison"}
 
-def run(monkeypatch, module, *arguments):
+
+def run(monkeypatch, command, *arguments):
     """A command, in this process."""
-    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    monkeypatch.setattr(sys, "argv", [command, *arguments])
     with undrawn():
-        run_command(module.rpartition(".")[2], f"{'train' if module == 'train' else module}:main")
+        run_command(command, MODULES[command] + ":main")
     wandb.teardown()  # its service writes the files, and may still be at the last one
 
 
@@ -32,7 +34,7 @@ def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     with pytest.MonkeyPatch.context() as patch:
         run(patch, "train", "-m", "model=bm25,t5_colbert", f"output={folder}", *KEYS)
-        run(patch, "analysis.compare", f"runs=[{folder}]", "logger=wandb", f"output={folder}/own")
+        run(patch, "compare", f"runs=[{folder}]", "logger=wandb", f"output={folder}/own")
     return folder
 
 

@@ -2,4 +2,5 @@
 
 from conf.command import run_command
 
-run_command("compare", "analysis.compare.comparison:main")
+if __name__ == "__main__":  # the API reference imports this file
+    run_command("compare", "analysis.compare.comparison:main")

@@ -182,7 +182,7 @@ class OneVector(Proposer):
     def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
         """See `Proposer.check`."""
         if scoring.alignment != MaxSim():
-            rule = f"must be another under {scoring.alignment}, it estimates MaxSim"
+            rule = f"supports only MaxSim; with {scoring.alignment} use another proposer"
             raise ValueError(f"model.search.proposer=OneVector: {rule}")
 
 

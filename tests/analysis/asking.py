@@ -1,6 +1,7 @@
 """One analysis asked as a run asks it (`analysis.run.ask`), and alignments made by hand."""
 
 import inspect
+from types import SimpleNamespace
 
 import torch
 
@@ -9,9 +10,18 @@ from analysis.run import ask
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.search import Query
 from gr_mvdr.token_vectors import TokenVectors, stack
 from tests.searches import build_index
+
+
+def data_of(**parts):
+    """As much of a data module as an analysis reads; it is its own evaluation."""
+    known = dict(test_splits=["test"], template=TextTemplate(), drop_identical=False)
+    data = SimpleNamespace(collection=SimpleNamespace(name="almanac"), **known | parts)
+    data.evaluation = data
+    return data
 
 
 def asked(kind, model, data, *options, **named):

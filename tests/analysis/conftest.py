@@ -135,11 +135,6 @@ def measure():
     return run
 
 
-@pytest.fixture(name="make_pairs")
-def _make_pairs():
-    return make_pairs
-
-
 def tiny_collection():
     """Thirty documents; each of ten test queries has a word of its document's title in it."""
     pairs = [(f"q{n}", f"d{n}") for n in range(20)]

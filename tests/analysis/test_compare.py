@@ -11,7 +11,6 @@ from analysis.compare.comparison import draw_comparison, draw_exact_match
 from analysis.compare.groups import compare_runs
 from analysis.questions.tokens import BIN_NAMES
 from analysis.runs.queries import METRICS, keep_queries, tabulate_queries
-from analysis.runs.tables import Cell, select, tabulate
 from analysis.studies.sweep import CompareRuns
 from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
 from tests.runs import write_metrics
@@ -63,15 +62,6 @@ def sweep(tmp_path):
 def test_the_headlines_mark_the_best_of_each_metric_and_all_files_are_written(
     sweep, tmp_path, capsys
 ):
-    (section,) = compare_runs([sweep]).sections
-    table = tabulate({group.label: group.numbers for group in section.groups})
-    cells = select(table, "system", "name").cells.T.to_dict()
-    colbert, bm25 = cells["t5_colbert"], cells["bm25"]
-    assert colbert["retrieve MRR@10"] == Cell("0.600 ± 0.141")
-    assert bm25["retrieve MRR@10"] == Cell("0.625", best=True)
-    assert colbert["rerank MRR@10"] == Cell("0.750 ± 0.000", best=True)
-    assert bm25["cost training"] == Cell("2.0 s", best=True)
-    assert bm25["retrieve R@1"] == Cell("–") and not colbert["retrieve R@1"].best
     compare([sweep], tmp_path / "out")
     out = capsys.readouterr().out
     assert "0.600 ± 0.141" in out and str(tmp_path / "out/comparison.html") in out
@@ -81,7 +71,13 @@ def test_the_headlines_mark_the_best_of_each_metric_and_all_files_are_written(
     assert colbert["metric"] == "mrr@10" and colbert["group"] == "retrieve"
     assert float(colbert["std"]) == pytest.approx(0.02**0.5) and bm25["std"] == ""
     markdown = (tmp_path / "out/comparison.md").read_text()
-    assert "| retrieve MRR@10 | 0.600 ± 0.141 | **0.625** |" in markdown
+    for row in (
+        "| retrieve MRR@10 | 0.600 ± 0.141 | **0.625** |",
+        "| retrieve R@1 | 0.350 ± 0.141 | – |",
+        "| rerank MRR@10 | **0.750 ± 0.000** | 0.500 |",
+        "| cost training | 150 ± 71 s | **2.0 s** |",
+    ):
+        assert row in markdown, row
     page = (tmp_path / "out/comparison.html").read_text()
     assert '<td class="best">0.625</td>' in page
     assert "http" not in page and page.count('src="data:image/png;base64,') == 2

@@ -171,14 +171,6 @@ def test_a_link_in_a_run_brings_no_other_file_into_its_record(tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_a_damaged_record_is_one_line(records):
-    table = read_queries(records / "a-seed1")
-    table.drop(columns="judgements").to_parquet(records / "a-seed1/queries.parquet")
-    said = r"a-seed1/queries.parquet: must be a table with the columns .*it has no judgements"
-    with pytest.raises(ValueError, match=said):
-        compare([records], records / "out")
-
-
 def test_seeds_of_several_commits_are_marked_and_protocols_kept_apart(records, tmp_path):
     made(tmp_path / "later/a-seed2", "a", 2, 2, commit="def")
     record_runs([tmp_path / "later"], records)
@@ -250,20 +242,6 @@ def test_a_mean_over_fewer_seeds_than_its_row_says_so(tmp_path):
     assert row == "| a | 0.500 ± 0.000 † | *2.0 ± 0.0 TFLOPs (2 seeds) †* | *3.0 GB (1 seed)* | 3 |"
     compare([tmp_path], tmp_path / "out")
     assert "3.0 GB (1 seed)" in (tmp_path / "out/comparison.md").read_text()
-
-
-def test_a_page_prints_the_verdicts_of_its_claims(tmp_path):
-    for seed in (1, 2, 3):
-        made(tmp_path / f"runs/colbert{seed}", "T5-ColBERT", seed, 1)
-    made(tmp_path / "runs/bm25", "BM25", 1, 4)
-    made(tmp_path / "runs/seal", "T5-SEAL", 1, 2)
-    page = tmp_path / "page.md"
-    page.write_text(f"<!-- claims: runs={tmp_path}/runs papers=[gr_as_mvdr] -->\n<!-- end -->")
-    lines = renew_tables(page).splitlines()
-    assert lines[1] == "| claim | almanac test |"
-    assert "| MVDR finds more than GR | *+0.50 [0.50, 0.50]* |" in lines
-    assert "| MVDR finds more than BM25 | ✓ +0.75 [0.75, 0.75] |" in lines
-    assert "; italic: fewer than 3 seeds. 9 of 11 claims lack runs." in lines[-2]
 
 
 def test_the_tables_of_the_results_are_those_of_the_records(monkeypatch):

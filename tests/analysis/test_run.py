@@ -7,7 +7,6 @@ import torch
 from omegaconf import OmegaConf
 
 from analysis.figures import read_gallery
-from analysis.questions.alignment_store import StoreDescription
 from analysis.questions.analysis import Subject, Texts
 from analysis.questions.tokens import TokenKinds
 from analysis.run import ask, write_findings
@@ -15,7 +14,7 @@ from analysis.runs.glossary import TERMS, Glossary, declared_terms
 from analysis.runs.numbers import describe, make_frame
 from gr_mvdr.measures import Group
 from gr_mvdr.options import find_part
-from tests.runs import compose_config, flat, rows_of, write_store
+from tests.runs import compose_config, flat, rows_of
 
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
 LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
@@ -24,11 +23,6 @@ ALONE += ("best_documents", "length_bias", "patching")
 STORED = {name: asked for name, asked in LISTED["questions"].items() if name not in ALONE}
 MEASURED = {name: asked for name, asked in STORED.items() if name != "heatmaps"}
 VOCABULARY = 30
-
-
-def stored(folder, explanation, paradigm):
-    description = StoreDescription("system", paradigm, "almanac")
-    return write_store(folder / "alignments", description, explanation)
 
 
 def texts_of(store):
@@ -50,7 +44,7 @@ def texts_of(store):
 
 @pytest.mark.parametrize("paradigm", ["multi_vector", "generative", "lexical"])
 def test_every_listed_analysis_is_asked_of_every_paradigm(
-    tmp_path, make_explanation, paradigm, monkeypatch
+    tmp_path, make_explanation, store_of, paradigm, monkeypatch
 ):
     drawn = paradigm == "generative"  # drawing takes most of the time
     monkeypatch.setattr("analysis.figures.DOTS", 40)
@@ -58,7 +52,7 @@ def test_every_listed_analysis_is_asked_of_every_paradigm(
         monkeypatch.setattr(
             "analysis.figures.save_figure", lambda _, to, name: to.mkdir(exist_ok=True)
         )
-    store = stored(tmp_path, make_explanation(6, paradigm=paradigm), paradigm)
+    store = store_of(make_explanation(6, paradigm=paradigm), paradigm)
     found = ask(Subject(store=store, texts=texts_of(store)), STORED)
     rows = write_findings(found, tmp_path)
     metrics = flat(rows)
@@ -113,8 +107,8 @@ def test_a_term_is_found_whole_in_every_form():
     assert [term for *_, term in found] == ["n-gram key", "multi-vector"]
 
 
-def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
-    store = stored(tmp_path, make_explanation(9), "generative")
+def test_batches_change_nothing(tmp_path, make_explanation, store_of, monkeypatch):
+    store = store_of(make_explanation(9), "generative")
     monkeypatch.setattr("analysis.run.Gallery", Mock())  # drawing takes most of the time
     subject = Subject(store=store, texts=texts_of(store))
     whole = flat(write_findings(ask(subject, MEASURED), tmp_path))
@@ -128,12 +122,14 @@ def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
 PAGE = Path(__file__).parents[2] / "docs/analysis.md"
 
 
-def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monkeypatch, capsys):
+def test_the_documented_example_is_an_analysis(
+    tmp_path, make_explanation, store_of, monkeypatch, capsys
+):
     """What docs/analysis.md asks of a new analysis: a class in a file of one's own, and a line."""
     _, _, text = PAGE.read_text().partition("`aligned_share.py`:\n\n```python\n")
     (tmp_path / "my_module.py").write_text(text.partition("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
-    store = stored(tmp_path, make_explanation(3, paradigm="multi_vector"), "multi_vector")
+    store = store_of(make_explanation(3, paradigm="multi_vector"), "multi_vector")
     line = {"mine": {"_target_": "my_module.AlignedShare"}}
     (found,) = ask(Subject(store=store, texts=texts_of(store)), line)
     assert 0 < found.metrics["analysis/aligned_share/share"] <= 1
@@ -143,8 +139,3 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
     assert compose_config("analyse", *asked[:2]).analysis.pairs == 0
     assert compose_config("analyse", *asked).analysis.pairs == 500  # what it measures is stored
     assert {row.group.title for row in found.rows} == {"Aligned tokens"}
-
-
-def test_every_listed_analysis_has_a_title_and_says_how_to_read_it():
-    kinds = [find_part("analysis", asked["_target_"]) for asked in LISTED["questions"].values()]
-    assert all(kind.title and kind.reading for kind in kinds if kind.name != "best_documents")

@@ -3,10 +3,9 @@
 import os
 
 import pytest
-import yaml
 
-from gr_mvdr.files import write_json
-from tests.runs import command, write_metrics
+from tests.analysis.test_compare import write_run
+from tests.runs import command
 
 
 @pytest.fixture
@@ -14,13 +13,10 @@ def outputs(tmp_path):
     """Four runs, named in another order than they were made in."""
 
     def made(name, at, overrides, metrics=None):
-        run = tmp_path / "outputs" / name
-        run.mkdir(parents=True)
-        record = {"system": name.upper(), "collection": "towns", "overrides": overrides}
-        write_json(run / "provenance.json", record)
-        (run / "config.yaml").write_text(yaml.dump({"seed": 1}))
-        if metrics:
-            write_metrics(run, metrics, ["", "dev"])
+        about = {"collection": "towns", "overrides": overrides, "splits": ["test", "dev"]}
+        run = write_run(tmp_path / "outputs" / name, name.upper(), 1, metrics or {}, **about)
+        if not metrics:
+            (run / "metrics.json").unlink()
         for file in (*run.iterdir(), run):
             os.utime(file, (at, at))
 

@@ -72,6 +72,7 @@ def test_a_document_without_an_id_gets_a_number_that_none_has():
     rows = read_rows(["a", {"id": 5, "text": "b"}, "c", "d"], first=5)
     assert [row["id"] for row in rows] == ["6", "5", "8", "9"]
     assert [row["id"] for row in read_rows(pandas.Series(["a", "b"], [4, 9]))] == ["0", "1"]
+    assert read_rows(pandas.Series(["x"], ["d7"])) == [{"id": "d7", "title": "", "text": "x"}]
     (row,) = read_rows({"Title": "A", "pid": "p", "passage": "b"})
     assert row == {"id": "p", "title": "A", "text": "b"}
     assert read_rows({"text2": "a", "d2": "b"})[1] == {"id": "d2", "title": "", "text": "b"}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from analysis.export import export_run
+from tests.analysis.viewer.conftest import browser, session  # noqa: F401
 from tests.runs import TINY
 
 

@@ -7,21 +7,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from analysis.explore import HEADERS, open_port
-from tests.analysis.viewer import tiny
-from tests.analysis.viewer.tiny import PORT, make_session
+from tests.analysis.viewer.tiny import PORT
 
 SEARCH = {"query": "apple"}
 PAIR = {"system": 0, "query": "a", "document": {"id": "a"}}
-
-
-@pytest.fixture(scope="module")
-def session():
-    return make_session()
-
-
-@pytest.fixture
-def browser(session):
-    return tiny.client(session)
 
 
 def test_pages_of_other_sites_are_refused(browser):

@@ -17,7 +17,7 @@ from gr_mvdr.alignment import MaxSim, Softmax, SoftTopK, TopK
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
-from tests.analysis.asking import Indexed, text_of
+from tests.analysis.asking import Indexed, data_of, text_of
 from tests.analysis.test_run import unexplained
 
 LENGTHS = range(2, 8)
@@ -86,16 +86,13 @@ def measured(tmp_path):
     """Asks about three queries, whose relevant document is the shortest."""
     queries = Dataset.from_dict({"id": ["q0", "q1", "q2"]})
     table = Dataset.from_dict({"id": DOCUMENTS, "tokens": [[0] * n for n in LENGTHS]})
-    data = SimpleNamespace(
-        test_splits=["test"],
+    data = data_of(
         documents=table,
-        collection=SimpleNamespace(name="nested"),
         test_queries=lambda split: queries,
         rerank_queries=lambda split: queries,
         judgements=lambda split, chosen: {q: {"d2": 1, "d3": 0} for q in chosen["id"]},
         list_candidates=lambda split, chosen: {q: DOCUMENTS for q in chosen["id"]},
     )
-    data.evaluation = data
     (tmp_path / "config.yaml").write_text("rerank: {likelihood: {}, mean: {}}")
     for sign, name in ((1, "retrieve"), (-1, "rerank"), (1, "rerank-mean")):
         scores = {d: float(sign * n) for d, n in zip(DOCUMENTS, LENGTHS, strict=True)}

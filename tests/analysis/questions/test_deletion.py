@@ -7,8 +7,7 @@ import torch
 from analysis.questions.deletion import Deletion
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import PairAlignment
-from gr_mvdr.template import TextTemplate
-from tests.analysis.asking import asked
+from tests.analysis.asking import asked, data_of
 
 END = 1
 
@@ -53,15 +52,10 @@ def table(documents, queries):
         for n in range(0, len(queries), 2)
     ]
     names = [(f"q{n}", f"d{n}") for n in range(len(queries))]
-    data = SimpleNamespace(
-        test_splits=["test"],
+    return data_of(
         test_pairs=lambda split, limit, size, covers: (names, batches),
         tokenizer=SimpleNamespace(all_special_ids=[0, END, 2, 3]),
-        template=TextTemplate(),
-        collection=SimpleNamespace(name="fruit"),
     )
-    data.evaluation = data
-    return data
 
 
 WEIGHTS = torch.zeros(40)

@@ -13,9 +13,7 @@ from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.texts import TextTable
 from models.generative import DocumentGenerator
-from tests.analysis.asking import asked
-from tests.analysis.viewer.tiny import make_docid
-from tests.models.conftest import make_seal
+from tests.analysis.asking import asked, data_of
 from tests.runs import flat
 
 VOCABULARY = 8
@@ -73,19 +71,12 @@ def dataset(n_documents, gold):
     qrels = {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)}
     tokens = [[n] for n in range(len(gold))]
     queries = TextTable({"id": [*qrels], "tokens": tokens, "text": [""] * len(gold)})
-    data = SimpleNamespace(
-        test_splits=["test"],
+    return data_of(
         test_queries=lambda split: queries,
         judgements=lambda split, table: {query: qrels[query] for query in table["id"]},
         documents=TextTable({"id": [f"d{n}" for n in range(n_documents)]}),
-        collection=SimpleNamespace(name="almanac"),
-        drop_identical=False,
+        keep_hits=lambda query, hits: hits,
     )
-    data.evaluation = data
-    data.evaluation.keep_hits = lambda query, hits: [
-        d for d in hits if not (data.drop_identical and d == query)
-    ]
-    return data
 
 
 def table_of(**probabilities):
@@ -172,17 +163,3 @@ def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
         assert alive == [1, 1, 1] and not any("lost_rank" in name for name in values)
     else:
         assert values["search_error@10"] > 0 and alive[-1] < 1
-
-
-@pytest.mark.parametrize("make", [make_docid, make_seal])
-def test_a_real_system(make, tiny_data, tmp_path):
-    system = make().eval()
-    if make is make_docid:
-        system.prepare(tiny_data.documents, range(30), tmp_path / "identifiers")
-    system.index(tiny_data.documents, tmp_path / "index")
-    metrics = diagnosed(system, tiny_data, tmp_path, 27)
-    assert 0 <= metrics["analysis/search/recall@10"] <= 1
-    if make is make_docid:
-        assert metrics["analysis/search/score_difference"] < 1e-5
-    else:  # T5-SEAL has no exhaustive scores
-        assert "analysis/search/search_error@1" not in metrics

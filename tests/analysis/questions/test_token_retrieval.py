@@ -1,5 +1,4 @@
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +7,7 @@ from datasets import Dataset
 from analysis.questions.token_retrieval import FILE, TokenRetrieval
 from analysis.run import write_findings
 from analysis.runs.run_folder import read_kept
-from gr_mvdr.template import TextTemplate
-from tests.analysis.asking import Indexed, asked, text_of
+from tests.analysis.asking import Indexed, asked, data_of, text_of
 
 END = 1
 
@@ -27,8 +25,8 @@ def circle(texts):
     }
 
 
-def make(folder, queries=QUERIES):
-    return Indexed(folder, circle(DOCUMENTS), circle(queries))
+def make(folder):
+    return Indexed(folder, circle(DOCUMENTS), circle(QUERIES))
 
 
 class Tokenizer:
@@ -46,19 +44,13 @@ class Tokenizer:
         return " ".join(map(self.convert_ids_to_tokens, ids))
 
 
-def data(queries=QUERIES, qrels=QRELS):
-    table = Dataset.from_dict({"id": list(queries)})
-    found = SimpleNamespace(
-        test_splits=["test"],
+def data():
+    table = Dataset.from_dict({"id": list(QUERIES)})
+    return data_of(
         test_queries=lambda split: table,
-        judgements=lambda split, chosen: {q: qrels[q] for q in chosen["id"]},
+        judgements=lambda split, chosen: {q: QRELS[q] for q in chosen["id"]},
         tokenizer=Tokenizer(),
-        template=TextTemplate(),
-        collection=SimpleNamespace(name="circle"),
-        drop_identical=False,
     )
-    found.evaluation = found
-    return found
 
 
 def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path):
@@ -81,10 +73,7 @@ def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path):
     # b10 is near q0's 10 and far from q1's words, to which it is not relevant.
     assert densities[-1]["gold"] > 0 and densities[0]["gold"] == 0 < densities[0]["other"]
 
-
-def test_retrieved_tokens_are_kept_with_their_contexts(tmp_path):
-    """q1's 12 at 1.1 finds a11 at 1.0 first and b12 at 2.0 second; a alone is relevant."""
-    found = asked(TokenRetrieval, make(tmp_path), data(), 10, neighbours=3)
+    # What is kept: q1's 12 at 1.1 finds a11 at 1.0 and b12 at 2.0; a alone is relevant.
     write_findings([found], tmp_path)
     kept = read_kept(tmp_path, FILE)["q1"]
     text = {"before": "w10", "after": ""}

@@ -3,22 +3,15 @@
 import re
 import threading
 from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
-import torch
 import uvicorn
 
 from analysis.explore import STATIC, build_app, open_port
-from analysis.viewer.session import KnownQuery, LoadedSystem, Session
-from gr_mvdr.texts import TextReader
-from gr_mvdr.tokenizers import build_word_tokenizer
-from models.bm25 import BM25
-from models.retriever import Retriever
+from analysis.viewer.session import KnownQuery, Session
 from tests.analysis.viewer.test_session import matrices
-from tests.models.conftest import make_multi_vector, make_seal
+from tests.analysis.viewer.tiny import load_systems
 
 # Texts that a page must show as they are: markup, quotes, letters from right to left, emoji.
 HOSTILE = {
@@ -35,20 +28,12 @@ QUERIES = {
     "טקסט בעברית": "rtl",
     "alert <script>alert(2)</script>": "script",
 }
-SYSTEMS = ("BM25", "T5-ColBERT", "T5-SEAL")
 
 
 def make_session():
     """Three untrained systems over hostile texts; T5-SEAL is said to find no gold document."""
-    torch.manual_seed(0)
     rows = [{"id": n, "title": title, "text": text} for n, (title, text) in TEXTS.items()]
-    words = [*QUERIES, *(f"{title} | {text}" for title, text in TEXTS.values())]
-    run, systems = SimpleNamespace(path=Path("outputs/run"), setting="fruits <b>"), []
-    for label, system in zip(SYSTEMS, (BM25(), make_multi_vector(), make_seal()), strict=True):
-        reader = TextReader(build_word_tokenizer(words))
-        documents = reader.documents(rows)
-        system.eval().index(documents)
-        systems.append(LoadedSystem(label, run, Retriever(system, reader, documents, label)))
+    systems = load_systems("fruits <b>", rows=rows, queries=QUERIES)
     known = [
         KnownQuery(f"q{n}", text, [gold], [{gold: 1}, {gold: 2}, {}])
         for n, (text, gold) in enumerate(QUERIES.items())

@@ -10,6 +10,7 @@ import torch
 
 from analysis.viewer.session import KnownQuery, LoadedSystem, Session, read_known_queries
 from gr_mvdr.evaluation.ranking import Ranking
+from tests.analysis.asking import data_of
 from tests.analysis.viewer.tiny import DOCUMENTS, QUERIES, client, make_retriever
 from tests.models.conftest import make_multi_vector
 
@@ -53,7 +54,7 @@ def test_a_search_over_http_is_the_retrievers(browser, session, query):
     for system, column in zip(session.systems, told["systems"], strict=True):
         hits = system.retriever.search(query, 3)
         assert column["error"] is None and len(column["hits"]) == len(hits)
-        assert hits or system.label == "SEAL"  # which retrieves what its beam generates
+        assert hits or system.label == "T5-SEAL"  # which retrieves what its beam generates
         for hit, shown in zip(hits, column["hits"], strict=True):
             keys = ("rank", "id", "title", "snippet")
             assert [getattr(hit, key) for key in keys] == [shown[key] for key in keys]
@@ -80,12 +81,11 @@ def test_queries_of_one_text_are_one_known_query(tmp_path):
     """As two splits may share them: the relevant documents of both, each at its rank."""
     texts = {"dev": "apple pie", "test": "Apple  pie"}
     gold = {"dev": {"a": 1, "c": 0}, "test": {"a": 1, "b": 1}}
-    data = SimpleNamespace(
+    data = data_of(
         test_splits=["dev", "test"],
         test_queries=lambda split: {"id": ["q1"], "text": [texts[split]]},
         judgements=lambda split, queries: {"q1": gold[split]},
     )
-    data.evaluation = data
     run = SimpleNamespace(path=tmp_path)
     Ranking({"q1": {"c": 2.0, "a": 1.0}}).write(tmp_path / "retrieve.trec", "x")
     Ranking({"q1": {"b": 2.0, "a": 1.0}}).write(tmp_path / "retrieve-test.trec", "x")

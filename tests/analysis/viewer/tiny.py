@@ -31,26 +31,32 @@ def make_docid() -> System:
     return Docid(BACKBONE, identifiers=NAIVE, optimizer=OPTIMIZER, **lengths)
 
 
-def make_retriever(system: System, label: str, folder: Path | None = None) -> Retriever:
+def make_retriever(
+    system: System, label: str, folder: Path | None = None, rows=DOCUMENTS, queries=QUERIES
+) -> Retriever:
     """A retriever of the documents above; folder: where a docid system keeps its identifiers."""
-    texts = [f"{row['title']} | {row['text']}" for row in DOCUMENTS]
-    reader = TextReader(build_word_tokenizer([*texts, *QUERIES]))
-    documents = reader.documents(DOCUMENTS)
+    texts = [f"{row['title']} | {row['text']}" for row in rows]
+    reader = TextReader(build_word_tokenizer([*queries, *texts]))
+    documents = reader.documents(rows)
     if folder is not None:
         system.prepare(documents, range(len(documents)), folder)
     system.eval().index(documents)
     return Retriever(system, reader, documents, label)
 
 
-def make_session(folder: Path | None = None) -> Session:
+def load_systems(setting: str, folder: Path | None = None, **texts) -> list[LoadedSystem]:
     """BM25, a multi-vector system, T5-SEAL; with a folder a docid system, too."""
     torch.manual_seed(0)
-    made = {"BM25": BM25(), "ColBERT": make_multi_vector(), "SEAL": make_seal()}
-    found = {label: make_retriever(system, label) for label, system in made.items()}
+    made = {"BM25": BM25(), "T5-ColBERT": make_multi_vector(), "T5-SEAL": make_seal()}
+    found = {label: make_retriever(system, label, **texts) for label, system in made.items()}
     if folder is not None:
         found["DSI"] = make_retriever(make_docid(), "DSI", folder)
-    run = SimpleNamespace(path=Path("outputs/run"), setting="fruits (test)")
-    systems = [LoadedSystem(label, run, retriever) for label, retriever in found.items()]
+    run = SimpleNamespace(path=Path("outputs/run"), setting=setting)
+    return [LoadedSystem(label, run, retriever) for label, retriever in found.items()]
+
+
+def make_session(folder: Path) -> Session:
+    systems = load_systems("fruits (test)", folder)
     nowhere = [{}] * (len(systems) - 1)
     known = [
         KnownQuery("q2", "a plum", ["c"], [{"c": 2}] * len(systems)),

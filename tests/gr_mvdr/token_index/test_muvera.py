@@ -114,7 +114,7 @@ def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
 
 
 def test_an_encoding_beyond_half_precision_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="proposer=OneVector: must be another under TopK"):
+    with pytest.raises(ValueError, match="proposer=OneVector: supports only MaxSim; with TopK"):
         SEARCH.check(Scoring(TopK(2)))
     tokens = random_tokens()
     large = tokens._replace(vectors=tokens.vectors * 1e6)
