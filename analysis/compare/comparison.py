@@ -51,6 +51,7 @@ from analysis.runs.tables import (
 from analysis.viewer.pairs import embed_cases, open_runs
 from gr_mvdr.evaluation.metrics import find_metric, name_metric
 from gr_mvdr.measures import RANKED, RETRIEVE, STUDY, ranking_metric
+from gr_mvdr.options import name_some
 
 FIGURES = "comparison_figures"
 BUDGET, QUALITY = ("cost", "train_flops"), "mrr@10"
@@ -103,10 +104,14 @@ def compare(
         What was compared, with its `folder`.
 
     Raises:
-        FileNotFoundError, ValueError: as `compare_runs` and `read_paper`.
+        FileNotFoundError, ValueError: as `compare_runs` and `read_paper`; or no run has a metric.
     """
     reproduced = None if paper is None else read_paper(paper)
     comparison = compare_runs([Path(run) for run in runs], labels)
+    known = {metric for run in comparison.runs for metric in run.numbers["metric"]}
+    for name in metrics or ():
+        if (find_metric(name) or name) not in known:
+            raise ValueError(f"metrics={name}: no run has it, they have {name_some(sorted(known))}")
     folder = place_comparison(comparison, Path(output) if output else None)
     comparison.folder = folder
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)

@@ -89,6 +89,8 @@ def test_the_settings_of_a_study_are_no_numbers_of_a_summary(runs, tmp_path):
     page = (compare([tmp_path / "runs"], **asked).folder / "comparison.md").read_text()
     assert f"| own {NAME} |" in page and "| study " not in page
     assert "significantly better than every other" not in page  # only the baseline is compared
+    with pytest.raises(ValueError, match="metrics=mrr@99: no run has it, they have odd@1"):
+        compare([tmp_path / "runs"], metrics=["mrr@99"])
 
 
 def test_all_queries_of_an_earlier_measurement_go(runs):
