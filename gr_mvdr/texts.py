@@ -306,10 +306,10 @@ def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
         ValueError: there is no document, a document has no text, two have the same id, or an id
             has white space.
     """
-    documents = list(map(_read_row, list_documents(documents)))
-    given = Counter(row["id"] for row in documents if "id" in row)
+    read = list(map(_read_row, list_documents(documents)))
+    given = Counter(row["id"] for row in read if "id" in row)
     numbers = (name for name in map(str, count(first)) if name not in given)
-    rows = [{"id": number} | row for number, row in zip(numbers, documents, strict=False)]
+    rows = [{"id": number} | row for number, row in zip(numbers, read, strict=False)]
     if not rows:
         raise ValueError("documents=[]: must hold at least one document")
     for row in rows:

@@ -81,7 +81,8 @@ class EngineIndex(Searcher):
         self.place, url = f"model.search.source.address={address}", urlsplit(address)
         self.collection = url.path.strip("/")
         self.sizes = {key: int(value) for key, value in parse_qsl(url.query)}
-        self.server, self.client = f"{url.scheme}://{url.netloc}", None
+        self.server = f"{url.scheme}://{url.netloc}"
+        self.client: Any = None
 
     def check(self, options: SearchOptions, scoring: Scoring, salience: Any = None) -> None:
         """See `Searcher.check`."""
@@ -167,7 +168,7 @@ class EngineIndex(Searcher):
             if not self.exists and not is_whole:
                 self._create(expected)
             expected |= {"documents": len(self.names)} if is_whole else {}
-            held = {}
+            held: dict[str, Any] = {}
             if self.exists:
                 held = self.client.get_collection(self.collection).config.metadata or {}
             check_fingerprint(self.place, held, expected)

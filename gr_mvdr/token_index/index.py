@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ class TokenIndex(Searcher):
         self.directory = self.store.directory
         self.hold(self.store.document_ids)
         if is_temporary:
-            remove_with(self.store, place)
+            remove_with(self.store, self.directory)
         if self.options.proposer is not None and rank() == 0:
             self.opened(self.options.proposer)
 
@@ -122,7 +122,7 @@ class TokenIndex(Searcher):
             yield merge_tokens(tokens, group_tokens(tokens, options.pool, options.pool_by)).pack()
 
         if options.stored not in self._others:
-            place, other = temporary_folder("token-index"), options.searcher()
+            place, other = temporary_folder("token-index"), cast(TokenIndex, options.searcher())
             store.create(place, self.names, pooled, other.stored)
             other.open_store(place, is_temporary=True)
             self._others[options.stored], other.documents = other, self.documents
@@ -185,7 +185,8 @@ class TokenIndex(Searcher):
         exact = self.exact_search()
         wanted = self.search(queries, scoring, depth, exact)
         trial, chosen, highest = options, options, -1.0
-        in_full = isinstance(options.scorer, FullRelevance) and not options.proposer.prunes
+        proposer: Any = options.proposer
+        in_full = isinstance(options.scorer, FullRelevance) and not proposer.prunes
         own = None if in_full else options  # is tried whatever it costs
         while highest < options.recall and (trial is own or trial.effort(self.store) <= 1):
             ranking, shares = self.search(queries, scoring, depth, trial), []

@@ -180,7 +180,7 @@ class TokenSearch:
 
             file = self.store.directory / FOLDER / LISTS
             tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
-            content = tensors["lists"].numpy() if tensors else b""
+            content: Any = tensors["lists"].numpy() if tensors else b""
             if saved != [*made_from, crc32(content)]:  # faiss trusts what it reads
                 content = faiss.serialize_index(self._train_lists(lists))
                 tensors = {"lists": torch.from_numpy(content)}

@@ -228,12 +228,14 @@ class SearchOptions:
             ValueError: no part has the option, or its value is not valid.
         """
         own = {field.name for field in fields(self)}
-        search = replace(self, **{key: options[key] for key in options if key in own})
+        search = replace(self, **{key: value for key, value in options.items() if key in own})
         for key in options.keys() - own:
             value = options[key]
             for kind in ("proposer", "scorer"):
-                if key in vars(one := getattr(search, kind) or object):
-                    search = replace(search, **{kind: replace(one, **{key: value})})
+                one: Any = getattr(search, kind) or object
+                if key in vars(one):
+                    changed: Any = {kind: replace(one, **{key: value})}
+                    search = replace(search, **changed)
                     break
             else:
                 source = find_part("source", search.source[TARGET])
@@ -244,7 +246,7 @@ class SearchOptions:
     def effort(self, store: Any) -> float:
         """Returns the cost of the search relative to the exact search of a `TokenStore`."""
         tokens = _TOKEN * getattr(self.proposer, "neighbours", 0) / store.n_tokens
-        documents = max(self.scorer.refine or 0, getattr(self.proposer, "depth", 0))
+        documents = max(getattr(self.scorer, "refine", 0) or 0, getattr(self.proposer, "depth", 0))
         return max(tokens, _DOCUMENT * documents / len(store))
 
     def doubled(self) -> "SearchOptions":
@@ -264,7 +266,8 @@ class SearchOptions:
         by_salience = self.pool > 1 and self.pool_by == "salience"
         if by_salience and salience is not None and not salience.get("document"):
             raise ValueError("model.search.pool_by=salience: must be another without salience")
-        proposer, imputes = self.proposer, isinstance(self.scorer, Imputed)
+        proposer: Any = self.proposer
+        imputes = isinstance(self.scorer, Imputed)
         if imputes and not (proposer and proposer.imputes):
             rule = "needs proposer=NearestTokens, whose retrieved tokens it scores"
             raise ValueError(f"model.search.scorer=Imputed: {rule}")
@@ -307,10 +310,11 @@ class Searcher:
         if options.recall and options.proposer is None:
             rule = "must be null without a proposer, whose effort it doubles"
             raise ValueError(f"model.search.recall={options.recall}: {rule}")
-        needs = options.recall or (options.proposer is not None and options.proposer.reads_vectors)
+        proposer: Any = options.proposer
+        needs = options.recall or (proposer is not None and proposer.reads_vectors)
         if needs and not self.keeps_vectors:
             rule = "needs source=index, which stores vectors"
-            raise ValueError(f"model.search.proposer={type(options.proposer).__name__}: {rule}")
+            raise ValueError(f"model.search.proposer={type(proposer).__name__}: {rule}")
 
     def connect(self, directory: Path) -> None:
         """Raises ValueError if the source cannot be reached."""
@@ -371,11 +375,12 @@ class Searcher:
         self, queries: Sequence[Query], scoring: Scoring, options: SearchOptions
     ) -> list[Proposal]:
         """Returns the proposed documents of each query, with their scores as estimates."""
-        if options.proposer is None:
+        proposer: Any = options.proposer
+        if proposer is None:
             return self.score_all(queries, scoring)
         with self.costs.timed():
-            opened = self.opened(options.proposer)
-            proposals = options.proposer.propose(opened, queries, scoring, options.scorer)
+            opened = self.opened(proposer)
+            proposals = proposer.propose(opened, queries, scoring, options.scorer)
         results = []
         for query, proposal in zip(queries, proposals, strict=True):
             self.costs.add(proposal.candidates, 0, proposal.flops)
@@ -431,7 +436,7 @@ class Searcher:
             raise ValueError(f"model.search.source={type(self).__name__}: {rule}")
         return self
 
-    def opened(self, proposer: Proposer) -> Any:
+    def opened(self, proposer: Any) -> Any:
         """Returns what a proposer reads; the last of each kind is kept open."""
         kept, opened = self._opened.get(type(proposer), (None, None))
         if kept != proposer.opens:

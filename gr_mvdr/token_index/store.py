@@ -242,7 +242,7 @@ def create(
     document_ids: Sequence[str],
     encode: Encode,
     storage: Storage | None = None,
-    fingerprint: dict[str, str] | None = None,
+    fingerprint: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a store, replacing an older one. All ranks call it, and each writes its own shards.
 
