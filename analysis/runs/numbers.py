@@ -148,7 +148,8 @@ def describe(frame: DataFrame) -> DataFrame:
     order = {name: number for number, name in enumerate(RANKED)} | {COST.name: 3}
     place = frame["group"].map(lambda group: order.get(group, 2))
     known = frame["place"].isin(["", *DIRECTIONS]) | frame["group"].isin(RANKED)
-    frame = frame.assign(section=sections, name=names, headline=frame["headline"] & known)
+    shown = frame["headline"] & known & (frame["part"] == "")  # summaries show no ranges of IDF
+    frame = frame.assign(section=sections, name=names, headline=shown)
     return frame.iloc[np.argsort(place.to_numpy(), kind="stable")]
 
 

@@ -12,7 +12,13 @@ from analysis.compare import compare
 from analysis.compare.groups import compare_runs
 from analysis.questions.analysis import Analysis
 from analysis.record import tabulate_results
-from analysis.runs.numbers import export_numbers, make_frame, read_numbers, write_numbers
+from analysis.runs.numbers import (
+    describe,
+    export_numbers,
+    make_frame,
+    read_numbers,
+    write_numbers,
+)
 from analysis.runs.queries import keep_queries, read_queries, tabulate_queries
 from analysis.runs.report import write_report
 from analysis.runs.run_folder import read_run
@@ -79,6 +85,7 @@ def test_a_metric_of_any_name_reaches_every_table_unchanged(runs, tmp_path):
 def test_of_two_numbers_of_one_place_the_last_one_counts_and_none_is_damaged(runs):
     frame = make_frame([ODD.row(1.0), ODD.row(2.0), ODD.row(3.0, part="p")])
     assert frame["value"].tolist() == [2.0, 3.0]
+    assert describe(frame)["headline"].tolist() == [True, False]  # a part is no headline
     DataFrame({"group": ["a"]}).to_parquet(runs[0] / "metrics.parquet")
     with pytest.raises(ValueError, match=r"metrics.parquet: must be a table .* it has no place"):
         read_run(runs[0])
