@@ -160,9 +160,6 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         leave()
         if not is_first:
             return None
-        if split := model.hparams.get("tune"):
-            queries = data.queries(split)
-            model.tune(queries, data.evaluation.judgements(split, queries))
         rows += costs({"index_seconds": time.perf_counter() - start})
         is_tuned = model.tunes_search
         rows += measure_run(config, folder, model, data) + measure_memory()
@@ -204,11 +201,6 @@ def prepare_model(
     with admitting(typed):
         model = build("model", typed)
         data.check_system(model, is_trained(config))
-        if split := model.hparams.get("tune"):
-            tested = data.evaluation.test_splits
-            if split not in (others := sorted(data.collection.qrels.keys() - {*tested})):
-                rule = f"must be a split that is not tested, one of {', '.join(others)}"
-                raise ValueError(f"model.tune={split}: {rule}")
         check_study(config.study, model)
         for form, options in config.rerank.items():
             check_form(model, f"rerank.{form}", options)

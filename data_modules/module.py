@@ -310,7 +310,12 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             reason = "a vocabulary of words would contain the words of the new documents"
             raise ValueError(f"tokenizer.unit=word: {rule}: {reason}")
         tested = self.evaluation.test_splits
-        if model.tunes_search and (split := self.evaluation.tuning_split) in tested:
+        if named := model.tuning_split:
+            others = sorted(self.collection.qrels.keys() - {*tested})
+            if named not in others:
+                rule = f"must be a split that is not tested, one of {', '.join(others)}"
+                raise ValueError(f"model.tune={named}: {rule}")
+        elif model.tunes_search and (split := self.evaluation.tuning_split) in tested:
             raise ValueError(
                 f"data.test_split=[{', '.join(tested)}]: must not name {split}, on which "
                 "model.search.recall tunes the search: name another data.validation_split, or set "

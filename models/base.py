@@ -77,8 +77,9 @@ class System(pl.LightningModule):
     searcher: Any = None
     # The number of token ids, if larger than the tokeniser's vocabulary.
     vocabulary_size: int = 0
-    # Whether `tune_search` chooses options of the search.
+    # Whether `tune_search` chooses options of the search, and the judged split that it asks for.
     tunes_search: bool = False
+    tuning_split: str | None = None
     # The special tokens around the texts that it reads, those of its backbone.
     template = TextTemplate()
 

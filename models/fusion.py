@@ -10,7 +10,7 @@ from torch import nn
 
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate
-from gr_mvdr.files import read_json, temporary_folder, write_json
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextTable
@@ -19,7 +19,6 @@ from models.rerank_pipeline import Stage
 
 _STEPS = 10  # steps of a weight from 0 to 1 when weights are chosen
 _LEAST = 1e-9  # scores of a smaller range are equal
-_WEIGHTS = "weights.json"  # the chosen weights, in the index folder
 
 
 class SavedRanking:
@@ -108,6 +107,7 @@ class Fusion(System):
         # Two runs of one system have different names.
         self.names = [f"{n}-{source.name}" for n, source in enumerate(self.sources, start=1)]
         self.weights = None if tune else weights or [1.0] * len(runs)
+        self.tunes_search, self.tuning_split = bool(tune), tune
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Loads every run's model with its identifiers; raises as `Stage.prepare`."""
@@ -129,12 +129,10 @@ class Fusion(System):
             stage.run.open_index(stage.model, documents, place)
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
-        """Opens the index of each run, and the weights that `tune` has chosen."""
-        if self.hparams.tune:
-            self.weights = read_json(Path(directory) / _WEIGHTS, list)
+        """Opens the index of each run."""
         self.index(documents, temporary_folder("fusion"))
 
-    def tune(self, queries: Table, qrels: Qrels) -> None:
+    def tune_search(self, queries: Table, depth: int, qrels: Qrels) -> None:
         """Chooses the weights that are best for judged queries: tenths that sum to one."""
         rankings, name = self._rankings(queries, None), name_metric(self.hparams.metric)
         every = product(range(_STEPS + 1), repeat=len(rankings))
@@ -144,8 +142,9 @@ class Fusion(System):
             for weights in track(simplex, "choosing weights")
         ]
         self.weights = simplex[values.index(max(values))]
-        write_json(self.directory / _WEIGHTS, self.weights)
-        print(f"model.weights={self.weights}: {name} is {max(values):.3f} on {self.hparams.tune}")
+        print(f"model.weights={self.weights}: {name} is {max(values):.3f} on {self.tuning_split}")
+        self.hparams.update(weights=self.weights, tune=None)
+        self.tunes_search = False
 
     def _rankings(self, queries: Table, among: Among) -> list[Ranking]:
         """Returns the ranking of each run."""
@@ -178,7 +177,7 @@ class Fusion(System):
         return self._fuse(rankings, self.weights)
 
     def _fuse(self, rankings: Sequence[Ranking], weights: Sequence[float] | None) -> Ranking:
-        """Adds up what the rankings contribute; in exact sums, the order of the runs is nothing."""
+        """Adds up what the rankings contribute, exactly: the order of the runs does not matter."""
         parts, results = self._contributions(rankings, weights), {}
         for query in parts[0]:
             names = dict.fromkeys(name for own in parts for name in own[query])

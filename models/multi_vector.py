@@ -19,7 +19,7 @@ from torch import Tensor
 from gr_mvdr.alignment import Alignment
 from gr_mvdr.backbones import check_length, hash_weights
 from gr_mvdr.batch import PairBatch, batch_by_size, pad
-from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, recall_of_exact
 from gr_mvdr.measures import RANKINGS, RETRIEVE, Measured, costs
 from gr_mvdr.options import AtLeast, Size, build, check_options, inspect_signature, part
 from gr_mvdr.pooling import Grouped, group_tokens, merge_tokens, n_groups
@@ -339,7 +339,7 @@ class MultiVector(System):
         return dict(zip(documents, shares, strict=True))
 
     @torch.inference_mode()
-    def tune_search(self, queries: Table, depth: int) -> None:
+    def tune_search(self, queries: Table, depth: int, qrels: Qrels) -> None:
         """Chooses the search's effort; see `TokenIndex.tune`."""
         self.search = self.searcher.tune(self.encoded_queries(queries), self.scoring, depth)
         self.hparams["search"], self.tunes_search = self.search.settings, False

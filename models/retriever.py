@@ -85,7 +85,7 @@ ById = Annotated[Any, Rule(_BY_ID, lambda given: isinstance(given, Mapping))]
 Folder = Annotated[Any, Rule("a folder", lambda given: isinstance(given, str | os.PathLike))]
 Device = Annotated[Any, Rule("a device of torch, such as cuda", _is_device)]
 Dtype = Annotated[Any, Rule("a type of floating-point numbers, such as torch.bfloat16", _is_float)]
-Layer = Annotated[int, Rule("a whole number", lambda layer: True)]
+Layer = Annotated[int, Rule("a whole number", lambda layer: True)]  # a rule makes `checked` look
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 

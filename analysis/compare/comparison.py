@@ -152,12 +152,11 @@ class SectionFindings:
 
     @property
     def note(self) -> str:
-        names = [ranking_metric(name_metric(name)).label for name in self.tested]
         if self.effectiveness.baseline is not None:  # then no system is tested against all
             return BOLD + SEEDS
-        return (
-            f"{SEEDS} {MARKS.format(LEVEL, ' and '.join(names), 'is are'.split()[len(names) > 1])}"
-        )
+        names = [ranking_metric(name_metric(name)).label for name in self.tested]
+        are = "are" if len(names) > 1 else "is"
+        return f"{SEEDS} {MARKS.format(LEVEL, ' and '.join(names), are)}"
 
     @property
     def search(self) -> Table:

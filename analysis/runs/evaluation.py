@@ -50,8 +50,12 @@ def evaluate_retrieval(
     """
     rows = []
     if model.tunes_search:
-        queries = sample_rows(data.evaluation.tuning_queries(), TUNING_QUERIES)
-        model.tune_search(queries, depth + data.drop_identical)
+        if split := model.tuning_split:
+            queries = data.queries(split)
+            qrels = data.evaluation.judgements(split, queries)
+        else:
+            queries, qrels = sample_rows(data.evaluation.tuning_queries(), TUNING_QUERIES), {}
+        model.tune_search(queries, depth + data.drop_identical, qrels)
     for split in data.evaluation.test_splits:
         queries = data.evaluation.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)
@@ -189,7 +193,7 @@ def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> lis
     if not data.evaluation.test_splits:
         return []
     queries = data.evaluation.test_queries(data.evaluation.test_splits[0])
-    depth += data.drop_identical  # the depth that the search is planned for
+    depth += data.drop_identical  # the depth that the search is tuned for
     times = []
     for row in range(min(LATENCY_QUERIES, len(queries))):
         query = queries.select([row])

@@ -24,7 +24,7 @@ def read_settings(numbers: DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def find_setting(settings: Mapping[str, Mapping[str, Any]], asked: Mapping[str, Any]) -> str | None:
-    """Returns the part of a study whose setting has the asked values; None if there is none.
+    """Returns the part of a study whose setting has the asked values; None if no setting has.
 
     If several fit, the one with the largest `neighbours` is used ("auto" counts as 0).
     """

@@ -28,8 +28,10 @@ from models.base import System
 
 FIRST = 10
 # Metrics that are kept for every query → what the old queries lose of them.
-LOST = {f"success@{FIRST}": RANKINGS["forgetting"], f"mrr@{FIRST}": RANKINGS["mrr_forgetting"]}
-LOST = {name: metric.at(FIRST) for name, metric in LOST.items()}
+LOST = {
+    f"success@{FIRST}": RANKINGS["forgetting"].at(FIRST),
+    f"mrr@{FIRST}": RANKINGS["mrr_forgetting"].at(FIRST),
+}
 KEPT, KNOWN = tuple(LOST), RANKINGS["known"].at(FIRST)
 GROUP = Group("growing_corpus", "Growing corpus")
 _RULE = Rule("a split whose documents arrive after training, or a list of such splits", bool)

@@ -304,11 +304,8 @@ def write_sweep_study(
     Raises:
         ValueError: the table lacks what the curves need.
     """
-    across, studied = (
-        "collection" in swept,
-        [bool(read_settings(r.numbers)) for r in comparison.runs],
-    )
-    if not (curves or across or any(studied)):
+    across = "collection" in swept
+    if not (curves or across or any(read_settings(run.numbers) for run in comparison.runs)):
         return []
     rows, measures = _sweep_rows(comparison, swept)
     if across:

@@ -61,7 +61,7 @@ class BM25Candidates(Proposer):
 
 
 def open_words(table: Any, directory: Path, collection: str) -> InvertedLists:
-    """Opens the lists of the words of texts for BM25; makes them if there are none.
+    """Opens the lists of the words of texts for BM25, or makes them.
 
     Args:
         table: a column table with `id` and `text`.

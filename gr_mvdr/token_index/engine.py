@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import (
     check_fingerprint,
     new_folder,
@@ -31,9 +30,8 @@ from gr_mvdr.files import (
     write_json,
 )
 from gr_mvdr.options import Rule, Size, part
-from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.search import Documents, Query, Searcher, SearchOptions
+from gr_mvdr.token_index.search import Documents, Proposal, Query, Searcher, SearchOptions
 from gr_mvdr.token_index.store import encoded
 from gr_mvdr.token_vectors import TokenVectors, stack
 
@@ -246,31 +244,21 @@ class EngineIndex(Searcher):
         scores = self._ask(query, scoring, limit=len(names), query_filter=only)
         return torch.tensor([scores[name] for name in names])
 
-    @torch.inference_mode()
-    def search(
-        self,
-        queries: Sequence[Query],
-        scoring: Scoring,
-        k: int,
-        options: SearchOptions | None = None,
-    ) -> Ranking:
-        """Retrieves the k best documents of each query; see `Searcher.search`.
-
-        Of documents with equal scores at rank k, the engine chooses those that are returned.
-        """
-        if options is not None:
-            self.check(options, scoring)
-            self.stored_as(options)
-        proposed = (options or self.options).source.get("proposed") or len(self.names)
-        results, prefetch = {}, None
-        for name, query, _ in track(queries, "searching"):
+    def scored(
+        self, queries: Sequence[Query], scoring: Scoring, options: SearchOptions, k: int
+    ) -> list[Proposal]:
+        """Asks for the k best documents; of equal scores at rank k, the engine chooses."""
+        proposed = min(options.source.get("proposed") or len(self.names), len(self.names))
+        results, prefetch = [], None
+        for query in queries:
             if proposed < len(self.names):
-                mean = query.vectors.mean(0).cpu().numpy()
+                mean = query.vectors.vectors.mean(0).cpu().numpy()
                 prefetch = self.api.Prefetch(query=mean, using=MEAN, limit=proposed)
-            scores = self._ask(query, scoring, limit=k, prefetch=prefetch)
-            self.costs.add(min(proposed, len(self.names)), 0, 0.0)
-            results[name] = scores
-        return Ranking(results).top(k)
+            scores = self._ask(query.vectors, scoring, limit=k, prefetch=prefetch)
+            self.costs.add(proposed, 0, 0.0)
+            numbers, order = self.numbers([*scores]).sort()
+            results.append(Proposal(numbers, torch.tensor([*scores.values()])[order]))
+        return results
 
     def _ask(self, query: TokenVectors, scoring: Scoring, **how: Any) -> dict[str, float]:
         """Asks the engine for document id → relevance, which is MaxSim divided by Z."""

@@ -155,16 +155,16 @@ class TokenIndex(Searcher):
             together = stack([query.vectors for query in queries])
             scores = scorers.score(self.store, together, scoring)
         for query in queries:
-            costs = relevance_cost(query.vectors, self.store.counts, scoring.heads)
-            self.costs.add(len(every), *costs)
+            spent = relevance_cost(query.vectors, self.store.counts, scoring.heads)
+            self.costs.add(len(every), *spent)
         return [Proposal(every, own) for own in scores.T]
 
     def relevance(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
         """See `Searcher.relevance`."""
         with self.costs.timed():
             scores = scorers.score(self.store, query[None], scoring, documents)[:, 0]
-        costs = relevance_cost(query, self.store.counts[documents], scoring.heads)
-        self.costs.add(0, *costs, queries=0)
+        spent = relevance_cost(query, self.store.counts[documents], scoring.heads)
+        self.costs.add(0, *spent, queries=0)
         return scores
 
     def vectors(self, names: Sequence[str]) -> TokenVectors:
@@ -181,7 +181,7 @@ class TokenIndex(Searcher):
         Returns:
             The options with which `search` now searches.
         """
-        options, costs, self.costs = self.options, self.costs, SearchCosts()  # trials do not count
+        options, before, self.costs = self.options, self.costs, SearchCosts()  # trials do not count
         exact = self.exact_search()
         wanted = self.search(queries, scoring, depth, exact)
         trial, chosen, highest = options, options, -1.0
@@ -199,7 +199,7 @@ class TokenIndex(Searcher):
             trial = trial.doubled()
         if highest < options.recall and in_full:
             chosen, highest = exact, 1.0
-        self.costs, self.options = costs, replace(chosen, recall=None)
+        self.costs, self.options = before, replace(chosen, recall=None)
         part = show(self.options.settings["proposer"] or "all documents")
         print(f"model.search.recall={options.recall}: {part} finds {highest:.3f} of {depth}")
         return self.options

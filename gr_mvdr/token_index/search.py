@@ -364,7 +364,7 @@ class Searcher:
         results, starts = {}, range(0, len(queries), _BATCH)
         for start in track(starts, "searching"):
             some = queries[start : start + _BATCH]
-            scored = source.scored(some, scoring, options or self.options)
+            scored = source.scored(some, scoring, options or self.options, k)
             for query, proposal in zip(some, scored, strict=True):
                 best = proposal.best(k, source.names)
                 names = [source.names[number] for number in best.documents.tolist()]
@@ -372,9 +372,9 @@ class Searcher:
         return Ranking(results)
 
     def scored(
-        self, queries: Sequence[Query], scoring: Scoring, options: SearchOptions
+        self, queries: Sequence[Query], scoring: Scoring, options: SearchOptions, k: int
     ) -> list[Proposal]:
-        """Returns the proposed documents of each query, with their scores as estimates."""
+        """Returns at least the k best documents of each query, with their scores as estimates."""
         proposer: Any = options.proposer
         if proposer is None:
             return self.score_all(queries, scoring)

@@ -113,7 +113,8 @@ def test_what_does_not_train_needs_no_train_split():
 
 def test_a_search_is_not_tuned_on_a_split_that_is_tested():
     def check(plans, **options):
-        model = SimpleNamespace(trainable=True, tunes_search=plans, needs_negatives=False)
+        needs = dict(needs_negatives=False, tuning_split=None)
+        model = SimpleNamespace(trainable=True, tunes_search=plans, **needs)
         tiny(test_split=["test", "train"], **options).check_system(model, trained=True)
 
     check(False)  # nothing is chosen
@@ -220,9 +221,9 @@ def test_a_search_is_tuned_on_training_queries_or_documents(split, prefix, tmp_p
     planned = []
 
     class Plans:
-        tunes_search = True
+        tunes_search, tuning_split = True, None
 
-        def tune_search(self, queries, depth):
+        def tune_search(self, queries, depth, qrels):
             planned.extend(queries["id"][:])
 
         def retrieve(self, queries, k):

@@ -71,7 +71,7 @@ def test_runs_and_files_are_fused_with_weights_of_another_split(tmp_path):
     Ranking(scores).write(file := tmp_path / "worst.trec", "tag")
     options = ["model=fusion", f"model.runs=[{run},{file}]", "model.method=combsum", *shared]
     tuned = train([*options, "model.tune=train", "name=tuned"]).path
-    chosen = json.loads((tuned / "index/weights.json").read_text())
+    chosen = json.loads((tuned / "model/gr_mvdr.json").read_text())["hyper_parameters"]["weights"]
     assert sum(chosen) == 1 and chosen[0] > chosen[1]
     given = train([*options, f"model.weights={chosen}", "name=given"]).path
     rankings = [Ranking.read(path / "retrieve.trec") for path in (run, tuned, given)]

@@ -35,7 +35,7 @@ def build(directory, tokens, batch=3, **options):
 
 def scored(index, query, scoring, *how, **options):
     """The documents that a search scores for a query, and their scores as estimates."""
-    return index.scored([Query("q", query)], scoring, make_search(*how, **options))[0]
+    return index.scored([Query("q", query)], scoring, make_search(*how, **options), 1)[0]
 
 
 def gather(index, query, scoring, neighbours, **options):

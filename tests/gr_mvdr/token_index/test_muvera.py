@@ -84,7 +84,8 @@ def test_the_best_estimates_are_scored_exactly(tmp_path):
     estimates = index.opened(SEARCH.proposer).estimates(texts.pad()).T
     for refine in (2, None, 8, 100):
         index.costs = SearchCosts()
-        for number, few in enumerate(index.scored(queries, COLBERT, SEARCH.changed(refine=refine))):
+        search = SEARCH.changed(refine=refine)
+        for number, few in enumerate(index.scored(queries, COLBERT, search, 8)):
             best = estimates[number].topk(min(refine or 8, 8)).indices
             assert {*few.documents.tolist()} == {*best.tolist()}
             assert torch.allclose(few.estimates, exact[number, few.documents], atol=1e-5)
@@ -93,7 +94,7 @@ def test_the_best_estimates_are_scored_exactly(tmp_path):
 
 def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     tokens, queries = random_tokens(), queries_of(some_queries())
-    whole = build(tmp_path / "index", tokens).scored(queries, COLBERT, SEARCH)
+    whole = build(tmp_path / "index", tokens).scored(queries, COLBERT, SEARCH, 8)
     index = build(tmp_path / "part", part_of(tokens, range(5)))
     encoded, documents = [], Encoding.documents
     monkeypatch.setattr(
@@ -106,7 +107,7 @@ def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     monkeypatch.setattr(muvera, "_TOKENS", 1)
     table = {"id": names(tokens)}
     index.update(Documents(table, lambda ids: [part_of(tokens, [5, 6, 7])], [], {}))
-    for result, expected in zip(index.scored(queries, COLBERT, SEARCH), whole, strict=True):
+    for result, expected in zip(index.scored(queries, COLBERT, SEARCH, 8), whole, strict=True):
         assert torch.allclose(result.estimates, expected.estimates, atol=1e-6)
     assert sum(encoded) == 5 + 8
     index.opened(SEARCH.changed(seed=1).proposer)
