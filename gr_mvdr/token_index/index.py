@@ -200,6 +200,6 @@ class TokenIndex(Searcher):
         if highest < options.recall and in_full:
             chosen, highest = exact, 1.0
         self.costs, self.options = before, replace(chosen, recall=None)
-        part = show(self.options.settings["proposer"] or "all documents")
-        print(f"model.search.recall={options.recall}: {part} finds {highest:.3f} of {depth}")
+        how, best = self.options.proposer or "scoring all documents", f"best {depth} documents"
+        print(f"model.search.recall={options.recall}: {how} finds {highest:.3f} of the {best}")
         return self.options
