@@ -200,6 +200,7 @@ class TokenIndex(Searcher):
         if highest < options.recall and in_full:
             chosen, highest = exact, 1.0
         self.costs, self.options = before, replace(chosen, recall=None)
-        how, best = self.options.proposer or "scoring all documents", f"best {depth} documents"
-        print(f"model.search.recall={options.recall}: {how} finds {highest:.3f} of the {best}")
+        how = self.options.proposer or "scoring all documents"
+        found = f"finds {highest:.3f} of the best {depth} documents"
+        print(f"model.search.recall={options.recall}: {how} {found}")
         return self.options
