@@ -190,8 +190,7 @@ class GeneratedQueries(Inputs):
 
     Args:
         path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-            writes them, or another form of `data_modules.formats.named_pairs`. Queries without a
-            token are left out.
+            writes them. Queries without a token are left out.
     """
 
     path: ExistingPath

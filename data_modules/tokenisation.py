@@ -314,9 +314,8 @@ def add_views(
 
     Args:
         views: name → file of lines `{"document_id": …, "queries": […]}`, as
-            `experiment=query_generation` writes them, or another form of
-            `data_modules.formats.named_pairs`. If several lines name a document, it has the texts
-            of all; documents that no line names have []. Texts without a token are left out.
+            `experiment=query_generation` writes them. If several lines name a document, it has the
+            texts of all; documents that no line names have []. Texts without a token are left out.
 
     Raises:
         ValueError: a line breaks the format or names an unknown document (the message names

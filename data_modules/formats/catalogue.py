@@ -148,25 +148,22 @@ class AskedTogether(Format):
     Attributes:
         splits: patterns of the files of queries, one file per split (`find_splits`).
         asked: reads the file of a split.
-        parts: splits whose queries also occur in other splits.
     """
 
     splits: Sequence[str]
     asked: Callable[..., Iterator[Asked]]
-    parts: Sequence[str] = ()
 
     def read(self, path: Path) -> Layout:
         file, read = self.find_documents(path)
         if not (splits := readers.find_splits(_folder(path), *self.splits)):
             raise missing(path, *self.splits)
-        asked = {split: partial(self.asked, one, split) for split, one in splits.items()}
+        asked = {split: partial(self.asked, one) for split, one in splits.items()}
         return layout.asked_layout(
             name=_name(path),
             files=(file, *splits.values()),
             options={"reader": self.reader},
             documents=partial(read, file),
-            splits={split: rows for split, rows in asked.items() if split not in self.parts},
-            parts={split: rows for split, rows in asked.items() if split in self.parts},
+            splits=asked,
         )
 
 
@@ -208,7 +205,6 @@ def _positive_pairs(file: Path) -> Iterator[layout.Judgement]:
             yield layout.Judgement(where, query, document, 1)
 
 
-# If `documents` has several patterns, the file of the first has the fullest texts.
 FORMATS: dict[str, Any] = {
     "beir": Judged(
         reader="beir/2",
@@ -217,7 +213,7 @@ FORMATS: dict[str, Any] = {
             "corpus.jsonl": partial(documents, json_lines, id="_id", text="text", title="title")
         },
         queries=["queries.jsonl"],
-        judgements=["qrels/{*}.tsv"],
+        judgements=["qrels/*.tsv"],
         read_queries=partial(queries, json_lines, id="_id", text="text"),
         read_judgements=rows.beir_judgements,
     ),
@@ -231,24 +227,12 @@ FORMATS: dict[str, Any] = {
         triples="triples.*.tsv",
         candidates=["candidate.json", "candidates.json"],
     ),
-    # GenRet's NQ320k; ids are places in the array of documents.
-    "genret": AskedTogether(
-        reader="genret/1",
-        signs=[["corpus_lite.json"]],
-        documents={"corpus_lite.json": rows.genret_documents},
-        splits=[*(f"{{{s}}}.json" for s in ("train", "dev", "test")), "{*}.json.{seen|unseen}"],
-        asked=rows.genret_queries,
-        parts=("dev_seen", "dev_unseen"),
-    ),
     # NCI's NQ320k. Semantic ids are not read, since every system here makes its own.
     "nci": AskedTogether(
         reader="nci/1",
         signs=[["*_doc_newid.tsv"]],
-        documents={
-            **dict.fromkeys(["NQ_doc_content.tsv", "nq_doc_content.tsv"], rows.nci_documents),
-            "nq_title_abs.tsv": rows.nci_abstracts,
-        },
-        splits=["nq_{*}_doc_newid.tsv", "{*}_doc_newid.tsv"],
+        documents={"[Nn][Qq]_doc_content.tsv": rows.nci_documents},
+        splits=["*_doc_newid.tsv"],
         asked=rows.nci_queries,
     ),
     "dpr": dpr,
