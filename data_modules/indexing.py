@@ -12,9 +12,8 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 
-from data_modules.collection import TrainingTables
+from data_modules.collection import TokenColumn, TrainingTables
 from data_modules.examples import Example, Examples
-from data_modules.tables import TokenColumn
 from data_modules.tokenisation import add_views, cut_spans
 from gr_mvdr.options import AtLeast, ExistingPath, NonNegative, Rule, Size, part
 from gr_mvdr.ranks import rank

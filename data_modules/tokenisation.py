@@ -18,9 +18,7 @@ from datasets import Dataset, DatasetInfo, Features, List, Value
 from datasets.table import InMemoryTable
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from data_modules.formats.named_pairs import read_generated
-from data_modules.formats.readers import numbered_lines
-from data_modules.tables import (
+from data_modules.collection import (
     ROWS,
     TABLES,
     cache_folder,
@@ -29,6 +27,8 @@ from data_modules.tables import (
     write_batches,
     write_once,
 )
+from data_modules.formats.named_pairs import read_generated
+from data_modules.formats.readers import numbered_lines
 from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, ExistingPath, Text
