@@ -307,8 +307,11 @@ class Collection:
                 return split
         if len(others) == 1:
             return others[0]
+        if not others:
+            rule = f"must leave a split to test on, {self.name} has no other"
+            raise ValueError(f"data.train_split={train_split}: {rule}: data.train_split=null")
         raise ValueError(
-            f"data.test_split=null: must be one of {', '.join(others) or 'none'}, the splits of "
+            f"data.test_split=null: must be one of {', '.join(others)}, the splits of "
             f"{self.name} besides the training split"
         )
 
