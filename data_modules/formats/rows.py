@@ -117,8 +117,8 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
 # NCI: tables without a header, written by pandas
 
 
-def nci_queries(file: Path) -> Iterator[Asked]:
-    """Yields queries from NCI's tables.
+def _nci_rows(file: Path) -> Iterator[Asked]:
+    """Yields the queries of one of NCI's tables with their documents.
 
     The columns are query, queryid, oldid, semantic ids, or query, queryid, (title,) semantic id,
     oldid. The column oldid is the third or else the last, provided that it holds only whole numbers
@@ -142,6 +142,18 @@ def nci_queries(file: Path) -> Iterator[Asked]:
         if not _IDS.fullmatch(row[oldid]):
             raise ValueError(f"{where}: expected a whole number as oldid, got {row[oldid]!r}")
         yield Asked(where, row["1"], row["0"], row[oldid].split(","))
+
+
+def nci_queries(*files: Path) -> Iterator[Query]:
+    """Yields the queries of NCI's tables."""
+    for file in files:
+        yield from (Query(*row[:3]) for row in _nci_rows(file))
+
+
+def nci_judgements(file: Path) -> Iterator[Judgement]:
+    """Yields the judgements of one of NCI's tables."""
+    for where, query, _, documents in _nci_rows(file):
+        yield from (Judgement(where, query, document, 1) for document in documents)
 
 
 nci_documents = partial(
