@@ -36,7 +36,7 @@ from gr_mvdr.options import (
     part,
 )
 from gr_mvdr.progress import track
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_vectors import Encode, TokenVectors
 
 _BATCH = 32  # queries searched at once
