@@ -45,8 +45,8 @@ from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
+from data_modules.collection import sample_tokens
 from data_modules.module import RetrievalDataModule
-from data_modules.tables import sample_tokens
 from gr_mvdr.files import CHECKPOINT, new_folder, read_checkpoint, sha256
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.measures import Measured, costs

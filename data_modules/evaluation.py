@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 from datasets import Dataset
 
-from data_modules.collection import find_relevant_pairs
+from data_modules.collection import TokenColumn, find_relevant_pairs, sample_rows
 from data_modules.examples import Example, collate
 from data_modules.negatives import index_texts, read_candidates
-from data_modules.tables import TokenColumn, sample_rows
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.evaluation.metrics import METRICS

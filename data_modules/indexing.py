@@ -8,13 +8,12 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 
-from data_modules.collection import TrainingTables
+from data_modules.collection import TokenColumn, TrainingTables
 from data_modules.examples import Example, Examples
-from data_modules.tables import TokenColumn
 from data_modules.tokenisation import add_views, cut_spans
 from gr_mvdr.options import AtLeast, ExistingPath, NonNegative, Rule, Size, part
 from gr_mvdr.ranks import rank
@@ -124,29 +123,21 @@ class RandomSpans(Inputs):
     """A random span of the document (NCI: 64 words).
 
     Args:
-        length: length of the span; a shorter document is taken whole.
-        unit: unit of `length`, "words" or "tokens". The source is cut at document_length tokens.
+        length: words of the span; a shorter document is taken whole. The source is cut at
+            document_length tokens.
     """
 
     length: Size = 64
-    unit: Literal["words", "tokens"] = "words"
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         document = self.tables.documents[row]
-        of_words = self.unit == "words"
-        units = len(document["word_starts" if of_words else "tokens"])
-        start = int(rng.integers(max(1, units - self.length + 1)))
-        if of_words:
-            (span,) = cut_spans(document, [start], self.length)
-        else:
-            span = document["tokens"][start : start + self.length]
+        start = int(rng.integers(max(1, len(document["word_starts"]) - self.length + 1)))
+        (span,) = cut_spans(document, [start], self.length)
         return self.tables.template.read_query(span, self.tables.document_length)
 
     @cached_property
     def lengths(self) -> np.ndarray:
         tokens = self.tables.document_tokens.lengths
-        if self.unit == "tokens":
-            return tokens.clip(max=self.length)
         # Estimated from the document's average number of tokens per word.
         words = TokenColumn(self.tables.documents, "word_starts").lengths
         return tokens * words.clip(max=self.length) // words.clip(min=1)
@@ -190,8 +181,7 @@ class GeneratedQueries(Inputs):
 
     Args:
         path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-            writes them, or another form of `data_modules.formats.named_pairs`. Queries without a
-            token are left out.
+            writes them. Queries without a token are left out.
     """
 
     path: ExistingPath

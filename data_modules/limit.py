@@ -12,8 +12,7 @@ from math import comb
 from datasets import Dataset, Features
 
 from data_modules.almanac.world import Names, permutation
-from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
-from data_modules.tables import cache_table
+from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection, cache_table
 
 _VERSION = "1"  # raise it when the texts change
 _MOST_SETS = 1000  # the maximum number of places; each then has a name of one word

@@ -11,10 +11,9 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from datasets import Dataset
 
-from data_modules.collection import PairSet, TrainingTables, write_run
+from data_modules.collection import PairSet, TrainingTables, cache_folder, write_once, write_run
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.named_pairs import ScoredLists, read_pairs
-from data_modules.tables import cache_folder, write_once
 from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import CONFIG, check_finished

@@ -9,10 +9,9 @@ from typing import Self
 import numpy as np
 from datasets import Features, List, Value
 
-from data_modules.collection import TrainingTables
+from data_modules.collection import TokenColumn, TrainingTables, cache_table
 from data_modules.examples import Example, Examples
 from data_modules.indexing import Inputs
-from data_modules.tables import TokenColumn, cache_table
 from data_modules.tokenisation import cut_spans
 from gr_mvdr.batch import cut
 from gr_mvdr.options import Positive, Seed, Size, part

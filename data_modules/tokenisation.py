@@ -18,9 +18,7 @@ from datasets import Dataset, DatasetInfo, Features, List, Value
 from datasets.table import InMemoryTable
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from data_modules.formats.named_pairs import read_generated
-from data_modules.formats.readers import numbered_lines
-from data_modules.tables import (
+from data_modules.collection import (
     ROWS,
     TABLES,
     cache_folder,
@@ -29,6 +27,8 @@ from data_modules.tables import (
     write_batches,
     write_once,
 )
+from data_modules.formats.named_pairs import read_generated
+from data_modules.formats.readers import numbered_lines
 from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, ExistingPath, Text
@@ -314,9 +314,8 @@ def add_views(
 
     Args:
         views: name → file of lines `{"document_id": …, "queries": […]}`, as
-            `experiment=query_generation` writes them, or another form of
-            `data_modules.formats.named_pairs`. If several lines name a document, it has the texts
-            of all; documents that no line names have []. Texts without a token are left out.
+            `experiment=query_generation` writes them. If several lines name a document, it has the
+            texts of all; documents that no line names have []. Texts without a token are left out.
 
     Raises:
         ValueError: a line breaks the format or names an unknown document (the message names

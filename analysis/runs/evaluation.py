@@ -16,8 +16,8 @@ from pandas import DataFrame
 
 from analysis.runs.queries import METRICS, keep_queries, tabulate_queries
 from analysis.runs.run_folder import ranking_file
+from data_modules.collection import sample_rows
 from data_modules.module import RetrievalDataModule
-from data_modules.tables import sample_rows
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
 from gr_mvdr.measures import RERANK, RETRIEVE, Group, Measured, costs, macro, ranking_metric
 from models.base import System, Table

@@ -7,8 +7,7 @@ from datasets import Dataset, Features, List, Value
 
 from data_modules.almanac.prose import ask, describe
 from data_modules.almanac.world import World, permutation
-from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection
-from data_modules.tables import cache_table
+from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection, cache_table
 from gr_mvdr.options import Count, Rule, Size, checked
 
 _VERSION = "2"  # raise it when the generated texts change; a test notices such a change

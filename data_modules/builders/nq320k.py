@@ -3,7 +3,7 @@
 There is one raw file per split (simplified release) or several shards (original release). Each line
 holds a question and a Wikipedia page. The documents are the pages, one for each title; the page of
 a question is relevant to it. Documents are numbered in the order of first appearance, training
-before development, and the number is the id, as in NCI's and GenRet's files. A query's id is its
+before development, and the number is the id, as in NCI's files. A query's id is its
 ``example_id``.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_modules.formats import dpr, layout, passages, readers, rows
-from data_modules.formats.layout import Asked, Document, Layout
+from data_modules.formats.layout import Document, Layout
 from data_modules.formats.named_pairs import read_negatives, read_pairs
 from data_modules.formats.readers import (
     find_all,
@@ -35,7 +35,7 @@ def _of_split(split: str, files: list[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Format:
-    """A format as data: its files and their readers.
+    """A format as data: its files of documents, queries and judgements, and their readers.
 
     A module with the functions `recognises` and `read` may also serve as a format.
 
@@ -45,11 +45,28 @@ class Format:
             alternative are met. A sign is met if a file matches one of its patterns, which are
             separated by blanks.
         documents: pattern → reader of the file of documents; the first pattern that matches counts.
+        queries: patterns of the files of queries: one file of all queries, or one for each split.
+        judgements: patterns of the files of judgements; a file's name contains its split.
+        read_queries: reads the files of queries.
+        read_judgements: reads one file of judgements.
+        triples: pattern of a file of triples. They give negatives, and the training pairs if there
+            are no training judgements.
+        runs: patterns of candidates for the split that the file's name contains; if a split has
+            several files, the first counts.
+        candidates: possible names of a file of candidates for all splits except train; it replaces
+            the runs.
     """
 
     reader: str
     signs: Sequence[Sequence[str]]
     documents: Mapping[str, Callable[[Path], Iterator[Document]]]
+    queries: Sequence[str]
+    judgements: Sequence[str]
+    read_queries: Callable[..., Any] = rows.table_queries
+    read_judgements: Callable[..., Any] = rows.trec_judgements
+    triples: str = ""
+    runs: Sequence[str] = ()
+    candidates: Sequence[str] = ()
 
     def recognises(self, path: Path) -> bool:
         """Whether a folder or a file looks like the format, complete or not."""
@@ -63,7 +80,34 @@ class Format:
             ValueError: two files have the same split; (on reading) a line breaks the format: the
                 message names ``file:line`` and what was expected.
         """
-        raise NotImplementedError
+        folder = path.parent if path.is_file() else path
+        file, read = self.find_documents(path)
+        qrels = readers.find_splits(folder, *self.judgements)
+        triples = find_all(folder, self.triples)
+        if not qrels and not triples:
+            raise missing(folder, *self.judgements, *filter(None, [self.triples]))
+        asking = {"train": triples[0], **qrels} if triples else qrels
+        judged = {split: partial(self.read_judgements, file) for split, file in qrels.items()}
+        if triples and "train" not in qrels:
+            judged = {"train": partial(_positive_pairs, triples[0]), **judged}
+        asked = _query_files(folder, asking, *self.queries)
+        ranked = find_all(folder, *self.runs)
+        runs = {split: run[0] for split in judged if (run := _of_split(split, ranked))}
+        if given := find_all(folder, *self.candidates):
+            runs = {split: given[0] for split in judged if split != "train"}
+        return Layout(
+            name=path.resolve().name if path.is_dir() else plain_name(path),
+            files=tuple(dict.fromkeys([file, *asked, *qrels.values(), *triples, *runs.values()])),
+            options={"reader": self.reader},
+            documents=partial(read, file),
+            queries=partial(self.read_queries, *asked),
+            judgements=judged,
+            candidates={s: partial(read_negatives, run) for s, run in runs.items()},
+            negatives={
+                plain_name(file).removesuffix(".tsv"): partial(read_negatives, file, triples=True)
+                for file in triples
+            },
+        )
 
     def find_documents(self, path: Path) -> tuple[Path, Callable[[Path], Iterator[Document]]]:
         """The file of documents, and its reader.
@@ -83,99 +127,6 @@ class Format:
             if files:
                 return files[0], read
         raise missing(path, *self.documents)
-
-
-@dataclass(frozen=True)
-class Judged(Format):
-    """A format with documents, queries and judgements in separate files.
-
-    Attributes:
-        queries: patterns of the files of queries: one file of all queries, or one for each split.
-        judgements: patterns of the files of judgements; a file's name contains its split.
-        read_queries: reads the files of queries.
-        read_judgements: reads one file of judgements.
-        triples: pattern of a file of triples. They give negatives, and the training pairs if there
-            are no training judgements.
-        runs: patterns of candidates for the split that the file's name contains; if a split has
-            several files, the first counts.
-        candidates: possible names of a file of candidates for all splits except train; it replaces
-            the runs.
-    """
-
-    queries: Sequence[str]
-    judgements: Sequence[str]
-    read_queries: Callable[..., Any] = rows.table_queries
-    read_judgements: Callable[..., Any] = rows.trec_judgements
-    triples: str = ""
-    runs: Sequence[str] = ()
-    candidates: Sequence[str] = ()
-
-    def read(self, path: Path) -> Layout:
-        folder = _folder(path)
-        file, read = self.find_documents(path)
-        qrels = readers.find_splits(folder, *self.judgements)
-        triples = find_all(folder, self.triples)
-        if not qrels and not triples:
-            raise missing(folder, *self.judgements, *filter(None, [self.triples]))
-        asking = {"train": triples[0], **qrels} if triples else qrels
-        judged = {split: partial(self.read_judgements, file) for split, file in qrels.items()}
-        if triples and "train" not in qrels:
-            judged = {"train": partial(_positive_pairs, triples[0]), **judged}
-        asked = _query_files(folder, asking, *self.queries)
-        ranked = find_all(folder, *self.runs)
-        runs = {split: run[0] for split in judged if (run := _of_split(split, ranked))}
-        if given := find_all(folder, *self.candidates):
-            runs = {split: given[0] for split in judged if split != "train"}
-        return Layout(
-            name=_name(path),
-            files=(file, *asked, *qrels.values(), *triples, *dict.fromkeys(runs.values())),
-            options={"reader": self.reader},
-            documents=partial(read, file),
-            queries=partial(self.read_queries, *asked),
-            judgements=judged,
-            candidates={s: partial(read_negatives, run) for s, run in runs.items()},
-            negatives={
-                plain_name(file).removesuffix(".tsv"): partial(read_negatives, file, triples=True)
-                for file in triples
-            },
-        )
-
-
-@dataclass(frozen=True)
-class AskedTogether(Format):
-    """A format whose lines hold a query and its relevant documents.
-
-    Attributes:
-        splits: patterns of the files of queries, one file per split (`find_splits`).
-        asked: reads the file of a split.
-        parts: splits whose queries also occur in other splits.
-    """
-
-    splits: Sequence[str]
-    asked: Callable[..., Iterator[Asked]]
-    parts: Sequence[str] = ()
-
-    def read(self, path: Path) -> Layout:
-        file, read = self.find_documents(path)
-        if not (splits := readers.find_splits(_folder(path), *self.splits)):
-            raise missing(path, *self.splits)
-        asked = {split: partial(self.asked, one, split) for split, one in splits.items()}
-        return layout.asked_layout(
-            name=_name(path),
-            files=(file, *splits.values()),
-            options={"reader": self.reader},
-            documents=partial(read, file),
-            splits={split: rows for split, rows in asked.items() if split not in self.parts},
-            parts={split: rows for split, rows in asked.items() if split in self.parts},
-        )
-
-
-def _folder(path: Path) -> Path:
-    return path.parent if path.is_file() else path
-
-
-def _name(path: Path) -> str:
-    return path.resolve().name if path.is_dir() else plain_name(path).removesuffix(".json")
 
 
 def _query_files(folder: Path, splits: Mapping[str, Path], *patterns: str) -> tuple[Path, ...]:
@@ -208,21 +159,20 @@ def _positive_pairs(file: Path) -> Iterator[layout.Judgement]:
             yield layout.Judgement(where, query, document, 1)
 
 
-# If `documents` has several patterns, the file of the first has the fullest texts.
 FORMATS: dict[str, Any] = {
-    "beir": Judged(
+    "beir": Format(
         reader="beir/2",
         signs=[["corpus.jsonl"]],
         documents={
             "corpus.jsonl": partial(documents, json_lines, id="_id", text="text", title="title")
         },
         queries=["queries.jsonl"],
-        judgements=["qrels/{*}.tsv"],
+        judgements=["qrels/*.tsv"],
         read_queries=partial(queries, json_lines, id="_id", text="text"),
         read_judgements=rows.beir_judgements,
     ),
     # The files that the scripts of gr_as_mvdr read.
-    "wu": Judged(
+    "wu": Format(
         reader="wu/1",
         signs=[["collection.tsv", "qrel.*.tsv triples.*.tsv"]],
         documents={"collection.tsv": partial(table_documents, order=DPR)},
@@ -231,29 +181,19 @@ FORMATS: dict[str, Any] = {
         triples="triples.*.tsv",
         candidates=["candidate.json", "candidates.json"],
     ),
-    # GenRet's NQ320k; ids are places in the array of documents.
-    "genret": AskedTogether(
-        reader="genret/1",
-        signs=[["corpus_lite.json"]],
-        documents={"corpus_lite.json": rows.genret_documents},
-        splits=[*(f"{{{s}}}.json" for s in ("train", "dev", "test")), "{*}.json.{seen|unseen}"],
-        asked=rows.genret_queries,
-        parts=("dev_seen", "dev_unseen"),
-    ),
     # NCI's NQ320k. Semantic ids are not read, since every system here makes its own.
-    "nci": AskedTogether(
+    "nci": Format(
         reader="nci/1",
         signs=[["*_doc_newid.tsv"]],
-        documents={
-            **dict.fromkeys(["NQ_doc_content.tsv", "nq_doc_content.tsv"], rows.nci_documents),
-            "nq_title_abs.tsv": rows.nci_abstracts,
-        },
-        splits=["nq_{*}_doc_newid.tsv", "{*}_doc_newid.tsv"],
-        asked=rows.nci_queries,
+        documents={"[Nn][Qq]_doc_content.tsv": rows.nci_documents},
+        queries=["*_doc_newid.tsv"],
+        judgements=["*_doc_newid.tsv"],
+        read_queries=rows.nci_queries,
+        read_judgements=rows.nci_judgements,
     ),
     "dpr": dpr,
     # MS MARCO's official files, and other files with TREC judgements.
-    "trec": Judged(
+    "trec": Format(
         reader="trec/1",
         signs=[["msmarco-docs.tsv"], ["collection.tsv", "*qrels*.tsv *qrels*.txt"]],
         documents={

@@ -5,8 +5,7 @@
   "positive_ctxs", "negative_ctxs", "hard_negative_ctxs"}, …]``. A question's id consists of its
   split and its place in the file, from 0: train-17. All positive contexts are relevant; a question
   without any has no judgements. The other contexts of the training questions are the negatives
-  "negative_ctxs" and "hard_negative_ctxs". A JSON file is read if its name has a split or if it
-  holds contexts.
+  "negative_ctxs" and "hard_negative_ctxs". A JSON file is read if its name has a split.
 
 The id of a context is that of its passage (``passage_id``, ``psg_id``); a context without one gets
 an id computed from its title and text. Without ``psgs_w100.tsv``, the documents are the contexts of
@@ -23,11 +22,9 @@ from pathlib import Path
 from data_modules.formats.layout import Asked, Document, Layout, NamedPair, asked_layout
 from data_modules.formats.readers import (
     array_items,
-    begins_with,
     find_all,
     group_by_split,
     missing,
-    opened,
     plain_name,
     string,
     word,
@@ -38,17 +35,15 @@ POSITIVE = "positive_ctxs"
 NEGATIVE_KINDS = ("negative_ctxs", "hard_negative_ctxs")
 PASSAGES = "psgs_w100.tsv"
 _SPLIT = re.compile(r"(?:^|[-_.])(train|dev|test)(?=$|[-_.])")
-_START = 1 << 16  # number of bytes in which a JSON file must show its contexts
 
 
 def recognises(path: Path) -> bool:
-    return bool(find_all(path, PASSAGES)) or any(map(_has_contexts, find_all(path, "*.json")))
+    return bool(find_all(path, PASSAGES) or _questions(path))
 
 
 def read(path: Path, dataset: str = "") -> Layout:
     """The layout of a folder; with `dataset`, only JSON files whose names contain it are read."""
-    files = find_all(path, "*.json")
-    files = [file for file in files if _SPLIT.search(plain_name(file)) or _has_contexts(file)]
+    files = _questions(path)
     if dataset:  # nq-dev.json, biencoder-nq-dev.json
         files = [file for file in files if dataset in re.split("[-_.]", plain_name(file))]
     if not files:
@@ -67,11 +62,8 @@ def read(path: Path, dataset: str = "") -> Layout:
     )
 
 
-def _has_contexts(file: Path) -> bool:
-    if not begins_with(file, "["):
-        return False
-    with opened(file) as content:
-        return f'"{POSITIVE}"'.encode() in content.read(_START)
+def _questions(path: Path) -> list[Path]:
+    return [file for file in find_all(path, "*.json") if _SPLIT.search(plain_name(file))]
 
 
 def split_of(file: Path) -> str:

@@ -16,11 +16,9 @@ from data_modules.formats.readers import (
     json_value,
     numbered_lines,
     string,
-    table,
     table_rows,
     word,
 )
-from data_modules.formats.rows import genret_queries
 
 _MINED = re.compile(r'\s*\{\s*"qid"')
 _JSON = '{"query": ["document", …], …}, or lines {"qid": …, "pos": […], "neg": […]}'
@@ -229,38 +227,17 @@ def _scored_pairs(where: str, row: dict[str, Any]) -> Iterator[NamedPair]:
 
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'
-_NUMBER = re.compile(r"\d+")
 
 
 def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields (``file:line``, document id, queries on that line) for each line.
-
-    Reads our own lines (`FORM`), DSI-QG's lines ``{"text_id", "text"}``, and the files of GenRet,
-    GLEN and NCI.
+    """Yields (``file:line``, document id, queries on that line) for each line (`FORM`).
 
     Raises:
         ValueError: a line breaks the format; names ``file:line``.
     """
-    if begins_with(file, "{"):
-        for where, record in json_lines(file):
-            if "text_id" in record:
-                yield where, word(where, "text_id", record), [string(where, "text", record)]
-                continue
-            identifier, queries = record.get("document_id"), record.get("queries")
-            texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
-            if not isinstance(identifier, str) or not texts:
-                raise ValueError(f"{where}: expected {FORM}, got {json.dumps(record)[:60]!r}")
-            yield where, identifier, queries
-    elif begins_with(file, "["):  # GenRet's
-        for where, _, text, documents in genret_queries(file, "train"):
-            yield from ((where, document, [text]) for document in documents)
-    elif "oldid" in first_line(file).split("\t"):  # GLEN's
-        for where, row in table(file, ["query", "oldid"], header=True, quoted=True):
-            yield where, row["oldid"], [row["query"]]
-    else:  # NCI's
-        for where, line in numbered_lines(file):
-            columns = line.split("\t")
-            if len(columns) < 3 or not _NUMBER.fullmatch(columns[2]):
-                rule = f"expected {FORM}, or the columns 'query queryid oldid …'"
-                raise ValueError(f"{where}: {rule}, got {line[:60]!r}")
-            yield where, columns[2], [columns[0]]
+    for where, record in json_lines(file):
+        identifier, queries = record.get("document_id"), record.get("queries")
+        texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
+        if not isinstance(identifier, str) or not texts:
+            raise ValueError(f"{where}: expected {FORM}, got {json.dumps(record)[:60]!r}")
+        yield where, identifier, queries

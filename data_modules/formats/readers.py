@@ -25,10 +25,10 @@ from gr_mvdr.files import check_file, describe_error
 PACKED = (".gz", ".zip")  # any file may have one of these after its own ending
 # The words in a file's name that are not part of the split: msmarco-doctrain-qrels.tsv,
 # nq_queries_dev.tsv.gz, qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt,
-# msmarco-docdev-top100.
+# msmarco-docdev-top100, nq_dev_doc_newid.tsv.
 _OTHER_WORDS = re.compile(
     r"\.(tsv|txt|trec|run|jsonl)$|msmarco|nq(?=[_-])|doc(?=train|dev|eval|test)|docs|pass(?:ages?)?"
-    r"|qrels?|queries|query|top\d+"
+    r"|qrels?|queries|query|top\d+|_doc_newid"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
 _INTEGER = re.compile(r" *[+-]?[0-9]{1,9}(\.0*)? *")  # grades are stored in 64 bits
@@ -69,20 +69,18 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
     """Split → the file whose name contains the split's name.
 
     Args:
-        patterns: braces mark the split's name: "{train|dev}.json", "GTQ_*_{*}.tsv"; the texts of
-            several pairs of braces are joined with "_". Without braces the split is that of
-            `split_of`, or "test". Splits are ordered by pattern, then by the file's name.
+        patterns: the name of a file in a folder of its own is the split ("qrels/*.tsv"); the split
+            of other files is that of `split_of`, or "test". Splits are ordered by pattern, then by
+            the file's name.
 
     Raises:
         ValueError: two files have the same split.
     """
     matched: dict[Path, str] = {}
     for pattern in patterns:
-        regex = re.escape(pattern.rpartition("/")[2]).replace(r"\*", ".*?").replace(r"\|", "|")
-        regex = regex.replace(r"\{", "(").replace(r"\}", ")")
-        for file in find_all(folder, re.sub(r"\{.*?\}", "*", pattern)):
-            if match := re.fullmatch(regex, plain_name(file)):
-                matched.setdefault(file, "_".join(match.groups()) or split_of(file) or "test")
+        for file in find_all(folder, pattern):
+            split = file.name.partition(".tsv")[0] if "/" in pattern else split_of(file)
+            matched.setdefault(file, split or "test")
     return group_by_split(matched)
 
 

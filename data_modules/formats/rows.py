@@ -10,13 +10,8 @@ from typing import Any
 
 from data_modules.formats.layout import Asked, Document, Judgement, Query
 from data_modules.formats.readers import (
-    array_items,
-    begins_with,
     first_line,
     integer,
-    json_lines,
-    json_value,
-    needed,
     quoted_rows,
     string,
     table,
@@ -119,51 +114,11 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
     yield from rows
 
 
-# GenRet: arrays; an id is a place in the array
-
-
-def genret_documents(file: Path) -> Iterator[Document]:
-    """Yields documents from an array of texts or lines ``{"title", "abstract"}``.
-
-    A document's id is its place, from 0.
-    """
-    read = array_items if begins_with(file, "[") else json_lines
-    for place, (where, item) in enumerate(read(file)):
-        row = item if isinstance(item, dict) else {"abstract": item}
-        title = string(where, "title", row, "")
-        yield Document(where, str(place), title, string(where, "abstract", row))
-
-
-def genret_queries(file: Path, split: str) -> Iterator[Asked]:
-    """Yields queries from items ``[query, place or [place, …]]``.
-
-    A query's id consists of the split and the item's number, such as "train-17". A file of a part
-    ("dev_seen") is an array of places in the file of the whole split.
-    """
-    if part := re.fullmatch("(.*)_(un)?seen", split):
-        whole = [*genret_queries(needed(file.parent, f"{part[1]}.json"), part[1])]
-        for number in json_value(file):
-            if not is_place(number) or number >= len(whole):
-                raise ValueError(f"{file}: expected places in {part[1]}.json, got {number!r}")
-            yield whole[number]
-        return
-    for number, (where, item) in enumerate(array_items(file)):
-        named = item[1] if isinstance(item, list) and len(item) == 2 else None
-        places = named if isinstance(named, list) else [named]
-        if not (named is not None and isinstance(item[0], str) and all(map(is_place, places))):
-            raise ValueError(f"{where}: expected [query, place] or [query, [place, …]], got {item}")
-        yield Asked(where, f"{split}-{number}", item[0], list(map(str, places)))
-
-
-def is_place(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 # NCI: tables without a header, written by pandas
 
 
-def nci_queries(file: Path, split: str = "") -> Iterator[Asked]:
-    """Yields queries from NCI's tables.
+def _nci_rows(file: Path) -> Iterator[Asked]:
+    """Yields the queries of one of NCI's tables with their documents.
 
     The columns are query, queryid, oldid, semantic ids, or query, queryid, (title,) semantic id,
     oldid. The column oldid is the third or else the last, provided that it holds only whole numbers
@@ -189,18 +144,18 @@ def nci_queries(file: Path, split: str = "") -> Iterator[Asked]:
         yield Asked(where, row["1"], row["0"], row[oldid].split(","))
 
 
+def nci_queries(*files: Path) -> Iterator[Query]:
+    """Yields the queries of NCI's tables."""
+    for file in files:
+        yield from (Query(*row[:3]) for row in _nci_rows(file))
+
+
+def nci_judgements(file: Path) -> Iterator[Judgement]:
+    """Yields the judgements of one of NCI's tables."""
+    for where, query, _, documents in _nci_rows(file):
+        yield from (Judgement(where, query, document, 1) for document in documents)
+
+
 nci_documents = partial(
     table_documents, order=("id", "empty 1", "empty 2", "text", "empty 3", "empty 4", "language")
 )
-
-
-def nci_abstracts(file: Path) -> Iterator[Document]:
-    """Yields documents from a table with the columns of the questions.
-
-    The query's column holds title and abstract. If a document has several lines, the first counts.
-    """
-    seen = set()
-    for where, _, text, (document, *_) in nci_queries(file):
-        if document not in seen:
-            seen.add(document)
-            yield Document(where, document, "", text)

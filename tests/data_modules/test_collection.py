@@ -19,6 +19,8 @@ def test_without_a_name_the_split_test_is_measured_or_dev_or_the_only_other():
     assert chosen("train", "2019") == "2019"
     with pytest.raises(ValueError, match="data.test_split=null: must be one of 2019, 2020, the sp"):
         chosen("train", "2019", "2020")
+    with pytest.raises(ValueError, match="data.train_split=train: must leave a split to test on"):
+        chosen("train")
 
 
 def test_queries_that_nothing_can_answer_are_counted():

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from data_modules.collection import QUERIES
-from data_modules.tables import TokenColumn, arrow_column, cache_table, integers
+from data_modules.collection import QUERIES, TokenColumn, arrow_column, cache_table, integers
 
 LISTS = [list(range(n % 7)) for n in range(50)]
 

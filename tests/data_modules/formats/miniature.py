@@ -11,7 +11,7 @@ import pytest
 from data_modules.formats.catalogue import read_layout
 
 MINIATURES = Path(__file__).parent / "miniatures"
-FORMATS = ("beir", "wu", "genret", "nci", "dpr", "trec")
+FORMATS = ("beir", "wu", "nci", "dpr", "trec")
 
 
 def lines(name: str) -> list[dict]:

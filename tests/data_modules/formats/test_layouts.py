@@ -11,7 +11,6 @@ from data_modules.formats.readers import quoted_rows
 from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
-    TITLES,
     copied,
     found_pairs,
     pairs,
@@ -52,19 +51,7 @@ def test_each_split_may_have_its_own_queries(tmp_path):
         collect(read_layout(folder), tmp_path / "store")
 
 
-# GenRet and NCI
-
-
-def test_genrets_documents_as_lines(tmp_path):
-    folder = copied("genret", tmp_path)
-    records = [
-        {"title": title, "abstract": text, **({"doc_id": number} if number % 2 else {})}
-        for number, (title, text) in enumerate(zip(TITLES, TEXTS, strict=True))
-    ]
-    (folder / "corpus_lite.json").write_text("\n".join(map(json.dumps, records)))
-    layout = read_layout(folder)
-    assert [d[1:] for d in layout.documents()][1] == ("1", TITLES[1], TEXTS[1])
-    assert found_pairs(layout, "train") == pairs("train")
+# NCI
 
 
 @pytest.mark.parametrize(
@@ -87,15 +74,11 @@ def test_ncis_orders_of_columns(columns, tmp_path):
     assert found_pairs(layout, "dev") == pairs("dev")
 
 
-def test_ncis_column_of_several_documents_and_its_abstracts(tmp_path):
+def test_ncis_column_of_several_documents(tmp_path):
     folder = copied("nci", tmp_path)
     (folder / "nq_dev_doc_newid.tsv").write_text("who?\t9\t3,4\t1-2\n")
     judged = [j[1:] for j in read_layout(folder).judgements["dev"]()]
     assert judged == [("9", "3", 1), ("9", "4", 1)]
-    (folder / "NQ_doc_content.tsv").unlink()
-    documents = list(read_layout(folder).documents())
-    assert len(documents) == len({d.id for d in documents}) == 24, "each once"
-    assert {d.id: d.text for d in documents}["3"].startswith(TITLES[3].lower())
 
 
 def dpr_without_table(tmp_path) -> tuple[Path, list[dict]]:

@@ -8,7 +8,6 @@ import pytest
 from datasets import Dataset
 
 from data_modules.formats.named_pairs import ScoredLists, read_generated, read_pairs
-from tests.data_modules.formats.miniature import MINIATURES, TITLES
 from tests.data_modules.tiny import written
 
 RUN_LINE = "q1 Q0 d1 1 2.5 bm25"
@@ -162,30 +161,10 @@ def test_a_row_of_a_table_is_numbered_as_in_datasets(tmp_path):
 # Generated queries
 
 
-GENERATED = {
-    "dsi_qg": "mini_corpus.tsv.q2.docTquery",
-    "genret": "train.json.qg.json",
-    "nci": "NQ_512_qg.tsv",
-    "glen": "QG_NQ_top15.tsv",
-}
-
-
-@pytest.mark.parametrize("format", GENERATED)
-def test_every_formats_generated_queries_are_read(format):
-    file, places, found = MINIATURES / format / GENERATED[format], {}, {}
-    for where, document, queries in read_generated(file):
-        places.setdefault(document, where)
-        found.setdefault(document, []).extend(queries)
-    assert len(found) == 24 and sum(map(len, found.values())) == 32
-    assert found["3"] == [f"what is {TITLES[3]}", f"who has been to {TITLES[3]}"]
-    assert places["3"] == f"{file}:{dict(genret=' item 3', glen='5').get(format, '4')}"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("who?\t3\n", r":1: expected \{\"document_id\".* or the columns 'query queryid"),
-        (json.dumps([["who?", 1], ["who?"]]), r": item 1: expected \[query, place\]"),
+        ("who?\t3\n", r":1: expected a JSON object"),
         ('{"document_id": "a", "queries": "b"}\n', r":1: expected \{\"document_id\": "),
     ],
 )
