@@ -13,7 +13,7 @@ from pandas import concat
 from analysis.questions.alignment_store import AlignmentStore
 from analysis.run import analyse_again
 from analysis.runs.numbers import read_numbers, write_numbers
-from tests.runs import TINY, command, compose_config, undrawn
+from tests.runs import TINY, compose_config, undrawn
 
 SETTINGS = (
     "analysis.pairs=6",
@@ -105,11 +105,3 @@ def test_what_cannot_be_analysed_is_named(run):
         ValueError, match=r"cannot be restored by .*, it was made by 0\.1\.7.*fruit"
     ):
         analyse_again(folder, settings())
-
-
-def test_the_command_line(run, capsys):
-    folder, asked = run("bm25"), ["-m", "analysis.run", *SETTINGS]
-    with undrawn():
-        assert command(*asked, f"run={folder}") == 0
-    assert f"{folder}: analysed, {folder / 'report.html'}" in capsys.readouterr().out
-    assert command(*asked, "run=nowhere") == "error: run=nowhere: no such run folder"

@@ -1,17 +1,13 @@
-"""Benchmark of trie search against transformers' `generate`, with a function and a constraint.
+"""Benchmark of trie search against transformers' `generate` with a prefix function.
 
 100,000 docids of three schemes, 16 queries, 10 beams, the same small random T5. All run end to end,
 the encoder included, and must find the same docids with the same scores. Ours and `generate` with
 `prefix_allowed_tokens_fn` need the same products of the model: under a narrow trie these are more
 than half of our time and bound the ratio. Under a wide one `generate` also turns a long list of
-allowed tokens into a mask for each beam. With the exported constraint it extends as many beams, but
-its decoder runs on twice as many.
+allowed tokens into a mask for each beam.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -19,13 +15,9 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.decoding.beam_search import beam_search
-from gr_mvdr.decoding.constraint import TrieLogitsProcessor
 from gr_mvdr.decoding.decoding_step import DecodingStep
-from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.heads.plain import Head
-from gr_mvdr.template import TextTemplate
-from models.export import write_constraint
 from tests.benchmarks.rows import compare
 
 DOCUMENTS, DEPTH, CLUSTERS = 100_000, 6, 7
@@ -109,35 +101,6 @@ def search_by_generate(
     return [found[start : start + beam_size] for start in range(0, len(found), beam_size)]
 
 
-def make_constraint(
-    model: T5ForConditionalGeneration, docids: list[list[int]], beam_size: int
-) -> TrieLogitsProcessor:
-    """Exports the constraint of a model's docids, and loads it."""
-    system = SimpleNamespace(
-        names=TrieNames(Trie.build(docids), docids),
-        template=TextTemplate(),
-        vocabulary_size=model.config.vocab_size,
-        document_ids=list(map(str, range(len(docids)))),
-    )
-    with TemporaryDirectory() as folder:
-        write_constraint(system, Path(folder))
-        return TrieLogitsProcessor(folder, beam_size)
-
-
-@torch.inference_mode()
-def search_by_constraint(
-    model: T5ForConditionalGeneration, query_ids: Tensor, constraint: TrieLogitsProcessor
-) -> Found:
-    """Beam search by `generate` with the exported constraint, as a model card shows it."""
-    inputs = dict(input_ids=query_ids, attention_mask=torch.ones_like(query_ids))
-    options = dict(constraint.options, pad_token_id=0, decoder_start_token_id=0)
-    output = model.generate(**inputs, logits_processor=[constraint], **options)
-    sequences = [_until_the_end(ids[1:]) for ids in output.sequences.tolist()]
-    found = list(zip(sequences, output.sequences_scores.tolist(), strict=True))
-    size = constraint.beam_size
-    return [found[start : start + size] for start in range(0, len(found), size)]
-
-
 def _until_the_end(ids: list[int]) -> list[int]:
     return ids[: ids.index(END) + 1] if END in ids else ids
 
@@ -168,20 +131,17 @@ def assert_same(ours: Found, theirs: Found) -> None:
 
 
 def search_docids(name: str, docids: list[list[int]], bar: float) -> None:
-    """Checks that all find the same, and times them; ours may take `bar` of `generate`'s time."""
+    """Checks that both find the same, and times them; ours may take `bar` of `generate`'s time."""
     trie = Trie.build(docids)
     model = small_t5(max(VOCABULARY, max(map(max, docids)) + 1))
     query_ids = torch.randint(3, 32_000, (QUERIES, QUERY_LENGTH))
     ours = (model, query_ids, trie, BEAMS, trie.depth)
     theirs = (model, query_ids, children_of_prefixes(docids), BEAMS, trie.depth)
-    constrained = model, query_ids, make_constraint(model, docids, BEAMS)
     found = search_by_trie(*ours)
     assert_same(found, search_by_generate(*theirs, with_scores=True))
-    assert_same(found, search_by_constraint(*constrained))
     steps = {
         "ours": lambda: search_by_trie(*ours),
-        "`generate`, a prefix function": lambda: search_by_generate(*theirs),
-        "`generate`, our constraint": lambda: search_by_constraint(*constrained),
+        "`generate`": lambda: search_by_generate(*theirs),
     }
     compare(f"{QUERIES} queries, {BEAMS} beams, {len(docids):,} {name}", steps, bar)
 

@@ -2,8 +2,7 @@
 
 import resource
 import statistics
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,3 @@ def compare(
 
 def show(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-
-
-def run_alone(command: Sequence[str], check: bool = True) -> None:
-    """Runs a process in the project's folder; its output is not shown."""
-    quiet: Any = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-    subprocess.run(command, cwd=ROOT, check=check, **quiet)

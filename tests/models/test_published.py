@@ -223,9 +223,6 @@ UNREADABLE = [
 ]
 
 
-POOLING = "1_Pooling/config.json"
-
-
 NO_SINGLE = [
     (edit(OWN, similarity_fn_name="euclidean"), r"has the similarity euclidean, which"),
     (edit_part(type="sentence_transformers.models.Normalize", path="1_Normalize"), r"must be Mul"),

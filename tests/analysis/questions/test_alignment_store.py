@@ -7,7 +7,6 @@ from analysis.questions.alignment_store import AlignmentStore, StoreDescription,
 from tests.runs import write_store
 
 DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac", made_from="these weights")
-MATRICES = ("similarity", "alignment")
 
 
 def write(directory, batches, description=DESCRIPTION, **named):
