@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.heads.plain import Head, real_places, states_at, table_log_probs
-from gr_mvdr.relevance import DecoderPaths, Factors, PairAlignment, at_least_float32
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import DecoderPaths, Factors, PairAlignment, Scoring, at_least_float32
 from gr_mvdr.token_vectors import TokenVectors
 
 # Constant paths: biases of the norms, biases of the summands' linear maps, bias of the logits.

@@ -276,7 +276,7 @@ class System(pl.LightningModule):
                 system reads as many of these tokens as its limits allow.
 
         Returns:
-            FLOPs as counted in `gr_mvdr.token_index.costs`; nan = unknown.
+            FLOPs as counted in `gr_mvdr.token_index.search`; nan = unknown.
         """
         return nan
 

@@ -16,7 +16,7 @@ from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.bm25_candidates import FOLDER, find_candidates, open_words
-from gr_mvdr.token_index.costs import transformer_flops
+from gr_mvdr.token_index.search import transformer_flops
 from models.base import Among, Share, System, Table, hash_documents, token_shares
 from models.training import OptimizerOptions
 

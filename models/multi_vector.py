@@ -25,8 +25,16 @@ from gr_mvdr.options import AtLeast, Size, build, check_options, inspect_signatu
 from gr_mvdr.pooling import Grouped, group_tokens, merge_tokens, n_groups
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import encode_share, gather_batch
-from gr_mvdr.relevance import Explanation, Factors, Normaliser, PairAlignment, divide, similarity
-from gr_mvdr.scoring import Scoring, all_pairs_relevance
+from gr_mvdr.relevance import (
+    Explanation,
+    Factors,
+    Normaliser,
+    PairAlignment,
+    Scoring,
+    all_pairs_relevance,
+    divide,
+    similarity,
+)
 from gr_mvdr.token_index.search import Documents, FullRelevance, Query, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, Side, TokenVectors, concatenate
 from models.base import Among, Candidates, Share, System, Table, hash_documents, query_shares

@@ -11,7 +11,7 @@ from gr_mvdr.options import build
 from gr_mvdr.pooling import AllTokens, Grouped, Temporal, merge_tokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience, IdfSalience
-from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
+from gr_mvdr.token_index.search import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_vectors import SIDES, Side, TokenVectors
 
 Projections = Literal["shared", "unnormalised", "attention"]

@@ -34,8 +34,7 @@ from gr_mvdr.files import read_config
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import Normaliser
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Normaliser, Scoring
 from gr_mvdr.token_index.search import Searcher
 from gr_mvdr.token_vectors import TokenVectors
 

@@ -43,8 +43,7 @@ from gr_mvdr.evaluation.ranking import Ranking, best_documents
 from gr_mvdr.measures import Metric, ranking_metric
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import Factors, relevance, similarity
-from gr_mvdr.scoring import Scoring, all_pairs_relevance
+from gr_mvdr.relevance import Factors, Scoring, all_pairs_relevance, relevance, similarity
 from gr_mvdr.token_vectors import TokenVectors, stack
 from models.base import Table
 from models.multi_vector import MultiVector

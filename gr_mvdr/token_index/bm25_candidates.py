@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.options import Size, part
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.texts import split_words
 from gr_mvdr.token_index.search import Proposal, Proposer, Query, Searcher
 

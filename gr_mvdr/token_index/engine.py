@@ -30,7 +30,7 @@ from gr_mvdr.files import (
     write_json,
 )
 from gr_mvdr.options import Rule, Size, part
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index.search import Documents, Proposal, Query, Searcher, SearchOptions
 from gr_mvdr.token_index.store import encoded
 from gr_mvdr.token_vectors import TokenVectors, stack

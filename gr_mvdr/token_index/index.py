@@ -15,10 +15,9 @@ from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import Seed, Size, part, show
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.ranks import rank
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index import scorers, store
 from gr_mvdr.token_index.codec import Storage
-from gr_mvdr.token_index.costs import relevance_cost
 from gr_mvdr.token_index.search import (
     Documents,
     FullRelevance,
@@ -27,6 +26,7 @@ from gr_mvdr.token_index.search import (
     Query,
     Searcher,
     SearchOptions,
+    relevance_cost,
 )
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 

@@ -13,13 +13,11 @@ from gr_mvdr.batch import length_mask
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import open_tensors, write_tensors
 from gr_mvdr.options import Proportion, Size, part
-from gr_mvdr.relevance import divide
+from gr_mvdr.relevance import Scoring, divide
 from gr_mvdr.salience import keep_salient, top_share
-from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.codec import ITERATIONS, PER_CENTROID, TOKENS_PER_CENTROID, Codec
-from gr_mvdr.token_index.costs import xtr_scoring_flops
 from gr_mvdr.token_index.scorers import Retrieved, expected_relevance, imputed_terms
-from gr_mvdr.token_index.search import Imputed, Proposal, Proposer, Query
+from gr_mvdr.token_index.search import Imputed, Proposal, Proposer, Query, xtr_scoring_flops
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import SIDES, TokenVectors
 

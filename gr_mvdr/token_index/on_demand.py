@@ -9,10 +9,9 @@ from torch import Tensor
 
 from gr_mvdr.files import temporary_folder
 from gr_mvdr.options import part
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index.bm25_candidates import FOLDER
-from gr_mvdr.token_index.costs import relevance_cost
-from gr_mvdr.token_index.search import Documents, Searcher, SearchOptions
+from gr_mvdr.token_index.search import Documents, Searcher, SearchOptions, relevance_cost
 from gr_mvdr.token_index.store import join_batches
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.batch import length_mask
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 

@@ -20,7 +20,7 @@ from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files import open_tensors, write_tensors
 from gr_mvdr.options import Seed, Size, part
 from gr_mvdr.progress import track
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index.search import Proposal, Proposer, Query
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack

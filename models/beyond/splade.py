@@ -22,8 +22,7 @@ from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import AtLeast, NonNegative, Size, build, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
-from gr_mvdr.relevance import PairAlignment, at_least_float32
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import PairAlignment, Scoring, at_least_float32
 from gr_mvdr.token_vectors import Side, TokenVectors
 from models.base import Table, hash_documents
 from models.bm25 import LexicalSystem

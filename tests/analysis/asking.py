@@ -8,8 +8,7 @@ import torch
 from analysis.questions.analysis import Findings, Subject
 from analysis.run import ask
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.relevance import PairAlignment
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import PairAlignment, Scoring
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.search import Query
 from gr_mvdr.token_vectors import TokenVectors, stack

@@ -9,7 +9,7 @@ import pytest
 from analysis.studies.study import check_study, run_study
 from gr_mvdr.alignment import Softmax, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from tests.models.conftest import make_multi_vector
 from tests.runs import flat, read_lines_of
 from tests.searches import make_search

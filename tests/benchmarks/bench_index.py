@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.texts import TextTable
 from gr_mvdr.token_index.search import Documents, Query, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors

@@ -20,7 +20,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.heads.plain import Head, table_cross_entropy
-from gr_mvdr.scoring import Scoring, all_pairs_relevance
+from gr_mvdr.relevance import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors
 from models.multi_vector import MultiVector
 from tests.benchmarks.rows import compare

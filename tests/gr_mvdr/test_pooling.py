@@ -9,8 +9,7 @@ from gr_mvdr.pooling import (
     group_tokens,
     merge_tokens,
 )
-from gr_mvdr.relevance import similarity
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring, similarity
 from gr_mvdr.token_vectors import TokenVectors
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])

@@ -8,6 +8,7 @@ import torch
 
 from gr_mvdr.alignment import MaxSim, TopP
 from gr_mvdr.evaluation.bm25 import index_bm25
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.salience import (
     FrequencySalience,
     IdfSalience,
@@ -15,7 +16,6 @@ from gr_mvdr.salience import (
     relaxed_top_k,
     top_share,
 )
-from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 
 MASK = torch.arange(6) < torch.tensor([6, 4, 1, 0])[:, None]

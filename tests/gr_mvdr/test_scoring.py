@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gr_mvdr import scoring as module
+from gr_mvdr import relevance as module
 from gr_mvdr.alignment import (
     FirstK,
     FirstToken,
@@ -20,8 +20,7 @@ from gr_mvdr.alignment import (
 )
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.losses import InBatchCrossEntropy
-from gr_mvdr.relevance import Normaliser
-from gr_mvdr.scoring import Scoring, all_pairs_relevance
+from gr_mvdr.relevance import Normaliser, Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors
 from tests.pairwise import pairwise
 

@@ -7,7 +7,7 @@ import torch
 
 from gr_mvdr.alignment import MaxSim, Softmax
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.scoring import all_pairs_relevance
+from gr_mvdr.relevance import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
 from tests.models.conftest import MULTI_VECTOR
 from tests.runs import flat

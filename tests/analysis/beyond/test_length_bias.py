@@ -15,7 +15,7 @@ from analysis.questions.analysis import Subject
 from analysis.run import ask
 from gr_mvdr.alignment import MaxSim, Softmax, SoftTopK, TopK
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 from tests.analysis.asking import Indexed, data_of, text_of
 from tests.analysis.test_run import unexplained

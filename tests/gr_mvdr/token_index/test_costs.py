@@ -1,6 +1,6 @@
 import pytest
 
-from gr_mvdr.token_index.costs import (
+from gr_mvdr.token_index.search import (
     multi_vector_joint_flops,
     mva_joint_flops,
     transformer_flops,

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.relevance import divide
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring, divide
 from gr_mvdr.token_index.scorers import Retrieved, expected_relevance, imputed_terms
 from gr_mvdr.token_vectors import TokenVectors
 

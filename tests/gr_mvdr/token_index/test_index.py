@@ -7,8 +7,7 @@ import torch
 
 from gr_mvdr.alignment import InBatchTopK, MaxSim, Softmax, TopK
 from gr_mvdr.evaluation.ranking import SearchCosts
-from gr_mvdr.relevance import Normaliser
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Normaliser, Scoring
 from gr_mvdr.token_index import scorers
 from gr_mvdr.token_index.search import Documents, Query
 from tests.gr_mvdr.test_scoring import STRATEGIES

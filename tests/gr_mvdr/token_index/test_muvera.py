@@ -7,7 +7,7 @@ import torch
 
 from gr_mvdr.alignment import TopK
 from gr_mvdr.evaluation.ranking import SearchCosts
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index.search import Documents, Query
 from gr_mvdr.token_vectors import PackedTokens
 from models.beyond import muvera

@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.evaluation.ranking import recall_of_exact
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index import search
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import Query, SearchOptions
