@@ -2,10 +2,10 @@
 
 from copy import deepcopy
 from functools import cache
-from itertools import product
 from unittest.mock import MagicMock
 
 import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
@@ -46,12 +46,11 @@ def composed(name, *overrides):
 
 def jobs(config):
     """The command lines of a sweep's jobs, in order."""
-    params = config.hydra.sweeper.params
-    params = OmegaConf.to_container(params, resolve=True) if params else {}
-    parsed = OverridesParser.create().parse_overrides([f"{k}={v}" for k, v in params.items()])
-    lines = [[f"{o.input_line.split('=')[0]}={value}" for value in o.sweep_string_iterator()]
-             if o.is_sweep_override() else [o.input_line] for o in parsed]  # fmt: skip
-    return list(product(*lines)) if lines else []
+    if not config.hydra.sweeper.params:
+        return []
+    params = OmegaConf.to_container(config.hydra.sweeper.params, resolve=True)
+    typed = [f"{key}={value}" for key, value in params.items()]
+    return BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(typed), None)[0]
 
 
 def jobs_of_models(config):

@@ -33,15 +33,17 @@ def sweep(tmp_path_factory):
     """A sweep over two systems, then a comparison of its runs by hand, all logged to wandb."""
     folder = tmp_path_factory.mktemp("sweep")
     with pytest.MonkeyPatch.context() as patch:
-        run(patch, "train", "-m", "model=bm25,t5_colbert", f"output={folder}", *KEYS)
-        run(patch, "compare", f"runs=[{folder}]", "logger=wandb", f"output={folder}/own")
+        keys = [f"output={folder}", "+logger.tags=[a,b]", *KEYS]
+        run(patch, "train", "-m", "model=bm25,t5_colbert", *keys)
+        keys = [f"output={folder}/own", "logger=wandb", "logger.group=mine"]
+        run(patch, "compare", f"runs=[{folder}]", *keys)
     return folder
 
 
-def test_a_sweeps_runs_and_their_comparisons_share_a_group(sweep):
+def test_a_sweeps_runs_and_its_comparison_share_a_group_unless_the_user_names_one(sweep):
     runs = read_offline_runs(sweep)
-    assert len(runs) == 4
-    assert {run.group for run in runs} == {sweep.name}
+    assert [run.group for run in runs] == [*[sweep.name] * 3, "mine"]
+    assert [run.tags for run in runs[:2]] == [["a", "b"]] * 2
     assert [run.name.partition("-")[0] for run in runs] == [
         "bm25",
         "t5_colbert",
@@ -74,11 +76,7 @@ def test_a_comparison_holds_tables_figures_and_its_page(sweep):
     assert (sweep / "comparison.html").is_file() and (sweep / "own/wandb").is_dir()
 
 
-def test_wandb_is_told_what_the_user_says(tmp_path, monkeypatch):
-    keys = ["model=bm25", f"output={tmp_path}", *KEYS]
-    run(monkeypatch, "train", *keys, "logger.group=mine", "+logger.tags=[a,b]")
-    (found,) = read_offline_runs(tmp_path)
-    assert (found.group, found.tags) == ("mine", ["a", "b"])
+def test_nothing_is_logged_where_wandb_is_disabled(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    run(monkeypatch, "train", *keys, "name=off")
+    run(monkeypatch, "train", "model=bm25", f"output={tmp_path}", "name=off", *KEYS)
     assert (tmp_path / "off/metrics.json").is_file() and not (tmp_path / "off/wandb").exists()

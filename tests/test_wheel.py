@@ -64,8 +64,8 @@ def test_the_wheel_requires_what_the_library_imports(wheel):
 
 def test_the_example_of_the_site_runs_beside_a_users_own_models(wheel, tmp_path):
     site, user = tmp_path / "site", tmp_path / "user"
-    offline = ["--no-deps", "--no-index", "--no-compile", "--target", site]
-    subprocess.run([*PIP, "install", *offline, wheel], check=True)
+    with ZipFile(wheel) as archive:  # what installing a wheel without scripts does
+        archive.extractall(site)
     (user / "models").mkdir(parents=True)
     for module in ("models/__init__", "models/retriever", "train"):
         (user / f"{module}.py").write_text("mine = True\n")

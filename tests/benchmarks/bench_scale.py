@@ -1,23 +1,22 @@
 """Benchmark of the data's scale: documents read from files and tokenised; generated and iterated.
 
-The almanac generates them, 30,000 or as many as an argument says. A second process then starts
-from what the first one cached.
+The almanac generates them, 30,000 or as many as an argument says. A second start then reads what
+the first one cached.
 """
 
 import json
-import os
 import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+
+import datasets
 
 from data_modules.collection import collect
 from data_modules.formats.catalogue import FORMATS
 from data_modules.sources import AlmanacDataModule
 from data_modules.tokenisation import add_tokens, clean_table, join_fields
-from tests.benchmarks.rows import ROOT, cpu_seconds, print_row, show
+from tests.benchmarks.rows import cpu_seconds, print_row, show
 
 DOCUMENTS, BATCH = 30_000, 256
 MOST_BYTES, MOST_SECONDS = 3e9, 20  # of the whole process; of the second start
@@ -61,51 +60,28 @@ def read_files(data: AlmanacDataModule, folder: Path) -> float:
     return cpu_seconds() - begun
 
 
-def measure(documents: int, iterated: bool) -> None:
-    """One process: prints its CPU seconds by step, its pairs of an epoch and its peak memory."""
-    begun = cpu_seconds()
-    data = start(documents)
-    measured = {"start": cpu_seconds() - begun}
-    if iterated:
-        with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-            measured["reading"] = read_files(data, Path(folder))
-        begun = cpu_seconds()
-        measured["pairs"] = sum(map(len, data.train_dataloader()))
-        measured["epoch"] = cpu_seconds() - begun
-    measured["bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(measured))
-
-
-def run(cache: Path, documents: int, *iterated: str) -> dict[str, float]:
-    """What `measure` prints in a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.bench_scale", str(documents), "alone"]
-    environment = {**os.environ, "HF_DATASETS_CACHE": str(cache)}
-    pipe: Any = dict(stdout=subprocess.PIPE, text=True, check=True)
-    printed = subprocess.run([*command, *iterated], cwd=ROOT, env=environment, **pipe).stdout
-    return json.loads(printed.splitlines()[-1])
-
-
 def main(documents: int) -> None:
     """Prints the rows, and exits if a bar is missed."""
     with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-        first = run(Path(folder), documents, "iterate")
-        second = run(Path(folder), documents)
-    memory, reading = max(first["bytes"], second["bytes"]), first["reading"]
+        datasets.config.HF_DATASETS_CACHE = Path(folder)
+        begun = cpu_seconds()
+        data = start(documents)
+        first, begun = cpu_seconds() - begun, cpu_seconds()
+        pairs = sum(map(len, data.train_dataloader()))
+        epoch, begun = cpu_seconds() - begun, cpu_seconds()
+        start(documents)
+        second = cpu_seconds() - begun
+        reading = read_files(data, Path(folder))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     work = f"{documents:,} documents"
-    print_row(f"{work}: generated, tokenised, a first batch", show(first["start"]))
-    print_row(f"{work}: the same from the cache", show(second["start"]))
+    print_row(f"{work}: generated, tokenised, a first batch", show(first))
+    print_row(f"{work}: the same from the cache", show(second))
     print_row(f"{work}: files read, cleaned, joined, tokenised", show(reading))
-    print_row(
-        f"{work}: an epoch's batches", f"{first['pairs'] / first['epoch']:,.0f} pairs a second"
-    )
+    print_row(f"{work}: an epoch's batches", f"{pairs / epoch:,.0f} pairs a second")
     print_row(f"{work}: peak memory", f"{memory / 1e9:.2f} GB")
-    if memory > MOST_BYTES or second["start"] > MOST_SECONDS or reading > MOST_READING * documents:
+    if memory > MOST_BYTES or second > MOST_SECONDS or reading > MOST_READING * documents:
         sys.exit("a bar is missed")
 
 
 if __name__ == "__main__":
-    size = int(sys.argv[1]) if len(sys.argv) > 1 else DOCUMENTS
-    if len(sys.argv) > 2:
-        measure(size, iterated=sys.argv[-1] == "iterate")
-    else:
-        main(size)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else DOCUMENTS)
