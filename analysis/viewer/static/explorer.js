@@ -1,12 +1,11 @@
 /** The explorer's page: its views, and which of them the address asks for. */
 
-import { CompareView, PairView } from "./pair.js";
+import { PairView } from "./pair.js";
 import { SearchView } from "./search.js";
 import { ask, open, read } from "./state.js";
 import { button, explain, showExplanations } from "./viewer.js";
 
-const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView], compare: ["Compare", CompareView] };
-const TEXTS = ["system", "q", "doc", "title", "text", "edited"]; // what another view takes over
+const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView] };
 
 let shownView = null;
 
@@ -37,12 +36,10 @@ async function start() {
   show();
 }
 
-/** Another view, with the texts at hand; the same one begins again with the query alone. */
+/** Another view, with the query at hand. */
 function turnTo(view) {
-  const state = read(), { system, q } = state;
-  const kept = view === shownView ? { system, q } : Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
-  if (view === "search") open({ view, q });
-  else open({ view, ...kept, ...(view === "compare" ? { q2: q } : {}) });
+  const { system, q } = read();
+  open(view === "search" ? { view, q } : { view, system, q });
 }
 
 start();
