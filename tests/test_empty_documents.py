@@ -68,9 +68,9 @@ def collection(folder: Path) -> None:
     write_beir(folder, documents, queries, qrels)
 
 
-def run(path, tmp_path, *overrides, name="run"):
+def run(path, tmp_path, *overrides):
     given = ["data=beir", "experiment=smoke", f"data.path={path}", "data.empty_documents=keep"]
-    given += ["logger=none", f"output={tmp_path}", f"name={name}", "data.batch_size=4", *overrides]
+    given += ["logger=none", f"output={tmp_path}", "name=run", "data.batch_size=4", *overrides]
     return train(compose_config("train", *given))
 
 

@@ -29,13 +29,10 @@ def state(first):
 
 @pytest.fixture
 def begin(first, tmp_path, capsys):
-    """The system of these overrides as its training begins with a run's weights, and what is said.
+    """The system of these overrides as its training begins with `first`, and what is said."""
 
-    Of `first`, unless another run is given.
-    """
-
-    def begun(*overrides, run=first):
-        config = small(tmp_path, *KEYS, f"initial={run}", *overrides)
+    def begun(*overrides):
+        config = small(tmp_path, *KEYS, f"initial={first}", *overrides)
         initial = find_weights("initial", config.initial)
         train_module.take_settings(config, initial.settings(config), overrides)
         model = prepare_model(config, instantiate(config.data), tmp_path / "run", initial)

@@ -210,7 +210,6 @@ def combinations() -> list[list[str]]:
     found += [["model=genre", f"head={head}"] for head in options("head")]
     found += [[f"model={model}", "backbone=pretrained"] for model in ("t5_seal", "mva")]
     found += [["analysis=none"], ["data=files", "smoke=small"]]
-    found += [[f"experiment={name}"] for name in ("seal_full", "query_generation")]
     groups = ["alignment", "salience", "negatives", "indexing", "study"]
     found += [["model=genre", f"ranking={ranking}"] for ranking in options("ranking")]
     groups += ["data", "trainer", "logger", "pooling@model.pooling.document", "search", "source"]

@@ -26,8 +26,7 @@ from analysis.figures import GalleryEntry, forest_figure
 from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.runs.evaluation import judge
 from analysis.statistics import mean_table
-from data_modules.almanac.prose import WORDINGS
-from data_modules.almanac.world import Entry, World
+from data_modules.almanac.world import WORDS, Entry, World
 from data_modules.collection import Collection
 from data_modules.seal_examples import STOPWORDS
 from gr_mvdr.measures import Metric
@@ -148,7 +147,7 @@ def _negate(pair: Pair) -> str | None:
     if (entry := pair.entry) is None:
         return None
     nouns = "|".join(map(re.escape, entry.noun))
-    who = WORDINGS["relative"].get(entry.kind, "that")
+    who = WORDS["relative"].get(entry.kind, "that")
     text = re.sub(rf"^Which ({nouns}) (.*)\?$", rf"Name the \1 {who} \2.", pair.query)
     described = re.sub(rf"\bthe ({nouns}) {who} ", rf"any \1 but the one {who} ", text)
     named = rf"(?:\bthe )?(?:\b(?:{nouns}) )?(?:\b(?:called|of) )?{re.escape(entry.name)}"

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from data_modules.almanac.world import Entry, said, table
+from data_modules.almanac.world import WORDS, Entry, said
 
-WORDINGS = table("wordings")
-ASKED, PREDICATES = WORDINGS["asked"], WORDINGS["predicates"]
+ASKED, PREDICATES = WORDS["asked"], WORDS["predicates"]
 # Each attempt at a question picks one of these eight places at random.
 KINDS = ["name"] + ["description"] * 3 + ["two attributes"] * 4
 ATTEMPTS = 800
@@ -27,11 +26,11 @@ class Prose(NamedTuple):
 
 def describe(entry: Entry) -> Prose:
     """Writes an entry's text."""
-    sentences = WORDINGS["sentences"][entry.kind]
+    sentences = WORDS["sentences"][entry.kind]
     pieces: list[str] = []
     spans: dict[str, tuple[int, int]] = {}
     length = 0
-    for name in entry.pick(WORDINGS["plans"][entry.kind], "plan"):
+    for name in entry.pick(WORDS["plans"][entry.kind], "plan"):
         choice = entry.draw(name)
         wording = _wording(entry, sentences[name], choice, fullest=name != "aside")
         for literal, slot in parse(wording):
@@ -62,11 +61,6 @@ def surface(value, choice: int) -> str:
     if isinstance(value, Entry):
         return value.name
     return value.form(choice) if isinstance(value, tuple) else str(value)
-
-
-def with_article(words: str) -> str:
-    """Puts "a" or "an" before the words."""
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
 @cache
@@ -103,7 +97,7 @@ def _words(entry: Entry, slot: str, choice: int) -> tuple[str, str]:
     if fact == "noun" and words.title() in entry.name:  # not "The Velsund Flood was a flood"
         words = surface(entry.noun, choice + 1)
     if slot.startswith("a "):
-        return with_article(words), fact
+        return f"{'an' if words[0] in 'aeiou' else 'a'} {words}", fact
     return (words[0].upper() + words[1:] if slot.endswith("!") else words), fact
 
 
@@ -113,9 +107,9 @@ _OTHER_WORDS = {
     "child": lambda e: "daughter" if e.is_woman else "son",
     "person": lambda e: "woman" if e.is_woman else "man",
     "surname": lambda e: e.surname,
-    "made": lambda e: WORDINGS["made"][e.medium],
-    "did": lambda e: WORDINGS["did"][e.medium],
-    "shown": lambda e: e.pick(WORDINGS["shown"][e.medium], "shown"),
+    "made": lambda e: WORDS["made"][e.medium],
+    "did": lambda e: WORDS["did"][e.medium],
+    "shown": lambda e: e.pick(WORDS["shown"][e.medium], "shown"),
 }
 
 
@@ -176,7 +170,7 @@ def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[Plan, int]]:
     """Yields random plans, each with random bits that select its wording."""
     asked = [fact for fact in ASKED[entry.kind] if fact in prose.spans]
     facts = [fact for fact in PREDICATES[entry.kind] if told_in(fact) in prose.spans]
-    single = [fact for fact in WORDINGS["descriptive"][entry.kind] if fact in facts]
+    single = [fact for fact in WORDS["descriptive"][entry.kind] if fact in facts]
     more = [fact for fact in facts if fact not in single]
     for attempt in range(ATTEMPTS):
         choice = entry.draw(f"question {attempt}")
@@ -186,7 +180,7 @@ def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[Plan, int]]:
         if kind == "name":
             # The name may give the fact away: the town of the "Velbury Observatory".
             if surface(getattr(entry, fact), 0) not in entry.name:
-                with_noun = entry.namesake or (one & 1 and len(WORDINGS["called"][entry.kind]) > 1)
+                with_noun = entry.namesake or (one & 1 and len(WORDS["called"][entry.kind]) > 1)
                 yield Plan(kind, ("name", "noun") if with_noun else ("name",), fact), choice
             continue
         given = [single[one % len(single)]] if single else []
@@ -200,15 +194,15 @@ def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[Plan, int]]:
 def _write(entry: Entry, prose: Prose, plan: Plan, choice: int) -> Question:
     if plan.kind == "name":
         with_noun = "noun" in plan.given
-        forms = [f for f in WORDINGS["called"][entry.kind] if ("{noun}" in f) == with_noun]
+        forms = [f for f in WORDS["called"][entry.kind] if ("{noun}" in f) == with_noun]
         subject = fill(entry, _pick(forms, choice), choice >> 3)
         form = _pick(ASKED[entry.kind][plan.asked], choice >> 6)
         text = fill(entry, form, choice >> 9, subject)
     else:
         noun, clause = surface(entry.noun, choice), _clause(entry, plan.given[1:], choice >> 2)
-        who = WORDINGS["relative"].get(entry.kind, "that")
+        who = WORDS["relative"].get(entry.kind, "that")
         if plan.asked == "name":
-            text = _pick(WORDINGS["which"], choice >> 9).format(noun=noun, clause=clause, who=who)
+            text = _pick(WORDS["which"], choice >> 9).format(noun=noun, clause=clause, who=who)
         else:
             forms = [form for form in ASKED[entry.kind][plan.asked] if form.endswith("{x}?")]
             form = _pick(forms, choice >> 9)

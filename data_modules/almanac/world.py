@@ -2,7 +2,7 @@
 
 Document i is the entry in slot i % 25 of block i // 25; LAYOUT gives the kind of each slot. An
 entry's facts are drawn from (seed, number). Relations between entries are permutations of their
-numbers, kept as tables. The words are in names.toml, concepts.toml and wordings.toml.
+numbers, kept as tables. The words are in words.toml.
 """
 
 import tomllib
@@ -22,12 +22,7 @@ SLOTS = {
 }
 _MASK = (1 << 64) - 1
 _ROUNDS = 3  # rounds of a permutation
-
-
-@cache
-def table(name: str) -> dict[str, Any]:
-    """Reads the data file NAME.toml."""
-    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 
 
 class Concept(tuple):
@@ -53,8 +48,8 @@ def concepts(value: Any) -> Any:
     return [concepts(item) for item in value]
 
 
-NAMES = table("concepts")["names"]
-CONCEPTS = concepts(table("concepts")["concepts"])
+NAMES = WORDS["names"]
+CONCEPTS = concepts(WORDS["concepts"])
 
 
 # Numbers
@@ -157,7 +152,7 @@ class PlaceNames:
 
 
 def _parts(*keys: str) -> list[str]:
-    value: Any = table("names")
+    value: Any = WORDS
     for key in keys:
         value = value[key]
     return value.split()
@@ -382,11 +377,9 @@ def peer_of(person: str, name: str, unlike: str | None = None) -> fact:
 
 # People
 
-PROFESSIONS = [concepts(trade["professions"]) for trade in table("concepts")["trades"]]
+PROFESSIONS = [concepts(trade["professions"]) for trade in WORDS["trades"]]
 # For each trade, a verb and its objects; in some trades the objects depend on the profession.
-DEEDS = [
-    (concepts(trade["verb"]), concepts(trade["objects"])) for trade in table("concepts")["trades"]
-]
+DEEDS = [(concepts(trade["verb"]), concepts(trade["objects"])) for trade in WORDS["trades"]]
 PRIZES = [f"the {prize}" for prize in NAMES["prizes"]]
 REGIONS, HEROES, PLOTS = CONCEPTS["regions"], CONCEPTS["heroes"], CONCEPTS["plots"]
 TRADES = len(PROFESSIONS)  # also the number of people in a block, one of each trade
@@ -542,7 +535,7 @@ def _aged(world: World, position: int, age: int) -> Person | None:
 # The medium and the maker's trade for each position of a work in its block.
 MEDIUMS = ["book", "music", "picture", "film", "book"]
 MAKERS = [WRITER, COMPOSER, PAINTER, DIRECTOR, OTHER_WRITER]
-KINDS_OF_WORK = concepts(table("concepts")["media"])
+KINDS_OF_WORK = concepts(WORDS["media"])
 
 
 class Work(Entry):
@@ -608,7 +601,7 @@ class Work(Entry):
 
 # Places
 
-POPULATIONS = table("concepts")["populations"]
+POPULATIONS = WORDS["populations"]
 
 
 class Settlement(Entry):
@@ -710,7 +703,7 @@ FIRST_YEAR, YEARS = 1765, 175
 LEADER_AGE = 42
 # `title` is a format for the place's name; `years` are the first year and the year after the last;
 # `role` describes the part that the leader took.
-HAPPENINGS = table("concepts")["happenings"]
+HAPPENINGS = WORDS["happenings"]
 
 
 class Event(Entry):

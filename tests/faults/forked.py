@@ -44,12 +44,11 @@ class Child:
     Args:
         job: without arguments. cache: where its caches lie.
         at_event: kill it before the file event of this number; 0 = at none.
-        after: seconds after which it is killed; 0 = never.
         longest: bytes that a file may have; None = as many as it likes.
         gate: a pipe's end; the job begins when something can be read from it.
     """
 
-    def __init__(self, job, cache, at_event=0, after=0.0, longest=None, gate=None):
+    def __init__(self, job, cache, at_event=0, longest=None, gate=None):
         self.files = {name: cache.parent / f"{name}-{next(_numbers)}" for name in ("said", "seen")}
         if not (process := os.fork()):
             gc.freeze()  # what the parent has left is the parent's to close, its folders included
@@ -63,9 +62,7 @@ class Child:
                     resource.setrlimit(resource.RLIMIT_FSIZE, (longest, resource.RLIM_INFINITY))
                 if gate is not None:
                     os.read(gate, 1)
-                signal.setitimer(signal.ITIMER_REAL, after)
                 job()
-                signal.setitimer(signal.ITIMER_REAL, 0)
                 self.files["seen"].write_text(json.dumps([counted[0], sorted(sys.modules)]))
                 status = 0
             except BaseException:
@@ -98,7 +95,6 @@ def _redirect(path: Path) -> None:
 
 def _counting(at_event: int) -> list[int]:
     """Counts this process's file events from now on, and kills it before one of them."""
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     seen, flush = [0], os.fsync
 
     def happens(*_):

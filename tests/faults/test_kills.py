@@ -15,8 +15,7 @@ from models.training import CURVES
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]
-# Every n-th file event; between two of them the disk is as after the first.
-EVERY = int(os.environ.get("FAULTS_EVERY", 9))
+EVERY = 9  # every n-th file event; between two of them the disk is as after the first
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +55,16 @@ def losses(run):
     return read_curve(run)["loss"].tolist() if (run / CURVES).is_file() else []
 
 
-def check_resumed(folder, model, expected, keys=(), cache="cache"):
-    """Resumes what was killed, and compares it with the run that was not."""
-    job = run(folder, f"model={model}", "name=killed", "resume=true", *keys)
-    child = Child(job, folder / cache)
+def check_event(folder, model, event, expected, cache="cache"):
+    """Kills a run before a file event, resumes it, and compares it with the run that was not."""
+    shutil.rmtree(folder / "killed", ignore_errors=True)
+    keys = f"model={model}", "name=killed"
+    assert Child(run(folder, *keys), folder / cache, at_event=event).status() == -9, event
+    child = Child(run(folder, *keys, "resume=true"), folder / cache)
     assert child.status() == 0, child.said
     assert metrics(folder / "killed") == pytest.approx(expected.metrics, abs=1e-6)
     assert losses(folder / "killed") == pytest.approx(expected.losses)
     assert files(folder / "killed") == expected.files
-
-
-def check_event(folder, model, event, expected, cache="cache"):
-    shutil.rmtree(folder / "killed", ignore_errors=True)
-    job = run(folder, f"model={model}", "name=killed")
-    assert Child(job, folder / cache, at_event=event).status() == -9, event
-    check_resumed(folder, model, expected, cache=cache)
 
 
 @pytest.mark.parametrize("model", ["bm25", "t5_colbert"])

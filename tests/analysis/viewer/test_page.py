@@ -64,9 +64,9 @@ def address():
 
 
 @contextmanager
-def opened(chromium, start, errors_expected=False, width=1300):
+def opened(chromium, start, errors_expected=False):
     """A page that must end without console errors, dialogs or requests to another address."""
-    context = chromium.new_context(viewport={"width": width, "height": 900})
+    context = chromium.new_context(viewport={"width": 1300, "height": 900})
     page = context.new_page()
     page.set_default_timeout(30_000)
     problems, asked = [], []

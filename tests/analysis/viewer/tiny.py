@@ -66,6 +66,7 @@ def make_session(folder: Path) -> Session:
     return Session(systems, known)
 
 
-def client(session: Session, host: str = f"127.0.0.1:{PORT}") -> TestClient:
+def client(session: Session) -> TestClient:
     """What a browser sends to the explorer; faults are answers, as they are to a browser."""
-    return TestClient(build_app(session, PORT), f"http://{host}", raise_server_exceptions=False)
+    address = f"http://127.0.0.1:{PORT}"
+    return TestClient(build_app(session, PORT), address, raise_server_exceptions=False)
