@@ -92,7 +92,7 @@ class MtebModel:
         Raises:
             ValueError: there is no query, or a candidate is not a document.
         """
-        asked = read_queries(queries)
+        asked = _read_queries(queries)
         with reading(f"tasks={task_metadata.name}, split {hf_split}"):
             if not asked:
                 raise ValueError("no query has a relevant document")
@@ -106,17 +106,11 @@ class MtebModel:
         return {query: ranking.scores(query) for query in asked}
 
 
-def read_queries(queries: Any) -> dict[str, str]:
-    """Returns query id → text as mteb's models read it: with instruction, turns joined."""
-    columns, texts = [_column(queries, name) for name in ("id", "text", "instruction")], {}
-    for name, text, instruction in zip(*columns, strict=True):
-        if isinstance(text, str):
-            parts = (text, instruction)
-        else:  # a conversation
-            turns = [t if isinstance(t, str) else f"{t['role']}: {t['content']}" for t in text]
-            parts = (instruction, "; ".join(turns))
-        texts[name] = " ".join(part for part in parts if part)
-    return texts
+def _read_queries(queries: Any) -> dict[str, str]:
+    """Returns query id → text as mteb's models read it: with its instruction."""
+    columns = [_column(queries, name) for name in ("id", "text", "instruction")]
+    rows = zip(*columns, strict=True)
+    return {name: " ".join(part for part in parts if part) for name, *parts in rows}
 
 
 def _column(table: Any, name: str) -> list[Any]:

@@ -55,8 +55,8 @@ class Glossary:
         """Marks the terms in a label for a page, which explains them on hover."""
         marked, last = Markup(), 0
         for start, end, term in self.find(text):
-            span = Markup('<span class="term" tabindex="0" data-term="{}">{}</span>')
-            marked += escape(text[last:start]) + span.format(term, text[start:end])
+            word = Markup('<abbr title="{}">{}</abbr>').format(self.terms[term], text[start:end])
+            marked += escape(text[last:start]) + word
             last = end
         return marked + escape(text[last:])
 

@@ -3,7 +3,7 @@
 import { PairView } from "./pair.js";
 import { SearchView } from "./search.js";
 import { ask, open, read } from "./state.js";
-import { button, explain, showExplanations } from "./viewer.js";
+import { button, explain } from "./viewer.js";
 
 const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView] };
 
@@ -17,7 +17,6 @@ async function start() {
     throw error;
   });
   explain(about.glossary);
-  showExplanations();
   document.getElementById("collection").textContent = `${about.collection}, ${about.documents.toLocaleString("en")} documents`;
   const views = Object.fromEntries(Object.entries(VIEWS).map(([name, [, View]]) => [name, new View(about)]));
   const tabs = Object.entries(VIEWS).map(([name, [label]]) => button(label, () => turnTo(name), { "data-view": name }));

@@ -90,7 +90,7 @@ function spoken(text) {
   return `“${written(text.replace(/^(▁|Ġ|##)(?=.)/, ""))}”`;
 }
 
-// Words that are explained one hover, or one Tab, away -------------------------------------------
+// Words that are explained where one points at them -----------------------------------------------
 
 const meanings = new Map();
 
@@ -100,30 +100,7 @@ function explain(glossary) {
 
 /** A word of the page; `name`: of its explanation. */
 function term(label, name = label) {
-  return make("span", { class: "term", tabindex: "0", "data-term": name }, label);
-}
-
-function showExplanations() {
-  const tip = make("div", { class: "tip", id: "tip", role: "tooltip", hidden: true });
-  document.body.append(tip);
-  const hide = () => (tip.hidden = true);
-  const show = (event) => {
-    const target = event.target instanceof Element ? event.target : document.body;
-    const word = target.closest(".term");
-    const text = word && meanings.get(word.dataset.term.toLowerCase());
-    if (!text) return;
-    tip.textContent = text;
-    tip.hidden = false;
-    target.setAttribute("aria-describedby", "tip");
-    const box = word.getBoundingClientRect(), own = tip.getBoundingClientRect();
-    const below = box.bottom + 6 + own.height < innerHeight || box.top < own.height + 6;
-    tip.style.left = `${Math.max(8, Math.min(box.left, document.documentElement.clientWidth - own.width - 8))}px`;
-    tip.style.top = `${below ? box.bottom + 6 : box.top - own.height - 6}px`;
-  };
-  for (const name of ["mouseover", "focusin"]) document.addEventListener(name, show);
-  for (const name of ["mouseout", "focusout"]) document.addEventListener(name, hide);
-  addEventListener("keydown", (event) => event.key === "Escape" && hide());
-  addEventListener("scroll", hide, true);
+  return make("abbr", { title: meanings.get(name.toLowerCase()) }, label);
 }
 
 // Shares of a score ------------------------------------------------------------------------------
@@ -497,6 +474,5 @@ class Alignment {
 }
 
 export {
-  Alignment, bars, button, differenceTable, explain, hitCards, labelled, make, percent, setChoices, showExplanations,
-  shown, signed, spoken, table, term, words, written,
+  Alignment, bars, button, differenceTable, explain, hitCards, labelled, make, percent, setChoices, shown, signed, spoken, table, term, words, written,
 };

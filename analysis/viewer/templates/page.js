@@ -74,6 +74,7 @@ class Cases {
   }
 }
 
+explain(Object.fromEntries([...document.querySelectorAll(".words dt")].map((word) => [word.textContent, word.nextElementSibling.textContent])));
 for (const root of document.querySelectorAll(".case-browser")) new Cases(root);
 const unfold = document.querySelector("[data-unfold]");
 unfold.hidden = false;
@@ -82,5 +83,3 @@ unfold.addEventListener("click", () => {
   for (const fold of document.querySelectorAll(".fold")) fold.open = open;
   unfold.textContent = open ? "Fold all" : "Unfold all";
 });
-explain(Object.fromEntries([...document.querySelectorAll(".words dt")].map((word) => [word.textContent, word.nextElementSibling.textContent])));
-showExplanations();
