@@ -101,8 +101,8 @@ def ask_hub(name: str, method: str, **options: Any) -> Any:
     from huggingface_hub import HfApi
 
     if cause := find_hub_failure():
-        raise ValueError(f"push={name}: the hub cannot be reached ({cause})")
+        raise ValueError(f"{name}: the hub cannot be reached ({cause})")
     try:
         return getattr(HfApi(), method)(repo_id=name, **options)
     except Exception as error:  # of the hub's client, or of the network below it
-        raise ValueError(f"push={name}: the hub refuses: {describe_hub_error(error)}") from None
+        raise ValueError(f"{name}: the hub refuses: {describe_hub_error(error)}") from None

@@ -123,14 +123,14 @@ def test_a_retriever_is_published_without_its_documents(runs, hub):
 def test_what_the_hub_refuses_is_one_line(runs, tmp_path, hub, monkeypatch):
     run = runs("t5_seal")
     files = sorted(run.rglob("*"))
-    refused = r"push=other/tiny: the hub refuses: no such name, or no access: .* \(HTTP 403\)$"
+    refused = r"^other/tiny: the hub refuses: no such name, or no access: .* \(HTTP 403\)$"
     with pytest.raises(ValueError, match=refused):
         export_run(run, tmp_path / "exported", push="other/tiny")
     asked = command("-m", "analysis.export", f"run={run}", "push=tiny")
     assert asked == "error: push=tiny: must be a name on the hub: USER/NAME or null"
     for module in ("gr_mvdr.files", "models.export"):
         monkeypatch.setattr(f"{module}.find_hub_failure", lambda: "no network")
-    with pytest.raises(ValueError, match=r"push=owner/tiny: the hub cannot be reached \(no net"):
+    with pytest.raises(ValueError, match=r"^owner/tiny: the hub cannot be reached \(no net"):
         Retriever.load(run).push_to_hub("owner/tiny")
     with pytest.raises(FileNotFoundError, match=r"^owner/tiny: no such folder, .*no network\)$"):
         Retriever.load("owner/tiny")
