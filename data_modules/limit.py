@@ -39,13 +39,13 @@ def limit(
     sets = comb(n_documents, relevant)
     number = _count_places(n_documents, relevant, attributes, sets)
     # Twice as many places, because only about half of them have a name of one word.
-    names = Names(seed, n_documents, 2 * number, 1, 1)
+    names = Names(seed, n_documents, 2 * number, 1)
     order = permutation(sets, seed, "sets", number)
     liked_by = [nth_set(place, relevant) for place in order]
     ids = [f"d{person:06d}" for person in range(n_documents)]
     people = [" ".join(names.person(person)[:2]) for person in range(n_documents)]
     likes = [
-        ", ".join(names.places(p) for p in range(number) if person in liked_by[p]) or "no place"
+        ", ".join(names.place(p) for p in range(number) if person in liked_by[p]) or "no place"
         for person in range(n_documents)
     ]
     first = number // _TEST_EVERY
@@ -59,7 +59,7 @@ def limit(
 
     texts = [f"{name} likes {places}." for name, places in zip(people, likes, strict=True)]
     asked = [f"q{place:06d}" for place in range(number)]
-    questions = [f"Who likes {names.places(place)}?" for place in range(number)]
+    questions = [f"Who likes {names.place(place)}?" for place in range(number)]
     pairs = {
         s: [(asked[p], ids[d], 1) for p in own for d in liked_by[p]] for s, own in splits.items()
     }

@@ -26,7 +26,7 @@ from analysis.figures import GalleryEntry, forest_figure
 from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.runs.evaluation import judge
 from analysis.statistics import mean_table
-from data_modules.almanac.world import WORDS, Entry, World
+from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
 from data_modules.seal_examples import STOPWORDS
 from gr_mvdr.measures import Metric
@@ -146,13 +146,15 @@ def _negate(pair: Pair) -> str | None:
     """Asks for any other entry of the kind: "… any poem but the one that …"."""
     if (entry := pair.entry) is None:
         return None
-    nouns = "|".join(map(re.escape, entry.noun))
-    who = WORDS["relative"].get(entry.kind, "that")
-    text = re.sub(rf"^Which ({nouns}) (.*)\?$", rf"Name the \1 {who} \2.", pair.query)
-    described = re.sub(rf"\bthe ({nouns}) {who} ", rf"any \1 but the one {who} ", text)
+    nouns, who = "|".join(map(re.escape, entry.noun[0])), entry.facts["who"]
+    described = re.sub(rf"\bthe ({nouns}) {who} ", rf"any \1 but the one {who} ", pair.query)
     named = rf"(?:\bthe )?(?:\b(?:{nouns}) )?(?:\b(?:called|of) )?{re.escape(entry.name)}"
-    other = f"any {entry.noun[0]} but {entry.name}"
-    return described if described != text else re.sub(named, lambda _: other, pair.query, count=1)
+    other = f"any {entry.noun.form(0)} but {entry.name}"
+    return (
+        described
+        if described != pair.query
+        else re.sub(named, lambda _: other, pair.query, count=1)
+    )
 
 
 # Perturbation → the text that replaces a query or a document's text; None if it does not apply.

@@ -1,55 +1,29 @@
-"""The invented world: names, people and what they make, places and what happens in them.
+"""The invented world of the almanac, its texts, and questions that they answer.
 
-Document i is the entry in slot i % 25 of block i // 25; LAYOUT gives the kind of each slot. An
-entry's facts are drawn from (seed, number). Relations between entries are permutations of their
-numbers, kept as tables. The words are in words.toml.
+There are three kinds of entries. Document i is the entry in slot i % 25 of block i // 25, and
+LAYOUT gives the kind of each slot. A fact is drawn from (seed, number of the entry). `words.toml`
+says for each fact where its value comes from and how entries and questions tell it.
 """
 
+import re
 import tomllib
 from array import array
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Every prefix has at least as many settlements as buildings and events together.
-LAYOUT = "SPWPEPSPWPBPWPSPWPEPWPSPB"
-LETTERS = {"P": "person", "S": "settlement", "W": "work", "E": "event", "B": "building"}
-SLOTS = {
-    kind: [slot for slot, other in enumerate(LAYOUT) if other == letter]
-    for letter, kind in LETTERS.items()
-}
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+LETTERS = {"P": "person", "S": "settlement", "W": "work"}
+LAYOUT = [LETTERS[letter] for letter in "SPWPSPSPWPSPWPSPWPSPSPWPS"]
+TRADES = WORDS["trades"]
+MAKERS = sum("works" in trade for trade in TRADES)  # the first trades make works
 _MASK = (1 << 64) - 1
 _ROUNDS = 3  # rounds of a permutation
-WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
-
-
-class Concept(tuple):
-    """The wordings of one meaning; titles use the first."""
-
-    def form(self, choice: int) -> str:
-        return self[choice % len(self)]
-
-
-class Phrase(tuple):
-    """A sequence of concepts, such as verb, object, region."""
-
-    def form(self, choice: int) -> str:
-        return " ".join(c.form(choice >> 3 * i) for i, c in enumerate(self))
-
-
-def concepts(value: Any) -> Any:
-    """Turns strings "first wording / second", also within lists and tables, into concepts."""
-    if isinstance(value, str):
-        return Concept(value.split(" / "))
-    if isinstance(value, dict):
-        return {key: concepts(item) for key, item in value.items()}
-    return [concepts(item) for item in value]
-
-
-NAMES = WORDS["names"]
-CONCEPTS = concepts(WORDS["concepts"])
+_TRIES = 800  # attempts at questions about an entry
+_MOST_RIVALS = 50  # a question gives a fact that fewer entries share
 
 
 # Numbers
@@ -78,7 +52,7 @@ def permutation(size: int, seed: int, name: str, count: int | None = None) -> li
     bits = max(1, (size - 1).bit_length())
     mask, half = (1 << bits) - 1, (bits + 1) // 2
     rounds = [(draw(seed, name, n) & mask | 1, draw(seed, name, ~n) & mask) for n in range(_ROUNDS)]
-    shuffled = []
+    numbers = []
     for number in range(size if count is None else count):
         while True:
             for factor, shift in rounds:
@@ -86,16 +60,11 @@ def permutation(size: int, seed: int, name: str, count: int | None = None) -> li
                 number ^= number >> half
             if number < size:
                 break
-        shuffled.append(number)
-    return shuffled
+        numbers.append(number)
+    return numbers
 
 
 # Names
-
-
-def shuffled(items: list[str], seed: int, name: str) -> list[str]:
-    """The items in random order."""
-    return [items[number] for number in permutation(len(items), seed, name)]
 
 
 class Names:
@@ -106,308 +75,210 @@ class Names:
     use few given names, surnames and place names, so that most of them occur in several entries.
     """
 
-    def __init__(self, seed: int, people: int, places: int, rivers: int, works: int):
+    def __init__(self, seed: int, people: int, places: int, works: int):
         # Women's and men's names alternate: those at even places are women's names.
-        both = zip(_parts("women"), _parts("men"), strict=True)
-        given = [name for pair in both for name in pair]
+        given = [name for pair in zip(_parts("women"), _parts("men"), strict=True) for name in pair]
         self.given = given[: max(16, round(40 * (people / 200) ** 0.25))]
-        surnames = shuffled(_compounds("surname"), seed, "surnames")
-        self.surnames = surnames[: max(12, round(0.3 * people))]
+        self.surnames = _shuffled(_compounds("surname"), seed, "surnames")[
+            : max(12, round(0.3 * people))
+        ]
         size = len(self.given) * len(self.surnames)
         assert people <= size, "more people than names"
         self.codes = permutation(size, seed, "person names", people)
-        self.places = PlaceNames("place", places, seed)
-        self.rivers = PlaceNames("river", rivers, seed)
-        provinces = shuffled(_compounds("province"), seed, "provinces")
-        self.provinces = provinces[: max(3, min(places // 9, 60))]
-        self.titles = shuffled(_titles(), seed, "titles")[: max(10, round(0.6 * works))]
+        self.bases = _shuffled(_compounds("place"), seed, "place")[: max(3, round(0.6 * places))]
+        self.words = _shuffled(_parts("place_words"), seed, "place words")
+        nouns, adjectives = _parts("title_nouns"), _parts("title_adjectives")
+        titles = [f"The {a} {noun}" for a in adjectives for noun in nouns]
+        titles += [f"The {a} and the {b}" for a in nouns for b in nouns if a != b]
+        self.titles = _shuffled(titles, seed, "titles")[: max(10, round(0.6 * works))]
 
     def person(self, number: int) -> tuple[str, str, bool]:
         """(given name, surname, whether the person is a woman)."""
         surname, given = divmod(self.codes[number], len(self.given))
         return self.given[given], self.surnames[surname], given % 2 == 0
 
+    def place(self, number: int) -> str:
+        """A two-part name; once these are used up, with words before it: "New Velsund".
+
+        The words depend on the base as well, so that no word marks all second names.
+        """
+        repeat, base = divmod(number, len(self.bases))
+        name = self.bases[base]
+        while repeat:
+            repeat, word = divmod(repeat - 1, len(self.words))
+            name = f"{self.words[(base + word + 1) % len(self.words)]} {name}"
+        return name
+
     def title(self, number: int, places: int) -> str:
         """A work's title; once the plain titles are used up, "<title> of <place>"."""
         repeat, title = divmod(number, len(self.titles))
-        if repeat == 0:
-            return self.titles[title]
-        return f"{self.titles[title]} of {self.places((title * 7 + repeat) % places)}"
+        place = self.place((title * 7 + repeat) % places)
+        return f"{self.titles[title]} of {place}" if repeat else self.titles[title]
 
 
-class PlaceNames:
-    """Two-part names that several places share: "Velsund", "Upper Velsund", "New Velsund"."""
-
-    def __init__(self, kind: str, wanted: int, seed: int):
-        self.bases = shuffled(_compounds(kind), seed, kind)[: max(3, round(0.6 * wanted))]
-        self.words = shuffled(_parts(kind, "words"), seed, f"{kind} words")
-        assert wanted <= len(self.bases) * (len(self.words) + 1), f"too few names of kind {kind}"
-
-    def __call__(self, number: int) -> str:
-        repeat, base = divmod(number, len(self.bases))
-        if repeat == 0:
-            return self.bases[base]
-        # The word depends on the base as well, so that no word marks all second names.
-        return f"{self.words[(base + repeat) % len(self.words)]} {self.bases[base]}"
-
-
-def _parts(*keys: str) -> list[str]:
-    value: Any = WORDS
-    for key in keys:
-        value = value[key]
-    return value.split()
+def _parts(key: str) -> list[str]:
+    return WORDS["names"][key].split()
 
 
 def _compounds(kind: str) -> list[str]:
-    starts, ends = _parts(kind, "starts"), _parts(kind, "ends")
-    return list(dict.fromkeys(start + end for start in starts for end in ends))
+    ends = _parts(f"{kind}_ends")
+    return list(dict.fromkeys(start + end for start in _parts(f"{kind}_starts") for end in ends))
 
 
-def _titles() -> list[str]:
-    nouns = _parts("title", "nouns")
-    return [f"The {a} {noun}" for a in _parts("title", "adjectives") for noun in nouns] + [
-        f"The {a} and the {b}" for a in nouns for b in nouns if a != b
-    ]
+def _shuffled(items: list[str], seed: int, name: str) -> list[str]:
+    return [items[number] for number in permutation(len(items), seed, name)]
 
 
-# Entries
+# Facts
 
 
-class Order(NamedTuple):
-    """A permutation of range(size): the place of each number, and the number at each place."""
+class Concept(tuple):
+    """The wordings of one meaning, or of several one after the other; titles use the first."""
 
-    places: array
-    numbers: array
+    def __new__(cls, *meanings: str):
+        return super().__new__(cls, (tuple(meaning.split(" / ")) for meaning in meanings))
+
+    def form(self, choice: int) -> str:
+        return " ".join(w[(choice >> 3 * i) % len(w)] for i, w in enumerate(self))
 
 
 class World:
-    """The entries of an almanac of `size` documents.
-
-    The entries of each kind are numbered. The position of an entry in its block (number % entries
-    of the kind per block) determines its trade or medium. Equal arguments give equal worlds.
-    """
+    """The entries of an almanac of `size` documents. Equal arguments give equal worlds."""
 
     def __init__(self, size: int, seed: int):
         self.size, self.seed = size, seed
-        self.count = {kind: sum(map(self._blocks, slots)) for kind, slots in SLOTS.items()}
-        self._orders: dict[tuple[str, int], Order] = {}
+        self.count = {kind: _before(size, kind) for kind in LETTERS.values()}
+        self.names = Names(seed, *self.count.values())
+        self._relations: dict[tuple[str, int], array] = {}
         self._sharing: dict[tuple[str, str], dict[Any, list[int]]] = {}
-        self.rivers = min(max(1, self.count["settlement"] // 3), 25_000)
-        people, places, works = (self.count[kind] for kind in ("person", "settlement", "work"))
-        self.names = Names(seed, people, places, self.rivers, works)
 
     def entry(self, index: int) -> "Entry":
         """The entry that document `index` describes."""
-        block, slot = divmod(index, len(LAYOUT))
-        kind = LETTERS[LAYOUT[slot]]
-        return self.find(kind, block * len(SLOTS[kind]) + SLOTS[kind].index(slot))
-
-    def find(self, kind: str, number: int) -> Any:
-        """The entry of a kind with this number."""
-        return KINDS[kind](self, number)
-
-    def blocks(self, kind: str, position: int) -> int:
-        """The number of entries of a kind that have this position in their block."""
-        return self._blocks(SLOTS[kind][position])
-
-    def _blocks(self, slot: int) -> int:
-        return (self.size - slot + len(LAYOUT) - 1) // len(LAYOUT)
-
-    def sharing(self, kind: str, fact: str) -> dict[Any, list[int]]:
-        """Value of a fact (see `said`) → the numbers of all entries of the kind with this value."""
-        if (kind, fact) not in self._sharing:
-            numbers = self._sharing[kind, fact] = defaultdict(list)
-            for number in range(self.count[kind]):
-                numbers[said(self.find(kind, number), fact)].append(number)
-        return self._sharing[kind, fact]
-
-    def order(self, name: str, size: int) -> Order:
-        """The permutation of range(size) that belongs to this name; cached."""
-        if (name, size) not in self._orders:
-            places = permutation(size, self.seed, name)
-            numbers = sorted(range(size), key=places.__getitem__)
-            # Four bytes a number: a large world keeps dozens of orders.
-            self._orders[name, size] = Order(array("I", places), array("I", numbers))
-        return self._orders[name, size]
+        kind = LAYOUT[index % len(LAYOUT)]
+        return KINDS[kind](self, _before(index, kind))
 
     def target(self, name: str, source: int, sources: int, targets: int) -> int:
         """The number in range(targets) to which the relation maps `source`, in range(sources).
 
         The relation is even: the numbers of sources of two targets differ by at most one.
         """
-        return self.order(name, max(sources, targets)).places[source] % targets
+        size = max(sources, targets)
+        if (name, size) not in self._relations:  # four bytes a number, for large worlds
+            self._relations[name, size] = array("I", permutation(size, self.seed, name))
+        return self._relations[name, size][source] % targets
 
-    def draw(self, name: str, number: int) -> int:
-        """A uniform 64-bit integer that depends only on the world's seed, the name and number."""
-        return draw(self.seed, name, number)
-
-    @cached_property
-    def first_works(self) -> dict[int, "Work"]:
-        """Number of a person → the person's earliest work."""
-        works = [Work(self, number) for number in range(self.count["work"])]
-        first: dict[int, Work] = {}
-        for work in sorted(works, key=lambda work: (work.year, work.turn)):
-            first.setdefault(work.maker.number, work)
-        return first
+    def sharing(self, kind: str, fact: str) -> dict[Any, list[int]]:
+        """What texts say of a fact → the numbers of all entries of the kind that it is said of."""
+        if (kind, fact) not in self._sharing:
+            numbers = self._sharing[kind, fact] = defaultdict(list)
+            for number in range(self.count[kind]):
+                numbers[KINDS[kind](self, number).said(fact)].append(number)
+        return self._sharing[kind, fact]
 
 
-fact = cached_property  # a fact of an entry, computed on first access
+def _before(index: int, kind: str) -> int:
+    """The number of entries of this kind before document `index`."""
+    blocks, slot = divmod(index, len(LAYOUT))
+    return blocks * LAYOUT.count(kind) + LAYOUT[:slot].count(kind)
 
 
 class Entry:
-    """One entry of the world. Its facts are attributes, computed on first access.
+    """One entry of the world. A fact is a string, a year, a Concept or another entry, or None.
 
-    A fact is a string, a year, a Concept or another entry; None if the entry has no such fact.
-    Every entry has a `name` and a `noun`, the concept of what it is. `telling` lists the facts that
-    few entries of the kind share, the rarest first; every question gives one of them.
+    The two entries of some pairs of neighbouring numbers have one name and different nouns.
     """
 
     kind: str
-    telling: tuple[str, ...]
+    rare: tuple[str, ...]  # every question gives one of these, which few entries share
     name: str
-    noun: tuple[str, ...]
+    noun: Concept
 
     def __init__(self, world: World, number: int):
         self.world, self.number = world, number
-        # The entry's block, and its position among the entries of its kind in the block.
-        self.block, self.position = divmod(number, len(SLOTS[self.kind]))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Entry) and (self.kind, self.number) == (other.kind, other.number)
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.number))
+        self.facts = WORDS[self.kind]
+        self.block, self.position = divmod(number, len(TRADES))
 
     def draw(self, name: str) -> int:
-        return self.world.draw(f"{self.kind} {name}", self.number)
+        return draw(self.world.seed, f"{self.kind} {name}", self.number)
 
-    def pick(self, options, name: str):
+    def pick(self, options: list, name: str) -> Any:
         return options[self.draw(name) % len(options)]
 
-    def target(self, name: str, targets: int) -> int:
-        """The number in range(targets) to which the relation `name` maps this entry."""
-        return self.world.target(name, self.number, self.world.count[self.kind], targets)
+    def linked(self, name: str, kind: str) -> "Entry":
+        """The entry of a kind to which the relation `name` maps this entry."""
+        counts = self.world.count[self.kind], self.world.count[kind]
+        return KINDS[kind](
+            self.world, self.world.target(f"{self.kind} {name}", self.number, *counts)
+        )
 
-    def linked(self, name: str, target: str):
-        """The entry of the kind `target` to which the relation `name` maps this entry."""
-        number = self.target(f"{self.kind} {name}", self.world.count[target])
-        return self.world.find(target, number)
+    @cached_property
+    def first(self) -> int:
+        """The number of the first entry with this entry's name."""
+        return self.number & ~1 if self.has_namesake else self.number
 
     @property
-    def _pairs(self) -> list[tuple[int, int]]:
-        """Pairs of positions in the block whose entries have the same name."""
-        return []
+    def has_namesake(self) -> bool:
+        paired = self.kind != "settlement" and self.number // 2 % 3 == 0
+        return paired and self.number ^ 1 < self.world.count[self.kind]
 
-    @fact
-    def _namesakes(self) -> list[int]:
-        """The numbers of the entries with this entry's name, itself included; at most two."""
-        pair = next((p for p in self._pairs if self.position in p), (self.position,))
-        numbers = [self.number - self.position + position for position in pair]
-        return [n for n in numbers if n < self.world.count[self.kind]]
-
-    @fact
-    def namesake(self) -> "Entry | None":
-        """The other entry with the same name, or None."""
-        others = (number for number in self._namesakes if number != self.number)
-        return next((self.world.find(self.kind, number) for number in others), None)
-
-    @fact
-    def namesake_noun(self) -> tuple[str, ...] | None:
-        """The noun of the namesake, or None."""
-        return self.namesake and self.namesake.noun
-
-    @fact
+    @property
     def title(self) -> str:
         """The name, followed by the noun in parentheses if there is a namesake."""
-        return f"{self.name} ({self.noun[0]})" if self.namesake else self.name
+        return f"{self.name} ({self.noun.form(0)})" if self.has_namesake else self.name
 
-    @fact
-    def elsewhere(self) -> "Entry | None":
-        """A settlement that is unrelated to the entry; None if the drawn one is related."""
-        settlements = self.world.count["settlement"]
-        place = self.world.find("settlement", self.draw("elsewhere") % settlements)
-        own = (getattr(self, fact, None) for fact in ("birthplace", "home", "setting", "venue"))
-        return None if place in (self, getattr(self, "location", None), *own) else place
+    @property
+    def elsewhere(self) -> "Entry":
+        return self.linked("elsewhere", "settlement")
 
+    @property
+    def other(self) -> "Entry":
+        return self.linked("other", "person")
 
-def said(entry: Entry, fact: str) -> Any:
-    """A fact's value as texts give it: another entry by its name, which two entries may share."""
-    value = getattr(entry, fact)
-    return value.name if isinstance(value, Entry) else value
+    def value(self, fact: str) -> Any:
+        """The value of a fact: by its rule in `words.toml`, or an attribute."""
+        rule = self.facts.get(fact, {})
+        if fact.endswith("_decade"):
+            return _decade(self.value(fact.removesuffix("_decade")))
+        if "values" in rule:
+            return Concept(self.pick(rule["values"], fact))
+        if "link" in rule:
+            linked = self.linked(fact, rule["link"])
+            return None if linked.number == self.number and linked.kind == self.kind else linked
+        if "after" in rule:
+            first, last = rule["after"]
+            return self.start + first + self.draw(fact) % (last - first)
+        return getattr(self, fact)
 
+    def said(self, fact: str) -> Any:
+        """A fact's value as texts give it: another entry by its name, which two may share."""
+        value = self.value(fact)
+        return value.name if isinstance(value, Entry) else value
 
-def picked(options: list, name: str) -> fact:
-    """Defines a fact that is one of these options, drawn at random."""
-    return fact(lambda entry: entry.pick(options, name))
-
-
-def linked_to(target: str, name: str, unlike: str | None = None) -> fact:
-    """Defines a fact: the entry where the relation leads; None if the fact `unlike` is the same."""
-
-    def find(entry: Entry) -> Entry | None:
-        linked = entry.linked(name, target)
-        return None if unlike and linked == getattr(entry, unlike) else linked
-
-    return fact(find)
-
-
-def decade_of(year: str) -> property:
-    """Defines a fact: the words after "in the" for the decade of a year.
-
-    A century's first decade is "years 1800 to 1809", since "1800s" could mean the century.
-    """
-
-    def decade(entry: Entry) -> str:
-        first = getattr(entry, year) // 10 * 10
-        return f"{first}s" if first % 100 else f"years {first} to {first + 9}"
-
-    return property(decade)
+    @property
+    def start(self) -> int:
+        """The year from which the entry's other years count."""
+        raise NotImplementedError
 
 
-def peer_of(person: str, name: str, unlike: str | None = None) -> fact:
-    """Defines a fact: a `peer` of the fact `person`; None if the fact `unlike` is the same."""
-
-    def find(entry: Entry) -> Entry | None:
-        known = getattr(entry, person)
-        peer = known and known.peer(entry.draw(name))
-        return None if unlike and peer == getattr(entry, unlike) else peer
-
-    return fact(find)
-
-
-# People
-
-PROFESSIONS = [concepts(trade["professions"]) for trade in WORDS["trades"]]
-# For each trade, a verb and its objects; in some trades the objects depend on the profession.
-DEEDS = [(concepts(trade["verb"]), concepts(trade["objects"])) for trade in WORDS["trades"]]
-PRIZES = [f"the {prize}" for prize in NAMES["prizes"]]
-REGIONS, HEROES, PLOTS = CONCEPTS["regions"], CONCEPTS["heroes"], CONCEPTS["plots"]
-TRADES = len(PROFESSIONS)  # also the number of people in a block, one of each trade
-WRITER, COMPOSER, PAINTER, DIRECTOR, ARCHITECT, OTHER_WRITER = 0, 2, 3, 4, 5, 1
-OTHER_TRADES = [position for position in range(TRADES) if position != DIRECTOR]
-GENERATION = 30  # years
+def _decade(year: int) -> str:
+    """The words after "in the"; "1800s" could mean the century."""
+    first = year // 10 * 10
+    return f"{first}s" if first % 100 else f"years {first} to {first + 9}"
 
 
 class Person(Entry):
-    """A person; people at the same position in their blocks have the same trade."""
+    """A person. Eight people of one block are contemporaries, one of each trade."""
 
     kind = "person"
-    telling = ("name", "opus", "correspondent", "teacher", "birthplace", "home", "deed")
+    rare = ("name", "deed", "birthplace", "home", "teacher", "correspondent")
+
+    @cached_property
+    def _names(self) -> tuple[str, str, bool]:
+        return self.world.names.person(self.first)
 
     @property
-    def _pairs(self) -> list[tuple[int, int]]:
-        choice, half = self.world.draw("namesakes", self.block), TRADES // 2
-        first, second = choice % half, choice // half % half
-        step = 1 + choice // TRADES**2 % (half - 1)
-        return [(first, half + second), ((first + step) % half, half + (second + step) % half)]
-
-    @fact
-    def _names(self) -> tuple[str, str, bool]:
-        return self.world.names.person(self._namesakes[0])
-
-    @fact
     def name(self) -> str:
-        return f"{self._names[0]} {self._names[1]}"
+        return " ".join(self._names[:2])
 
     @property
     def surname(self) -> str:
@@ -417,351 +288,281 @@ class Person(Entry):
     def is_woman(self) -> bool:
         return self._names[2]
 
-    # Trade and deeds.
-
     @property
-    def _peers(self) -> int:
-        """The number of people with the same trade."""
-        return self.world.blocks("person", self.position)
-
-    @fact
-    def _deed(self) -> tuple[int, int]:
-        """The number of the deed's object and the number of its region."""
-        objects = DEEDS[self.position][1]
-        count = sum(map(len, objects.values())) if isinstance(objects, dict) else len(objects)
-        sizes = self._peers, count * len(REGIONS)
-        deed = self.world.target(f"deed {self.position}", self.block, *sizes)
-        return divmod(deed, len(REGIONS))
-
-    @fact
     def noun(self) -> Concept:
-        professions = PROFESSIONS[self.position]
-        if isinstance(DEEDS[self.position][1], dict):  # the deed determines the profession
-            return professions[self._deed[0] % len(professions)]
-        return self.pick(professions, "profession")
-
-    @fact
-    def deed(self) -> Phrase:
-        verb, objects = DEEDS[self.position]
-        what, where = self._deed
-        if isinstance(objects, dict):
-            what, objects = what // len(objects), objects[self.noun[0]]
-        return Phrase((verb, objects[what], REGIONS[where]))
+        return Concept(self.pick(TRADES[self.position]["nouns"], "noun"))
 
     @property
-    def opus(self) -> "Work | None":
-        """The person's earliest work, or None."""
-        return self.world.first_works.get(self.number)
+    def deed(self) -> Concept:
+        trade, regions = TRADES[self.position], WORDS["parts"]["regions"]
+        blocks, deeds = self._blocks, len(trade["objects"]) * len(regions)
+        deed = self.world.target(f"deed {self.position}", self.block, blocks, deeds)
+        what, where = divmod(deed, len(regions))
+        return Concept(trade["verb"], trade["objects"][what], regions[where])
 
-    # Life. `_age` is the person's place in the trade's order of birth.
+    @property
+    def _blocks(self) -> int:
+        return self.world.count["person"] // len(TRADES) + 1
 
-    @fact
-    def _age(self) -> int:
-        return _ages(self.world, self.position).places[self.block]
-
-    @fact
+    @property
     def born(self) -> int:
-        start, years = _births(self.position)
-        first, last = (start + age * years / self._peers for age in (self._age, self._age + 1))
-        return int(first) + self.draw("born") % max(1, int(last - first))
+        return 1720 + 180 * self.block // self._blocks + self.draw("born") % 8
 
-    @fact
-    def died(self) -> int:
-        return self.born + 48 + self.draw("died") % 42
+    start = born
 
-    born_decade = decade_of("born")
-    died_decade = decade_of("died")
-
-    def working_year(self, choice: int) -> int:
-        """A year in which the person could have made something."""
-        first = self.born + 23
-        return first + choice % (min(self.died, self.born + 75) - first)
-
-    @fact
+    @property
     def teacher(self) -> "Person | None":
-        """Someone of the same trade, a generation older, or None; three people share a teacher."""
-        places = self._peers * GENERATION / _births(self.position)[1]  # in the order of birth
-        older = self._age // 3 * 3 - 3 * max(1, round(places / 3))
-        teacher = _aged(self.world, self.position, older)
-        return teacher if teacher and 16 <= self.born - teacher.born <= 55 else None
-
-    birthplace = linked_to("settlement", "birthplace")
-    home = linked_to("settlement", "home", unlike="birthplace")
+        """Someone of the same trade, a generation older; three people share a teacher."""
+        block = self.block // 3 * 3 - 3 * max(1, round(self._blocks / 18))
+        return Person(self.world, block * len(TRADES) + self.position) if block >= 0 else None
 
     def peer(self, choice: int) -> "Person | None":
-        """Someone at the same place in the order of birth of another trade, or None.
+        """A contemporary of another trade."""
+        step = 1 + choice % (len(TRADES) - 1)
+        number = self.block * len(TRADES) + (self.position + step) % len(TRADES)
+        return Person(self.world, number) if number < self.world.count["person"] else None
 
-        `choice` gives the distance to that trade. A film director's peer is another director.
-        """
-        if self.position == DIRECTOR:
-            return _aged(self.world, DIRECTOR, self._age ^ 1)
-        place = OTHER_TRADES.index(self.position) + 1 + choice % (len(OTHER_TRADES) - 1)
-        return _aged(self.world, OTHER_TRADES[place % len(OTHER_TRADES)], self._age)
-
-    @fact
+    @property
     def correspondent(self) -> "Person | None":
-        """A peer; no two people have the same correspondent.
-
-        All people at one place in the order of birth move on by the same number of trades.
-        """
-        return self.peer(self.world.draw("correspondents", self._age))
-
-    @fact
-    def other(self) -> "Person | None":
-        other = self.peer(self.draw("other"))
-        return None if other == self.correspondent else other
-
-    father = picked(CONCEPTS["fathers"], "father")
-    prize = picked(PRIZES, "prize")
-
-
-def _births(position: int) -> tuple[int, int]:
-    """A trade's first year of birth and number of years; film directors are born later."""
-    return (1880, 40) if position == DIRECTOR else (1720, 180)
-
-
-def _ages(world: World, position: int) -> Order:
-    return world.order(f"age {position}", world.blocks("person", position))
-
-
-def _aged(world: World, position: int, age: int) -> Person | None:
-    """The person at this place in a trade's order of birth; None if out of range."""
-    people = _ages(world, position).numbers
-    return Person(world, people[age] * TRADES + position) if 0 <= age < len(people) else None
-
-
-# Works
-
-# The medium and the maker's trade for each position of a work in its block.
-MEDIUMS = ["book", "music", "picture", "film", "book"]
-MAKERS = [WRITER, COMPOSER, PAINTER, DIRECTOR, OTHER_WRITER]
-KINDS_OF_WORK = concepts(WORDS["media"])
-
-
-class Work(Entry):
-    """A work; in each block, two works of different media have the same title."""
-
-    kind = "work"
-    telling = ("name", "maker", "dedicatee", "setting", "venue", "story")
-
-    @property
-    def medium(self) -> str:
-        return MEDIUMS[self.position]
-
-    @fact
-    def noun(self) -> Concept:
-        return self.pick(KINDS_OF_WORK[self.medium], "type")
-
-    @property
-    def _pairs(self) -> list[tuple[int, int]]:
-        return [(0, 1 + self.world.draw("same title", self.block) % 3)]
-
-    @fact
-    def name(self) -> str:
-        titles = self.world.order("title", self.world.count["work"]).places
-        places = self.world.count["settlement"]
-        return self.world.names.title(titles[self._namesakes[0]], places)
-
-    @fact
-    def turn(self) -> tuple[int, int]:
-        """The work's number among its maker's works, and the maker's block.
-
-        Some people have no work.
-        """
-        works = self.world.blocks("work", self.position)
-        active = max(1, self.world.blocks("person", MAKERS[self.position]) * 3 // 5)
-        order = self.world.order(f"maker {self.position}", max(works, active))
-        return divmod(order.places[self.block], active)
-
-    @fact
-    def maker(self) -> Person:
-        return Person(self.world, self.turn[1] * TRADES + MAKERS[self.position])
-
-    @fact
-    def year(self) -> int:
-        return self.maker.working_year(self.draw("year"))
-
-    year_decade = decade_of("year")
-
-    @fact
-    def story(self) -> Phrase:
-        plot, hero = divmod(self.target("story", len(HEROES) * len(PLOTS)), len(HEROES))
-        return Phrase((HEROES[hero], PLOTS[plot]))
-
-    @property
-    def hero(self) -> Concept:
-        return self.story[0]
-
-    setting = linked_to("settlement", "setting")
-    venue = linked_to("settlement", "venue", unlike="setting")
-    prize = picked(PRIZES, "prize")
-    dedicatee = peer_of("maker", "dedicatee")
-    other = peer_of("maker", "other", unlike="dedicatee")
-
-
-# Places
-
-POPULATIONS = WORDS["populations"]
+        """A peer; no two people have the same correspondent."""
+        return self.peer(draw(self.world.seed, "correspondents", self.block))
 
 
 class Settlement(Entry):
-    """A village, town, port or city."""
+    """A village, town or city."""
 
     kind = "settlement"
-    telling = ("name", "statue", "neighbour", "river")
+    rare = ("name", "neighbour", "statue")
 
-    @fact
+    @property
     def name(self) -> str:
-        order = self.world.order("place name", self.world.count["settlement"])
-        return self.world.names.places(order.places[self.number])
+        return self.world.names.place(self.number)
 
-    noun = picked(CONCEPTS["sizes"], "size")
+    @property
+    def noun(self) -> Concept:
+        return Concept(self.pick(self.facts["nouns"], "noun"))
 
-    @fact
-    def population(self) -> str:
-        low, high = POPULATIONS[self.noun[0]]
-        return f"{100 * (low + self.draw('population') % (high - low)):,}"
-
-    @fact
-    def river(self) -> str:
-        return "the " + self.world.names.rivers(self.target("river", self.world.rivers))
-
-    @fact
-    def province(self) -> str:
-        return self.pick(self.world.names.provinces, "province")
-
-    @fact
-    def neighbour(self) -> "Settlement":
-        """The next settlement on a circular road through all settlements."""
-        road = self.world.order("road", self.world.count["settlement"])
-        place = (road.places[self.number] + 1) % len(road.numbers)
-        return Settlement(self.world, road.numbers[place])
-
-    @fact
+    @property
     def founded(self) -> int:
         return 1100 + self.draw("founded") % 500
 
+
+class Work(Entry):
+    """A work of a writer, composer or painter."""
+
+    kind = "work"
+    rare = ("name", "maker", "setting", "venue", "story", "dedicatee")
+
     @property
-    def founded_century(self) -> str:
-        return f"{NAMES['centuries'][self.founded // 100 - 11]} century"
-
-    founders = picked(CONCEPTS["founders"], "founders")
-    product = picked(CONCEPTS["products"], "product")
-    sight = picked(CONCEPTS["sights"], "sight")
-    fair = picked(CONCEPTS["fairs"], "fair")
-    month = picked(NAMES["months"], "month")
-    statue = linked_to("person", "statue")
-    other = linked_to("person", "other", unlike="statue")
-
-
-class Building(Entry):
-    """A building; no two are in the same settlement."""
-
-    kind = "building"
-    telling = ("name", "location", "plaque", "architect")
-
-    @fact
     def name(self) -> str:
-        """Named after a person without a namesake who was over 30 then, else after the place."""
-        someone = self.linked("honour", "person")
-        known = someone.namesake is None and someone.born + 30 < self.completed
-        return f"{someone.name if known else self.location.name} {self.noun[0].title()}"
+        count = self.world.count
+        title = self.world.target("title", self.first, count["work"], count["work"])
+        return self.world.names.title(title, count["settlement"])
 
-    @fact
-    def noun(self) -> Concept:
-        buildings = CONCEPTS["buildings"][: 6 if self.completed < 1850 else None]
-        return self.pick(buildings, "type")
-
-    location = linked_to("settlement", "location")
-
-    @fact
-    def architect(self) -> Person:
-        """Some architects have several buildings, some have none."""
-        active = max(1, self.world.blocks("person", ARCHITECT) * 3 // 5)
-        return Person(self.world, self.target("architect", active) * TRADES + ARCHITECT)
-
-    @fact
-    def completed(self) -> int:
-        return self.architect.working_year(self.draw("completed"))
-
-    completed_decade = decade_of("completed")
-    material = picked(CONCEPTS["materials"], "material")
-    feature = picked(CONCEPTS["features"], "feature")
-    payer = picked(CONCEPTS["payers"], "payer")
-
-    @fact
-    def plaque(self) -> Person | None:
-        plaque = self.linked("plaque", "person")
-        return None if plaque == self.architect or plaque.name in self.name else plaque
-
-    other = peer_of("architect", "other")
-
-
-# Events
-
-FIRST_YEAR, YEARS = 1765, 175
-LEADER_AGE = 42
-# `title` is a format for the place's name; `years` are the first year and the year after the last;
-# `role` describes the part that the leader took.
-HAPPENINGS = WORDS["happenings"]
-
-
-class Event(Entry):
-    """A siege, flood, fire, congress, exhibition or strike."""
-
-    kind = "event"
-    telling = ("name", "location", "leader", "year")
-
-    @fact
-    def happening(self) -> dict[str, Any]:
-        return self.pick([h for h in HAPPENINGS if self.year in range(*h["years"])], "happening")
-
-    @fact
-    def name(self) -> str:
-        return self.happening["title"].format(self.location.name)
+    @property
+    def trade(self) -> dict:
+        return TRADES[self.number % MAKERS]
 
     @property
     def noun(self) -> Concept:
-        return concepts(self.happening["noun"])
+        return Concept(self.pick(self.trade["works"], "noun"))
 
-    location = linked_to("settlement", "location")
-
-    @fact
-    def _years(self) -> float:
-        """The number of years from FIRST_YEAR to the event."""
-        count = self.world.count["event"]
-        return self.world.order("event", count).places[self.number] * YEARS / count
-
-    @fact
-    def year(self) -> int:
-        return FIRST_YEAR + int(self._years)
-
-    year_decade = decade_of("year")
-    month = picked(NAMES["months"], "month")
-    duration = picked(NAMES["durations"], "duration")
-
-    @fact
-    def cause(self) -> Concept:
-        return self.pick(concepts(self.happening["causes"]), "cause")
-
-    @fact
-    def outcome(self) -> Concept:
-        return self.pick(concepts(self.happening["outcomes"]), "outcome")
+    @cached_property
+    def maker(self) -> Person:
+        works, people = self.world.count["work"], self.world.count["person"]
+        place, trade = divmod(self.number, MAKERS)
+        able = max(1, people // len(TRADES))
+        block = self.world.target(f"maker {trade}", place, works // MAKERS + 1, able)
+        return Person(self.world, block * len(TRADES) + trade)
 
     @property
-    def role(self) -> Concept:
-        return concepts(self.happening["role"])
+    def start(self) -> int:
+        return self.maker.born
 
-    @fact
-    def leader(self) -> Person | None:
-        """Someone about LEADER_AGE years old, not a film director; None if there is nobody."""
-        position = OTHER_TRADES[self.draw("leader") % len(OTHER_TRADES)]
-        start, years = _births(position)
-        born = FIRST_YEAR - LEADER_AGE + self._years - start
-        people = self.world.blocks("person", position)
-        return _aged(self.world, position, int(born * people / years))
+    @property
+    def story(self) -> Concept:
+        parts = WORDS["parts"]
+        heroes, plots, works = parts["heroes"], parts["plots"], self.world.count["work"]
+        story = self.world.target("story", self.number, works, len(heroes) * len(plots))
+        return Concept(heroes[story // len(plots)], plots[story % len(plots)])
 
-    other = peer_of("leader", "other")
+    @property
+    def dedicatee(self) -> Person | None:
+        return self.maker.peer(self.draw("dedicatee"))
 
 
-KINDS = {kind.kind: kind for kind in (Person, Settlement, Building, Work, Event)}
+KINDS: dict[str, type[Entry]] = {kind.kind: kind for kind in (Person, Settlement, Work)}
+
+
+# Texts
+
+
+class Prose(NamedTuple):
+    """A text, and fact → the (start, end) of its first mention in the text."""
+
+    text: str
+    spans: dict[str, tuple[int, int]]
+
+
+def describe(entry: Entry) -> Prose:
+    """Writes an entry's text: an opening, most of its facts in random order, and an aside."""
+    order = _shuffle(entry, [fact for fact, rule in _rules(entry) if "told" in rule])
+    told = [entry.facts[fact]["told"] for fact in order if entry.value(fact) is not None][:6]
+    told.insert(entry.draw("place") % len(told), entry.facts["aside"])
+    text, spans = "", {}
+    for number, wordings in enumerate([entry.facts["opening"], *told]):
+        choice = entry.draw(f"sentence {number}")
+        text += " " if text else ""
+        for literal, slot in _parse(wordings[choice % len(wordings)]):
+            words = _words(entry, slot, choice := choice >> 3)
+            text += literal + words
+            fact = slot.removeprefix("a ")
+            if fact in entry.facts or fact in ("name", "noun"):
+                start = len(text) - len(words) + (words.index(" ") + 1 if slot != fact else 0)
+                spans.setdefault(fact, (start, len(text)))
+    return Prose(text, spans)
+
+
+def _rules(entry: Entry) -> list[tuple[str, dict]]:
+    return [(fact, rule) for fact, rule in entry.facts.items() if isinstance(rule, dict)]
+
+
+def _shuffle(entry: Entry, items: list) -> list:
+    return sorted(items, key=lambda item: entry.draw(f"order {item}"))
+
+
+@cache
+def _parse(wording: str) -> list[tuple[str, str]]:
+    """Splits a wording into (literal, slot) pairs; the last slot is empty."""
+    parts = [*re.split(r"\{(.*?)\}", wording), ""]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _words(entry: Entry, slot: str, choice: int) -> str:
+    """The words for a slot; `choice` selects the wording of a concept."""
+    if isinstance(entry, Person) and slot.lower() in _PRONOUNS:
+        word = _PRONOUNS[slot.lower()][not entry.is_woman]
+        return word.capitalize() if slot[0].isupper() else word
+    if isinstance(entry, Work) and slot in ("did", "made"):
+        return entry.trade["did"].split(" / ")[slot == "made"]
+    value = entry.value(slot.removeprefix("a ")) if slot else ""
+    if isinstance(value, Concept):
+        value = value.form(choice)
+    words = value.name if isinstance(value, Entry) else str(value)
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}" if slot.startswith("a ") else words
+
+
+_PRONOUNS = {
+    "she": ("she", "he"),
+    "her": ("her", "his"),
+    "child": ("daughter", "son"),
+    "person": ("woman", "man"),
+}
+
+
+# Questions
+
+
+class Question(NamedTuple):
+    """A question that asks for the fact `asked` of the only entry with the facts `given`.
+
+    `kind` is "name", "description" or "two attributes"; `gold` and `evidence` are (start, end)
+    spans of the entry's text.
+    """
+
+    text: str
+    kind: str
+    given: tuple[str, ...]
+    asked: str
+    gold: list[tuple[int, int]]
+    evidence: list[tuple[int, int]]
+
+
+def ask(entry: Entry, prose: Prose, wanted: int) -> list[Question]:
+    """Writes up to `wanted` questions about an entry; no two give and ask the same facts."""
+    questions: dict[frozenset, Question | None] = {}
+    for kind, given, asked, choice in _plans(entry, prose):
+        facts = frozenset([*given, f"asked {asked}"]) - {"noun"}
+        if facts not in questions:
+            unique = is_unique(entry, given)
+            questions[facts] = _write(entry, prose, kind, given, asked, choice) if unique else None
+        if sum(question is not None for question in questions.values()) == wanted:
+            break
+    return [question for question in questions.values() if question]
+
+
+def is_unique(entry: Entry, given: tuple[str, ...]) -> bool:
+    """Whether no other entry of the kind shares all given facts, one of which is rare."""
+    sharing = [
+        entry.world.sharing(entry.kind, fact)[entry.said(fact)]
+        for fact in given
+        if fact in entry.rare
+    ]
+    rivals = min(sharing, key=len, default=range(_MOST_RIVALS))
+    others = (KINDS[entry.kind](entry.world, n) for n in rivals if n != entry.number)
+    return len(rivals) < _MOST_RIVALS and not any(
+        all(other.said(fact) == entry.said(fact) for fact in given) for other in others
+    )
+
+
+def told_in(fact: str) -> str:
+    """The fact in the text that implies this fact: the year of a decade."""
+    return fact.removesuffix("_decade")
+
+
+def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[str, tuple[str, ...], str, int]]:
+    """Yields the kind, the given facts, the fact that is asked, and bits that select wordings."""
+    facts = [fact for fact, rule in _rules(entry) if fact in prose.spans]
+    single = [fact for fact in facts if fact in entry.rare]
+    for attempt in range(_TRIES):
+        choice = entry.draw(f"question {attempt}")
+        part, one, two, three = (choice >> 40 + 6 * n & 63 for n in range(4))
+        asked = facts[one % len(facts)] if two & 1 or part < 8 else "name"
+        if part < 8:
+            # The name may give the fact away: the place in "The Silver Well of Velsund".
+            if str(entry.said(asked)) not in entry.name:
+                yield "name", ("name", "noun") if entry.has_namesake else ("name",), asked, choice
+            continue
+        given = {_given(single[two % len(single)], entry)} if single else set()
+        if part >= 32:
+            given.add(_given(facts[three % len(facts)], entry))
+        if given and asked not in map(told_in, given) and len(given) == 1 + (part >= 32):
+            kind = "two attributes" if part >= 32 else "description"
+            yield kind, ("noun", *sorted(given)), asked, choice
+
+
+def _given(fact: str, entry: Entry) -> str:
+    """The fact that descriptions give: a decade in place of a year."""
+    return f"{fact}_decade" if f"{fact}_decade" in entry.facts[fact]["given"][0] else fact
+
+
+def _write(
+    entry: Entry, prose: Prose, kind: str, given: tuple[str, ...], asked: str, choice: int
+) -> Question:
+    noun = entry.noun.form(choice)
+    if kind == "name":
+        forms = [f for f in entry.facts["called"] if ("{noun}" in f) == ("noun" in given)]
+        subject = _fill(entry, forms, choice)
+    else:
+        facts = given[1:] if choice & 8 else given[:0:-1]
+        clauses = [
+            _fill(entry, entry.facts[told_in(fact)]["given"], choice >> 4 + 5 * n)
+            for n, fact in enumerate(facts)
+        ]
+        subject = f"the {noun} {entry.facts['who']} {' and '.join(clauses)}"
+    forms = entry.facts[asked]["asked"] if asked != "name" else WORDS["which"]
+    if kind != "name":  # a long description only goes where it ends the question
+        forms = [form for form in forms if form.endswith("{x}?")]
+    text = _fill(entry, forms, choice >> 14, subject)
+    evidence = sorted(
+        {prose.spans[told_in(fact)] for fact in given if told_in(fact) in prose.spans}
+    )
+    return Question(text, kind, given, asked, [prose.spans[asked]], evidence)
+
+
+def _fill(entry: Entry, wordings: list[str], choice: int, subject: str = "") -> str:
+    """Fills one of the wordings with the entry's facts; {x} becomes the subject."""
+    return "".join(
+        literal + (subject if slot == "x" else _words(entry, slot, choice >> 2))
+        for literal, slot in _parse(wordings[choice % len(wordings)])
+    )
