@@ -389,6 +389,17 @@ class Explained(Tabular):
         columns = ["step", "alive", "best", "probability", "rank", "kept", "kept_probability"]
         return pandas.DataFrame(rows, columns=[*columns, "limit_probability"])
 
+    def generated_to_pandas(self) -> "pandas.DataFrame":
+        """Returns a row for each text that a beam search generated."""
+        import pandas
+
+        rows = [
+            (self.text_of(one.tokens), one.log_prob, one.documents, one.n_documents)
+            for one in (self.path.generated if self.path else ())
+        ]
+        columns = ["text", "log_probability", "documents", "n_documents"]
+        return pandas.DataFrame(rows, columns=columns)
+
     def __repr__(self) -> str:
         return self.reason
 
