@@ -81,9 +81,8 @@ def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
         trust: whether the runs may name classes that are not this library's (docs/design.md).
 
     Raises:
-        FileNotFoundError: a path or a file of the collection does not exist.
-        ValueError: no run is finished, runs are over different collections, none can be loaded, or
-            a ranking is damaged.
+        FileNotFoundError: a path does not exist.
+        ValueError: no run is finished, runs are over different collections, or none can be loaded.
     """
     comparison = compare_runs(list(paths))
     systems, lines = [], list(comparison.notes)
@@ -100,8 +99,12 @@ def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
             lines.append(f"{label}: loaded {run.path}")
     if not systems:
         raise ValueError(f"runs: none can be explored; {fault}")
+    try:
+        known = read_known_queries([s.run for s in systems], systems[0].retriever.data)
+    except (ValueError, OSError) as error:
+        known = []
+        lines.append(f"no known queries: {describe_error(error)}")
     print(make_printable("\n".join(lines)), flush=True)
-    known = read_known_queries([s.run for s in systems], systems[0].retriever.data)
     return Session(systems, known)
 
 

@@ -14,6 +14,7 @@ import pytest
 from analysis import explore
 from analysis.viewer.session import open_session
 from conf.command import report_errors
+from data_modules.evaluation import EvaluationData
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.analysis.viewer.tiny import client
 from tests.runs import TINY, compose_config
@@ -99,6 +100,17 @@ def test_a_run_that_cannot_be_loaded_is_left_out_unless_none_remains(runs, tmp_p
     assert line.startswith("T5-ColBERT: left out, ") and "has no model/" in line
     with pytest.raises(ValueError, match="runs: none can be explored; .*has no model/"):
         open_session([broken])
+
+
+def test_runs_without_their_queries_are_explored_nevertheless(runs, monkeypatch, capsys):
+    def lost(*_):
+        raise FileNotFoundError("queries.jsonl: no such file")
+
+    monkeypatch.setattr(EvaluationData, "test_queries", lost)
+    browser = client(open_session([runs / "bm25"]))
+    assert "no known queries: queries.jsonl: no such file" in capsys.readouterr().out
+    assert browser.post("/api/queries", json={}).json() == []
+    assert browser.post("/api/search", json={"query": "city"}).json()["known"] is None
 
 
 @pytest.mark.slow
