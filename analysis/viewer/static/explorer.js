@@ -1,11 +1,12 @@
 /** The explorer's page: its views, and which of them the address asks for. */
 
-import { PairView } from "./pair.js";
+import { CompareView, PairView } from "./pair.js";
 import { SearchView } from "./search.js";
 import { ask, open, read } from "./state.js";
 import { button, explain } from "./viewer.js";
 
-const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView] };
+const VIEWS = { search: ["Search", SearchView], pair: ["Align two texts", PairView], compare: ["Compare", CompareView] };
+const TEXTS = ["system", "q", "doc", "title", "text", "edited"]; // what another view takes over
 
 let shownView = null;
 
@@ -35,10 +36,12 @@ async function start() {
   show();
 }
 
-/** Another view, with the query at hand. */
+/** Another view, with the texts at hand; the same one begins again with the query alone. */
 function turnTo(view) {
-  const { system, q } = read();
-  open(view === "search" ? { view, q } : { view, system, q });
+  const state = read(), { system, q } = state;
+  const kept = view === shownView ? { system, q } : Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
+  if (view === "search") open({ view, q });
+  else open({ view, ...kept, ...(view === "compare" ? { q2: q } : {}) });
 }
 
 start();

@@ -1,8 +1,8 @@
-/** One query and one document in one system: how they are aligned, the shares of the score, why this rank. */
+/** One query and one document in one system: how they are aligned, the shares of the score, why this rank. Two pairs compared. */
 
 import { Panel, ask, change, delayed, documentLink, open, read, systemOf } from "./state.js";
 import {
-  Alignment, bars, button, differenceTable, labelled, make, percent, shown, signed, spoken, table, term, words, written,
+  Alignment, bars, button, differenceTable, labelled, make, percent, setChoices, shown, signed, spoken, table, term, words, written,
 } from "./viewer.js";
 
 const TABS = { alignment: "Alignment and shares", why: "Why this rank", continuations: "Continuations" };
@@ -13,9 +13,9 @@ const NEAREST = 10, NEXT = 12, KEPT = 4, EXAMPLES = 3; // tokens, continuations,
 
 /** The texts of a pair, edited in place; those of a document come from the collection. */
 class Texts {
-  /** `edited()` is called after an edit. */
-  constructor(edited) {
-    this.edited = edited;
+  /** `mark` ends the keys of the state that hold these texts ("" or "2"); `edited()` is called after an edit. */
+  constructor(edited, mark = "", name = "") {
+    Object.assign(this, { edited, mark });
     const area = (rows) => make("textarea", { rows, dir: "auto", spellcheck: "false" });
     [this.query, this.text] = [area(2), area(4)];
     this.title = make("input", { type: "text", dir: "auto", spellcheck: "false", autocomplete: "off" });
@@ -25,8 +25,8 @@ class Texts {
       this.touched ||= event.target !== this.query;
       send();
     };
-    this.element = make("div", { class: "texts", oninput: typed }, make("div", {}, labelled("Query", this.query), this.note),
-      make("div", {}, labelled("Title", this.title), labelled("Document", this.text)));
+    this.element = make("div", { class: "texts", oninput: typed }, make("div", {}, labelled(`Query${name}`, this.query), this.note),
+      make("div", {}, labelled(`Title${name}`, this.title), labelled(`Document${name}`, this.text)));
   }
 
   send() {
@@ -35,12 +35,13 @@ class Texts {
   }
 
   change(texts) {
-    change(texts);
+    change(Object.fromEntries(Object.entries(texts).map(([key, value]) => [key + this.mark, value])));
     this.edited();
   }
 
   /** Fills the fields from the state; a document's own text is fetched. */
-  async show({ q = "", doc, title = "", text = "", edited }) {
+  async show(state) {
+    const { q = "", doc, title = "", text = "", edited } = textsOf(state, this.mark);
     this.touched = Boolean(edited);
     set(this.query, q);
     const undo = button("Back to the document's own text", () => this.change({ title: null, text: null, edited: null }), { class: "link" });
@@ -64,8 +65,14 @@ function set(field, value) {
   if (field.value !== value) field.value = value; // else the cursor would jump while a person types
 }
 
+/** The part of a state that is about one pair. */
+function textsOf(state, mark = "") {
+  return Object.fromEntries(["q", "doc", "title", "text", "edited"].map((key) => [key, state[key + mark]]));
+}
+
 /** What the server is asked about a state's pair; null without a query or a document. */
-function questionOf({ q, doc, title = "", text = "", edited }, system) {
+function questionOf(state, system, mark = "") {
+  const { q, doc, title = "", text = "", edited } = textsOf(state, mark);
   if (!q?.trim() || !((doc && !edited) || text.trim())) return null;
   return { system: system.number, query: q, document: doc && !edited ? { id: doc } : { title, text } };
 }
@@ -94,7 +101,7 @@ export class PairView {
     this.parts = { alignment: this.aligned.element, why: make("section", { class: "why-view", "aria-label": "Why this rank" }),
       continuations: this.continued.element };
     this.element = make("div", { class: "pair-view" },
-      make("div", { class: "crumbs" }, this.back),
+      make("div", { class: "crumbs" }, this.back, button("Compare with another text", () => compareWith(this.best))),
       this.heading, this.choices, this.reason.element, this.texts.element, this.score, this.tabs, Object.values(this.parts));
   }
 
@@ -103,8 +110,8 @@ export class PairView {
     this.update(state);
   }
 
-  pairOf({ system, q, doc, title, text, edited }) {
-    return JSON.stringify([system, q, doc, title, text, edited]);
+  pairOf(state) {
+    return JSON.stringify([state.system, textsOf(state)]);
   }
 
   update(state) {
@@ -197,9 +204,10 @@ export class PairView {
     const busy = `Searching again, to ${system.generates ? "watch the beam" : "explain the rank"} …`;
     this.reason.fill(busy, "explain", { system: system.number, query: q, document: doc }, (told) => {
       const { best, hit, steps, generated } = told, other = best && best.id !== doc ? best : null;
+      this.best = other?.id;
       this.reason.body.replaceChildren(words("p", told.reason));
       this.parts.why.replaceChildren(...[
-        other ? make("p", {}, "First is ", documentLink(system, q, other), ".") : null,
+        other ? make("p", {}, "First is ", documentLink(system, q, other), ". ", button("Compare the two", () => compareWith(other.id))) : null,
         hit && other ? make("section", { "aria-label": "Against the first document" }, make("h3", {}, "How it differs from the first document"),
           differenceTable({ name: "this", ...hit }, { name: "first", ...other }, system.shares_of)) : null,
         steps?.length ? beamSteps(told) : null,
@@ -247,4 +255,70 @@ function generatedList(system, query, generated) {
 function documentLinks(system, query, documents, count) {
   const links = documents.slice(0, EXAMPLES).map((document) => documentLink(system, query, document));
   return count > links.length ? [...links, make("span", { class: "quiet" }, `and ${count - links.length} more`)] : links;
+}
+
+// Two pairs --------------------------------------------------------------------------------------
+
+/** The same query with another document of the collection: the given one, or a copy of this one to edit. */
+function compareWith(id) {
+  const { q, doc, title, text, edited, system } = read();
+  const other = id && id !== doc ? { doc2: id } : { doc2: doc, title2: title, text2: text, edited2: edited };
+  open({ view: "compare", system, q, doc, title, text, edited, q2: q, ...other });
+}
+
+/** Two pairs side by side in one system: two documents for a query, or two queries. */
+export class CompareView {
+  constructor({ systems }) {
+    this.systems = systems;
+    this.system = make("select", { onchange: () => open({ ...read(), system: this.system.value }) });
+    setChoices(this.system, systems.map((system) => [system.number, system.label]));
+    this.panel = new Panel({ "aria-label": "Comparison" });
+    this.sides = Object.entries({ A: "", B: "2" }).map(([name, mark]) => {
+      const texts = new Texts(() => this.show(read()), mark, ` ${name}`);
+      const take = (event) => texts.change({ doc: event.target.value, title: null, text: null, edited: null });
+      return { name, mark, texts, hits: make("select", { onchange: take }), alignment: new Alignment() };
+    });
+    this.element = make("div", { class: "compare-view" }, make("h2", {}, "Compare two texts"),
+      make("p", { class: "quiet" }, "Two documents for one query, or two queries for one document: the ", term("shares", "share"),
+        " of both ", term("scores", "score of the pair"), "."),
+      labelled("System", this.system), make("div", { class: "sides" }, this.sides.map(({ name, texts, hits }) => (
+        make("section", { "aria-label": `Pair ${name}` }, make("h3", {}, name),
+          labelled(`Take a result for the query as document ${name}`, hits), texts.element)))), this.panel.element);
+  }
+
+  show(state) {
+    const system = systemOf(this.systems, state);
+    this.system.value = system.number;
+    for (const { texts, hits, mark } of this.sides) {
+      texts.show(state);
+      this.offer(hits, state[`q${mark}`]?.trim(), system);
+    }
+    const asked = this.sides.map(({ mark }) => questionOf(state, system, mark));
+    if (asked.every(Boolean)) this.panel.fill("Aligning both …", "align", asked, (...pairs) => this.draw(pairs, system));
+    else this.panel.clear("Fill in a query and a document on both sides: they are compared as you type.");
+  }
+
+  /** The system's results for a side's query, to choose its document from. */
+  async offer(select, query, system) {
+    const key = JSON.stringify([system.number, query]);
+    if (select.dataset.asked === key) return;
+    select.dataset.asked = key;
+    const told = query ? await ask("search", { query }).catch(() => null) : null;
+    if (select.dataset.asked !== key) return; // another query was typed meanwhile
+    const hits = told?.systems[system.number].hits ?? [];
+    const missed = (told?.gold ?? []).filter(({ id }) => !hits.some((hit) => hit.id === id)).map((one) => ({ ...one, gold: true }));
+    setChoices(select, [["", query ? "choose …" : "type a query first"], ...[...hits, ...missed].map(({ id, rank, title, gold }) => (
+      [id, `${rank ?? "–"}  ${title || id}${gold ? " (relevant)" : ""}`]))], "");
+  }
+
+  draw(pairs, system) {
+    const [a, b] = pairs.map((pair, place) => ({ name: this.sides[place].name, ...pair }));
+    this.panel.body.replaceChildren(
+      make("p", { class: "score" }, "Score of A ", make("b", {}, shown(a.score)), ", of B ", make("b", {}, shown(b.score)),
+        ", difference ", make("b", {}, signed(a.score - b.score)), "."),
+      differenceTable(a, b, partOf(system)),
+      make("div", { class: "sides" }, this.sides.map(({ name, alignment }) => (
+        make("section", { "aria-label": `Alignment ${name}` }, make("h3", {}, name), alignment.element)))));
+    pairs.forEach((pair, place) => this.sides[place].alignment.show(pair));
+  }
 }

@@ -73,19 +73,19 @@ export class Panel {
     this.element = make("section", attributes, this.status, this.body);
   }
 
-  /** Asks a question unless it was asked last; `draw(answer)`, unless another is asked meanwhile. */
-  async fill(busy, verb, question, draw) {
-    const key = JSON.stringify(question);
+  /** Asks one question, or several, unless they were asked last; `draw(...answers)`, unless others are asked meanwhile. */
+  async fill(busy, verb, questions, draw) {
+    const key = JSON.stringify(questions);
     if (this.asked === key) return;
     this.say(busy);
     this.asked = key;
     this.element.setAttribute("aria-busy", "true");
     try {
-      const told = await ask(verb, question);
+      const told = await Promise.all([questions].flat().map((one) => ask(verb, one)));
       if (this.asked !== key) return;
       this.say("");
       this.asked = key;
-      draw(told);
+      draw(...told);
     } catch (error) {
       if (this.asked === key) this.clear(error.message, "status error"); // what was drawn belongs to another question
     }

@@ -226,6 +226,22 @@ def test_edits_change_score_and_alignment(page):
     assert "edited" not in page.url
 
 
+def test_two_documents_are_compared(page):
+    open_known(page, "what is an apple?")
+    open_hit(page, "T5-ColBERT", 1)
+    page.get_by_role("button", name="Compare with another text").click()
+    expect(visible(page, ".differences")).to_have_count(1)
+    numbers = [
+        float(cell.replace("−", "-").replace("+", ""))
+        for cell in visible(page, ".differences .sum td").all_inner_texts()[1:4]
+    ]
+    assert numbers[0] - numbers[1] == pytest.approx(numbers[2], abs=2e-3)
+    field(page, "Query B").fill("who eats an apple?")
+    expect(visible(page, ".differences")).to_contain_text("eats")
+    field(page, "Take a result for the query as document B").select_option("emoji")
+    expect(field(page, "Title B")).to_have_value("😀 smile")
+
+
 # Of the whole collection ------------------------------------------------------------------------
 
 
