@@ -148,13 +148,11 @@ def _negate(pair: Pair) -> str | None:
         return None
     nouns, who = "|".join(map(re.escape, entry.noun[0])), entry.facts["who"]
     described = re.sub(rf"\bthe ({nouns}) {who} ", rf"any \1 but the one {who} ", pair.query)
+    if described != pair.query:
+        return described
     named = rf"(?:\bthe )?(?:\b(?:{nouns}) )?(?:\b(?:called|of) )?{re.escape(entry.name)}"
     other = f"any {entry.noun.form(0)} but {entry.name}"
-    return (
-        described
-        if described != pair.query
-        else re.sub(named, lambda _: other, pair.query, count=1)
-    )
+    return re.sub(named, lambda _: other, pair.query, count=1)
 
 
 # Perturbation → the text that replaces a query or a document's text; None if it does not apply.

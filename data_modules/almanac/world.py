@@ -133,7 +133,7 @@ def _shuffled(items: list[str], seed: int, name: str) -> list[str]:
 
 
 class Concept(tuple):
-    """The wordings of one meaning, or of several one after the other; titles use the first."""
+    """The wordings of each of its meanings, such as verb, object, region; titles use the first."""
 
     def __new__(cls, *meanings: str):
         return super().__new__(cls, (tuple(meaning.split(" / ")) for meaning in meanings))
@@ -254,11 +254,6 @@ class Entry:
         value = self.value(fact)
         return value.name if isinstance(value, Entry) else value
 
-    @property
-    def start(self) -> int:
-        """The year from which the entry's other years count."""
-        raise NotImplementedError
-
 
 def _decade(year: int) -> str:
     """The words after "in the"; "1800s" could mean the century."""
@@ -308,7 +303,7 @@ class Person(Entry):
     def born(self) -> int:
         return 1720 + 180 * self.block // self._blocks + self.draw("born") % 8
 
-    start = born
+    start = born  # the year from which other years count
 
     @property
     def teacher(self) -> "Person | None":
@@ -377,6 +372,7 @@ class Work(Entry):
 
     @property
     def start(self) -> int:
+        """The year from which other years count."""
         return self.maker.born
 
     @property
@@ -406,7 +402,8 @@ class Prose(NamedTuple):
 
 def describe(entry: Entry) -> Prose:
     """Writes an entry's text: an opening, most of its facts in random order, and an aside."""
-    order = _shuffle(entry, [fact for fact, rule in _rules(entry) if "told" in rule])
+    facts = [fact for fact, rule in _rules(entry) if "told" in rule]
+    order = sorted(facts, key=lambda fact: entry.draw(f"order {fact}"))
     told = [entry.facts[fact]["told"] for fact in order if entry.value(fact) is not None][:6]
     told.insert(entry.draw("place") % len(told), entry.facts["aside"])
     text, spans = "", {}
@@ -425,10 +422,6 @@ def describe(entry: Entry) -> Prose:
 
 def _rules(entry: Entry) -> list[tuple[str, dict]]:
     return [(fact, rule) for fact, rule in entry.facts.items() if isinstance(rule, dict)]
-
-
-def _shuffle(entry: Entry, items: list) -> list:
-    return sorted(items, key=lambda item: entry.draw(f"order {item}"))
 
 
 @cache
@@ -480,15 +473,16 @@ class Question(NamedTuple):
 
 def ask(entry: Entry, prose: Prose, wanted: int) -> list[Question]:
     """Writes up to `wanted` questions about an entry; no two give and ask the same facts."""
-    questions: dict[frozenset, Question | None] = {}
+    questions: list[Question] = []
+    tried = set()
     for kind, given, asked, choice in _plans(entry, prose):
-        facts = frozenset([*given, f"asked {asked}"]) - {"noun"}
-        if facts not in questions:
-            unique = is_unique(entry, given)
-            questions[facts] = _write(entry, prose, kind, given, asked, choice) if unique else None
-        if sum(question is not None for question in questions.values()) == wanted:
+        if len(questions) == wanted:
             break
-    return [question for question in questions.values() if question]
+        facts = frozenset(given) - {"noun"}, asked
+        if facts not in tried and is_unique(entry, given):
+            questions.append(_write(entry, prose, kind, given, asked, choice))
+        tried.add(facts)
+    return questions
 
 
 def is_unique(entry: Entry, given: tuple[str, ...]) -> bool:
@@ -516,9 +510,9 @@ def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[str, tuple[str, ...], s
     single = [fact for fact in facts if fact in entry.rare]
     for attempt in range(_TRIES):
         choice = entry.draw(f"question {attempt}")
-        part, one, two, three = (choice >> 40 + 6 * n & 63 for n in range(4))
-        asked = facts[one % len(facts)] if two & 1 or part < 8 else "name"
-        if part < 8:
+        part, one, two, three, four = (choice >> 34 + 6 * n & 63 for n in range(5))
+        asked = facts[one % len(facts)] if four & 1 or part < 8 else "name"
+        if part < 8:  # an eighth of the attempts ask by name, half of them by two attributes
             # The name may give the fact away: the place in "The Silver Well of Velsund".
             if str(entry.said(asked)) not in entry.name:
                 yield "name", ("name", "noun") if entry.has_namesake else ("name",), asked, choice
