@@ -17,7 +17,7 @@ from gr_mvdr.relevance import Scoring, divide
 from gr_mvdr.salience import keep_salient, top_share
 from gr_mvdr.token_index.codec import ITERATIONS, PER_CENTROID, TOKENS_PER_CENTROID, Codec
 from gr_mvdr.token_index.scorers import Retrieved, expected_relevance, imputed_terms
-from gr_mvdr.token_index.search import Imputed, Proposal, Proposer, Query, xtr_scoring_flops
+from gr_mvdr.token_index.search import Imputed, Proposal, Proposer, Query
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import SIDES, TokenVectors
 
@@ -293,3 +293,17 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor:
         padded = torch.zeros(mask.shape).masked_scatter(mask, salience)
         kept.append(top_share(padded, mask, keep)[mask])
     return torch.cat(kept).nonzero()[:, 0]
+
+
+def xtr_scoring_flops(query_tokens: float, candidates: float, retrieved_tokens: float) -> float:
+    """Operations for scoring by imputed relevance, for one query: n C (r̄ + 1) (xtr App. B).
+
+    For each candidate, these are n r̄ for the maxima and n for their mean. At worst C = n k', which
+    gives n² k' (r̄ + 1) of xtr Table 1.
+
+    Args:
+        query_tokens: n.
+        candidates: C, the number of documents that are scored.
+        retrieved_tokens: r̄, the mean number of retrieved tokens of a candidate.
+    """
+    return query_tokens * candidates * (retrieved_tokens + 1)

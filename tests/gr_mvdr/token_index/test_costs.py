@@ -1,11 +1,8 @@
 import pytest
 
-from gr_mvdr.token_index.search import (
-    multi_vector_joint_flops,
-    mva_joint_flops,
-    transformer_flops,
-    xtr_scoring_flops,
-)
+from gr_mvdr.token_index.neighbours import xtr_scoring_flops
+from gr_mvdr.token_index.search import multi_vector_joint_flops, mva_joint_flops
+from models.cross_encoder import transformer_flops
 
 BERT_BASE = dict(layers=12, d_model=768, d_ff=3072, d_attention=768)
 
