@@ -104,7 +104,8 @@ def compare(
         What was compared, with its `folder`.
 
     Raises:
-        FileNotFoundError, ValueError: as `compare_runs` and `read_paper`; or no run has a metric.
+        FileNotFoundError, ValueError: as `compare_runs` and `read_paper`; or no run has a metric,
+            no section the baseline.
     """
     reproduced = None if paper is None else read_paper(paper)
     comparison = compare_runs([Path(run) for run in runs], labels)
@@ -112,6 +113,9 @@ def compare(
     for name in metrics or ():
         if (find_metric(name) or name) not in known:
             raise ValueError(f"metrics={name}: no run has it, they have {name_some(sorted(known))}")
+    systems = {group.label: None for group in comparison.groups}  # of every section
+    if baseline is not None and baseline not in systems:
+        raise ValueError(f"baseline={baseline}: must be one of {', '.join(systems)}")
     folder = place_comparison(comparison, Path(output) if output else None)
     comparison.folder = folder
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
@@ -254,10 +258,10 @@ def write_comparison(
     settings = [one.section.setting for one in findings]
     numbers = concat([one.table for one in findings], keys=settings, names=["setting", "row"])
     write_csv(numbers.reset_index()[NUMBERS], directory / "comparison.csv")
-    tests = concat([one.effectiveness.differences for one in findings], keys=settings)
-    if len(tests):
-        tests = tests.rename_axis(["setting", "row"]).reset_index("setting")
-        write_csv(tests, directory / "comparison_tests.csv")
+    tests = {one.section.setting: one.effectiveness.differences for one in findings}
+    if tested := {setting: table for setting, table in tests.items() if len(table)}:
+        table = concat(tested, names=["setting", "row"]).reset_index("setting")
+        write_csv(table, directory / "comparison_tests.csv")
     blocks = [block for one in findings for block in one.blocks] + comparison.notes
     forms = (directory / f"comparison.{form}" for form in ("md", "tex"))
     return [page, *(write_tables(path, "Comparison", blocks) for path in forms)]

@@ -168,7 +168,8 @@ def compare_effectiveness(
     The numbers of its groups receive the intervals over queries and seeds.
 
     Every system with a ranking and judgements takes part, unless its judgements differ from those
-    of the first system. Systems that are left out are noted.
+    of the first system. Systems that are left out are noted, and so is a section without the
+    baseline, which is not tested.
     """
     notes, values, judged = [], {}, None
     names = [*map(name_metric, tested)]
@@ -187,7 +188,9 @@ def compare_effectiveness(
                 group.numbers.loc[place, ["low", "high"]] = bounds
             continue
         notes.append(f"{group.label}: no intervals and tests, {reason}.")
-    if baseline in {group.label for group in section.groups} - values.keys():
+    if baseline is not None and baseline not in values:
+        if baseline not in {group.label for group in section.groups}:
+            notes.append(f"{section.setting}: no tests, it has no system {baseline}.")
         return Effectiveness(values, notes=notes, baseline=baseline)  # a note says why
     found = compare_values(values, tested, baseline)
     found.notes = notes

@@ -1,9 +1,9 @@
 from statistics import fmean
 
 import pytest
-from pandas import DataFrame
+from pandas import DataFrame, read_csv
 
-from analysis.compare import compare_rankings
+from analysis.compare import compare, compare_rankings
 from analysis.compare.groups import Group, Section
 from analysis.compare.significance import compare_effectiveness, compare_values
 from analysis.runs.numbers import find
@@ -97,3 +97,17 @@ def test_rankings_are_compared_with_a_baseline_over_queries():
     ):
         with pytest.raises(ValueError, match=said):
             compare_rankings(rankings, qrels, **options)
+
+
+def test_a_collection_without_the_baseline_is_not_tested_and_says_so(tmp_path):
+    for collection, systems in {"fruit": ("bm25", "dpr"), "cities": ("dpr", "xtr")}.items():
+        for system in systems:
+            folder = tmp_path / collection / system
+            write_run(folder, system, 1, {"retrieve/mrr@10": 1.0}, collection=collection)
+            judge_gold(folder, [1, 2, 1])
+    folder = compare([tmp_path], tmp_path / "out", baseline="bm25").folder
+    assert "cities: no tests, it has no system bm25." in (folder / "comparison.md").read_text()
+    tests = read_csv(folder / "comparison_tests.csv")
+    assert {*tests["setting"]} == {"fruit"} and {*tests["second"]} == {"bm25"}
+    with pytest.raises(ValueError, match="baseline=none: must be one of dpr, xtr, bm25"):
+        compare([tmp_path], tmp_path / "out", baseline="none")
