@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gr_mvdr.alignment import top_k
 from gr_mvdr.options import Size, part
-from gr_mvdr.salience import top_k
 from gr_mvdr.token_index.codec import k_means
 from gr_mvdr.token_vectors import TokenVectors
 

@@ -2,34 +2,22 @@
 
 Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, L, d), token ids
 (B, L) int64 and the mask (B, L) bool → u ≥ 0, (B, L) fp32, zero at padding. A learned salience is
-gated by the relaxed top-k at the end of this file (aligner Eq. 4, Appendix A.1).
+gated by the relaxed top-k (aligner Eq. 4, Appendix A.1).
 """
 
-import fractions
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gr_mvdr.alignment import Solver, exact_floor, relaxed_top_k
 from gr_mvdr.options import Fraction, NonNegative, Positive, Proportion, Size, build, checked, part
 from gr_mvdr.token_vectors import TokenVectors
 
 Gate = Literal["lp", "relu", "hard", "l1"]
-Solver = Literal["exact", "iterative"]
 Texts = Sequence[Sequence[int]]  # token ids
-# The largest k for which `top_k` repeats argmax; for a larger k, sorting is faster.
-_MOST_ROUNDS = 8
-# The number of CPU threads at which torch's argmax becomes faster than numpy's.
-_MANY_THREADS = 4
-# Scores that a CPU solves at once: intermediate results stay in the cache, which halves the time.
-_BLOCK = 1 << 15
-# Exponentials of scores up to this value, and sums of many of them, are finite in double precision.
-_LARGEST = 600.0
-# Devices without double precision; what needs it is computed on the CPU.
-_NO_FLOAT64 = ("mps",)
 
 
 @checked
@@ -59,12 +47,6 @@ def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
 def _share_of(mask: Tensor, share: float) -> Tensor:
     """(…) int64 ⌈share · m⌉."""
     return -exact_floor(-share, mask.sum(-1))
-
-
-def exact_floor(share: float, counts: Any) -> Any:
-    """Returns ⌊share · counts⌋, int64 or int, as decimals give it: 0.29 · 100 is 29, not 28."""
-    ratio = fractions.Fraction(share).limit_denominator(10**9)
-    return counts * ratio.numerator // ratio.denominator
 
 
 class Salience(nn.Module):
@@ -232,128 +214,3 @@ class FrequencySalience(Salience):
 
     def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
         self.mean_length.fill_(sum(map(len, documents)) / max(1, len(documents)))
-
-
-def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Finds the k largest values along the last axis, largest first; ties go to the lowest place.
-
-    Returns:
-        (…, k) int64 the places, and (…, k) the values.
-    """
-    if k > _MOST_ROUNDS:
-        best = values.sort(dim=-1, descending=True, stable=True)
-        return best.indices[..., :k], best.values[..., :k]
-    places: list[Tensor] = []
-    largest: list[Tensor] = []
-    for number in range(k):
-        if number:
-            values = values.scatter(-1, places[-1], -torch.inf)
-        places.append(_first_maximum(values))
-        largest.append(values.gather(-1, places[-1]))
-    return torch.cat(places, -1), torch.cat(largest, -1)
-
-
-def _first_maximum(values: Tensor) -> Tensor:
-    """(…, 1) int64 `argmax` along the last axis; ties go to the lowest place."""
-    is_eager = not torch.compiler.is_compiling() and values.device.type == "cpu"
-    is_eager &= values.dtype != torch.bfloat16  # which numpy lacks
-    if is_eager and torch.get_num_threads() < _MANY_THREADS:
-        # numpy uses vector instructions, torch uses threads: on one thread, numpy takes a fifth.
-        return torch.from_numpy(values.numpy().argmax(-1, keepdims=True))
-    return values.argmax(-1, keepdim=True)
-
-
-@checked
-def relaxed_top_k(
-    scores: Tensor,
-    k: int | Tensor,
-    epsilon: Positive,
-    mask: Tensor | None = None,
-    solver: Solver = "exact",
-    iterations: Size = 1000,
-) -> Tensor:
-    """Computes the λ that maximises sᵀλ + ε H(λ) with Σ λ = k, 0 ≤ λ ≤ 1 (aligner Eq. 4, App. A.1).
-
-    λ_i = min(1, exp((s_i + a) / ε)) with one scalar a: close to 1 for the k best scores, else close
-    to 0.
-
-    Args:
-        scores: (…, m) float.
-        k: the sum of λ, one number or (…); if at most k scores are real, all of them get λ = 1.
-        epsilon: ε, the weight of the entropy; as ε → 0 this becomes a hard top-k.
-        mask: (…, m) bool, True = real score; None = all are real.
-        solver: "exact" computes a by sorting; "iterative" is Eq. 5.
-        iterations: of Eq. 5. A small ε needs thousands; |Σ λ − k| is the remaining error.
-
-    Returns:
-        (…, m) of the scores' dtype, 0 at padding. Both solvers pass gradients to the scores.
-    """
-    if isinstance(k, int) and k < 1:
-        raise ValueError(f"k={k}: must be ≥ 1")
-    if not scores.numel():
-        return torch.zeros_like(scores)
-    mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
-    k = torch.as_tensor(k, device=scores.device).expand(scores.shape[:-1]).reshape(-1, 1)
-    m = scores.shape[-1]
-    parts = [scores.reshape(-1, m), k, mask.expand(scores.shape).reshape(-1, m)]
-    if scores.device.type in _NO_FLOAT64:
-        parts = [part.cpu() for part in parts]
-    size = max(1, _BLOCK // m) if parts[0].device.type == "cpu" else len(parts[0])
-    blocks = zip(*(part.split(size) for part in parts), strict=True)
-    solve = _exact if solver == "exact" else partial(_iterative, iterations=iterations)
-    weights = []
-    for rows, each, real in blocks:
-        count = real.sum(-1, keepdim=True)
-        # In double precision: fp32 scores divided by a small ε have too few digits.
-        solved = solve(rows.double() / epsilon, each.minimum(count).double(), real) * real
-        weights.append(torch.where(each >= count, real.double(), solved).to(scores.dtype))
-    return torch.cat(weights).view(scores.shape).to(scores.device)
-
-
-def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-    """Computes λ by sorting; scores (…, m) are already divided by ε, and k is (…, 1).
-
-    Scores above the edge have λ = 1. The rest of k is divided among the other scores in proportion
-    to exp(s). This is a softmax, and its gradient is the gradient of λ.
-    """
-    saturated = scores.detach() > _edge(scores.detach(), k, mask)
-    left = k - (saturated & mask).sum(-1, keepdim=True)
-    shares = left * _fill(scores, mask & ~saturated).softmax(-1)
-    # A share of 1 up to rounding has reached the bound: equal scores at the edge have no gradient.
-    saturated |= shares.detach() > 1 - 1e-12
-    return torch.where(saturated, 1.0, shares)
-
-
-def _edge(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-    """(…, 1) the edge: the largest score whose λ is not cut off at 1.
-
-    Count the scores from 0, best first. If the t best are cut off, exp(s_t + a) =
-    (k − t) exp(s_t) / Σ_{i≥t} exp(s_i); the edge is s_t for the smallest t for which this is ≤ 1.
-    It is at most ln(m − k + 1) above the k-th best score. So relative to that score, a plain sum of
-    exponentials neither overflows nor loses a relevant term.
-    """
-    ordered = scores.masked_fill(~mask, -torch.inf)
-    if ordered.device.type == "cpu":  # numpy sorts tenfold faster than torch there
-        ordered = torch.from_numpy(np.sort(ordered.numpy(), axis=-1))
-    else:
-        ordered = ordered.sort(dim=-1).values
-    last = torch.arange(ordered.shape[-1], device=k.device)
-    kth = ordered.gather(-1, (last[-1:] + 1 - k.ceil().long()).clamp(max=len(last) - 1))
-    sizes = (ordered - kth).clamp(max=_LARGEST).exp()
-    left = (k - last.flip(0)).clamp(min=0)
-    uncut = left * sizes <= sizes.cumsum(-1)
-    return ordered.gather(-1, (uncut * last).amax(-1, keepdim=True))
-
-
-def _iterative(scores: Tensor, k: Tensor, mask: Tensor, iterations: int) -> Tensor:
-    """Computes λ by Eq. 5; scores, a and b are divided by ε."""
-    scores, b = _fill(scores, mask), torch.zeros_like(scores)
-    for _ in range(iterations):
-        a = k.log() - (scores + b).logsumexp(-1, keepdim=True)
-        b = (-scores - a).clamp(max=0)
-    return (scores + b + a).exp()
-
-
-def _fill(scores: Tensor, mask: Tensor) -> Tensor:
-    """Fills padding with a very low finite score: a row of −inf would give NaN and NaN gradient."""
-    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min / 4)

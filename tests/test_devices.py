@@ -85,7 +85,7 @@ def test_every_system_works_on_its_device_in_mixed_precision_too(name):
 @pytest.mark.parametrize("name", ["aligner", "aligner-top-p", "aligner-soft", "semantic"])
 def test_a_system_works_on_a_device_without_double_precision(name, monkeypatch):
     """As on MPS."""
-    monkeypatch.setattr("gr_mvdr.salience._NO_FLOAT64", (DEVICE.type,))
+    monkeypatch.setattr("gr_mvdr.alignment._NO_FLOAT64", (DEVICE.type,))
     system, queries = SYSTEMS[name](), Texts(draw_tokens([4, 2, 11], seed=4), "q")
     system.index(named_documents())
     on_cpu = system.retrieve(queries, 5)
