@@ -42,9 +42,9 @@ from analysis.runs.run_folder import Run, named_folders
 from analysis.runs.settings import find_setting, read_settings
 from analysis.runs.tables import Cell, Table, format_markdown, pivot, write_csv, write_tables
 from analysis.statistics import holm, randomisation_test, seed_interval
-from gr_mvdr.evaluation.metrics import find_metric
+from gr_mvdr.evaluation.metrics import find_metric, ranking_metric
 from gr_mvdr.files import read_text
-from gr_mvdr.measures import RANKED, RERANK, ranking_metric
+from gr_mvdr.measures import RANKED, RERANK
 
 BEST = "best form"
 MVDR = "T5-ColBERT"

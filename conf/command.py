@@ -36,6 +36,8 @@ _NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+", re.IGNORECASE)
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 # Parts of Hydra's and OmegaConf's messages that do not help the user.
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
+# An item of a list; commas within its brackets belong to it.
+_LIST_ITEM = r"(\([^)]*\)|[^][,(])+"
 
 _DATA = "data_modules.sources.FilesDataModule"
 RESUME = "interrupted: run the same command with resume=true to continue"
@@ -210,7 +212,9 @@ def _explain(error: BaseException, arguments: Sequence[str] = (), name: str = ""
     if isinstance(error, OverrideParseException):
         key, _, value = error.override.partition("=")
         if "=" in value and "'" not in value:
-            return f"{error.override}: must be quoted: \"{key}='{value}'\""
+            items = _LIST_ITEM if value.startswith("[") else ".+"
+            quoted = re.sub(items, r"'\g<0>'", value)
+            return f'{error.override}: must be quoted: "{key}={quoted}"'
         return f"{error.override}: {said}"
     # OmegaConf's error about an interpolation knows the key that contains it.
     key = getattr(error, "full_key", None)

@@ -39,6 +39,8 @@ class EvaluationOptions:
         drop_identical: leave out the document whose id is the query's own (ArguAna, Quora).
         metrics: metrics of the rankings, such as recall@1000 or nDCG@10; see
             `gr_mvdr.evaluation.metrics`.
+        relevance_level: the least grade that binary metrics count as relevant, where a metric's
+            name has no `rel`; None = 1.
         groups: a regular expression whose match in the id of a test query is the query's group:
             `macro_…` metrics are means over groups; None = no groups.
         max_test_queries, max_rerank_queries: size of a random sample; None = all.
@@ -50,6 +52,7 @@ class EvaluationOptions:
     add_relevant: bool = True
     drop_identical: bool = False
     metrics: Sequence[Text] = METRICS
+    relevance_level: Size | None = None
     groups: Pattern | None = None
     max_test_queries: Size | None = None
     max_rerank_queries: Size | None = None

@@ -111,12 +111,7 @@ RANKINGS, COSTS, IDENTIFIERS = (
     {name: Metric(**{"name": name} | one) for name, one in _DECLARED[kind].items()}
     for kind in ("rankings", "costs", "identifiers")
 )
-
-
-def ranking_metric(name: str) -> Metric:
-    """Returns the declaration of a metric of rankings, by its name in files: "recall@10"."""
-    kind, _, rank = name.partition("@")
-    return RANKINGS[kind].at(rank)
+OPTIONS: dict[str, str] = _DECLARED["options"]  # of a metric's name → their meanings
 
 
 def macro(metric: Metric) -> Metric:

@@ -20,7 +20,7 @@ from pytest import MonkeyPatch
 
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
 from analysis.runs.numbers import export_numbers, flatten_rows, make_frame, write_numbers
-from gr_mvdr.evaluation.metrics import find_metric
+from gr_mvdr.evaluation.metrics import find_metric, ranking_metric
 from gr_mvdr.measures import (
     COST,
     COSTS,
@@ -29,7 +29,6 @@ from gr_mvdr.measures import (
     Group,
     Measured,
     Metric,
-    ranking_metric,
 )
 from gr_mvdr.relevance import Explanation
 

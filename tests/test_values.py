@@ -242,6 +242,11 @@ TYPED = [
     ),
     ("trainer.foo=1", "trainer.foo=1: no such key, +trainer.foo=… adds it"),
     ("data.path=/a=b/c", "data.path=/a=b/c: must be quoted: \"data.path='/a=b/c'\""),
+    (
+        "data.metrics=[P(rel=2,judged_only=true)@1,judged@5]",
+        "data.metrics=[P(rel=2,judged_only=true)@1,judged@5]: must be quoted: "
+        "\"data.metrics=['P(rel=2,judged_only=true)@1','judged@5']\"",
+    ),
     ("model.query_ngrams=3", "model.query_ngrams=3: not a key of the chosen model, model=t5_seal_"),
     ("data.path=x", "data.path=x: not a key of the chosen data, data=files or "),
     ("+seed=2", "Could not append to config. An item is already at 'seed'."),

@@ -49,8 +49,8 @@ from analysis.runs.tables import (
     write_tables,
 )
 from analysis.viewer.pairs import embed_cases, open_runs
-from gr_mvdr.evaluation.metrics import find_metric, name_metric
-from gr_mvdr.measures import RANKED, RETRIEVE, STUDY, ranking_metric
+from gr_mvdr.evaluation.metrics import find_metric, name_metric, ranking_metric
+from gr_mvdr.measures import RANKED, RETRIEVE, STUDY
 from gr_mvdr.options import name_some
 
 FIGURES = "comparison_figures"

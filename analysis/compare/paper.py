@@ -19,9 +19,8 @@ from analysis.runs.numbers import MISSING
 from analysis.runs.run_folder import Run, look_up
 from analysis.runs.settings import find_setting, read_settings
 from analysis.runs.tables import Table, describe_value, pivot, write_csv, write_tables
-from gr_mvdr.evaluation.metrics import find_metric, name_metric
+from gr_mvdr.evaluation.metrics import find_metric, name_metric, ranking_metric
 from gr_mvdr.files import read_text, reading
-from gr_mvdr.measures import ranking_metric
 
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")

@@ -13,9 +13,9 @@ from analysis.compare.groups import LEVEL, Section
 from analysis.runs.queries import JudgedQueries
 from analysis.runs.tables import Table, pivot
 from analysis.statistics import PERMUTATIONS, holm, randomisation_test, seed_interval
-from gr_mvdr.evaluation.metrics import METRICS, name_metric
+from gr_mvdr.evaluation.metrics import METRICS, name_metric, ranking_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, read_qrels
-from gr_mvdr.measures import RETRIEVE, ranking_metric
+from gr_mvdr.measures import RETRIEVE
 from gr_mvdr.progress import track
 
 TESTED = ("mrr@10", "recall@10")

@@ -26,8 +26,9 @@ from analysis.questions.analysis import Analysis, Findings, PairAnalysis, Subjec
 from analysis.runs.evaluation import judge
 from analysis.statistics import RANK_CORRELATION, interval, spread
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
+from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.measures import Metric, ranking_metric
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation

@@ -39,8 +39,9 @@ from analysis.runs.evaluation import average_metrics, judge
 from analysis.statistics import RANK_CORRELATION, spearman, spread
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import batch_by_length, pad
+from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from gr_mvdr.measures import Metric, ranking_metric
+from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Factors, Scoring, all_pairs_relevance, relevance, similarity

@@ -16,8 +16,9 @@ from pandas import DataFrame
 from analysis.runs.numbers import find, format_value, make_frame
 from analysis.runs.run_folder import find_runs, named_folders, print_command, read_run
 from analysis.runs.tables import Table, format_text, pivot
+from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.files import METRICS_FILE, PROVENANCE, UnfinishedRun, read_provenance
-from gr_mvdr.measures import RETRIEVE, ranking_metric
+from gr_mvdr.measures import RETRIEVE
 
 SHOWN = ("mrr@10", "recall@10")
 

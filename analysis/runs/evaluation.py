@@ -18,8 +18,9 @@ from analysis.runs.queries import METRICS, keep_queries, tabulate_queries
 from analysis.runs.run_folder import ranking_file
 from data_modules.collection import sample_rows
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
-from gr_mvdr.measures import RERANK, RETRIEVE, Group, Measured, costs, macro, ranking_metric
+from gr_mvdr.measures import RERANK, RETRIEVE, Group, Measured, costs, macro
 from models.base import System, Table
 
 # Query id → metric → value.
@@ -162,7 +163,7 @@ def judge(
     """
     qrels = data.evaluation.judgements(split, queries)
     metrics = tuple(dict.fromkeys((*data.metrics, *further)))
-    return evaluate_queries(drop_own_hits(ranking, data), qrels, metrics)
+    return evaluate_queries(drop_own_hits(ranking, data), qrels, metrics, data.relevance_level or 1)
 
 
 def average_metrics(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -48,7 +48,7 @@ _SILENT = ("hydra", *CIRCUMSTANCES)
 # Keys that decide what a ranking's metrics mean: runs that differ in them share no table.
 PROTOCOL = (
     *("retrieval_depth", "data.max_test_queries", "data.new_documents", "data.drop_identical"),
-    *("data.candidates", "data.candidates_run", "data.add_relevant"),
+    *("data.candidates", "data.candidates_run", "data.add_relevant", "data.relevance_level"),
 )
 # Keys that say where data lie, how a run is watched and what is analysed: they change no ranking.
 UNMEASURED = (

@@ -22,8 +22,9 @@ from analysis.runs.numbers import make_frame
 from analysis.studies.search_grid import STRATEGY, Search, SearchGrid, Setting
 from analysis.studies.study import StudyTable, draw_all, read_study, study_rows
 from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
+from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking
-from gr_mvdr.measures import STUDY, Group, Measured, keep_finite, ranking_metric
+from gr_mvdr.measures import STUDY, Group, Measured, keep_finite
 from gr_mvdr.options import Count, Proportion, Size, part
 from gr_mvdr.token_index.search import FullRelevance
 from models.base import System, Table

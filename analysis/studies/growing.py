@@ -20,8 +20,8 @@ from analysis.runs.settings import write_setting
 from analysis.statistics import NORMAL
 from analysis.studies.study import study_rows
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.evaluation.metrics import rank_of
-from gr_mvdr.measures import RANKINGS, STUDY, Group, keep_finite, ranking_metric
+from gr_mvdr.evaluation.metrics import rank_of, ranking_metric
+from gr_mvdr.measures import RANKINGS, STUDY, Group, keep_finite
 from gr_mvdr.options import Rule, Seed, Size, part
 from gr_mvdr.progress import track
 from models.base import System

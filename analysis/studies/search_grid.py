@@ -17,9 +17,9 @@ from analysis.runs.settings import write_setting
 from analysis.runs.tables import describe_value
 from analysis.studies.study import StudyTable, draw_all, read_curves, read_study, study_rows
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.evaluation.metrics import METRICS, rank_of
+from gr_mvdr.evaluation.metrics import METRICS, rank_of, ranking_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, SearchCosts, recall_of_exact
-from gr_mvdr.measures import RANKINGS, STUDY, Measured, Metric, costs, ranking_metric
+from gr_mvdr.measures import RANKINGS, STUDY, Measured, Metric, costs
 from gr_mvdr.options import Size, check_choice, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.search import SearchOptions

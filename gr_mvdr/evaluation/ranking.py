@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gr_mvdr.evaluation.metrics import METRICS, measure, name_metric, rank_of
+from gr_mvdr.evaluation.metrics import METRICS, measure, read_metric
 from gr_mvdr.files import new_file, read_lines
 from gr_mvdr.measures import Measured, costs
 
@@ -112,6 +112,7 @@ def evaluate(
     ranking: Ranking,
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
+    relevance_level: int = 1,
 ) -> dict[str, float]:
     """Computes the mean of each metric over the queries of ``qrels``.
 
@@ -120,8 +121,9 @@ def evaluate(
     Args:
         ranking: queries without judgements are ignored. A metric whose rank is deeper than the
             ranking reads all of it, as in trec_eval.
-        qrels: query id → {document id: grade}; a document is relevant if its grade is ≥ 1.
-        metrics: names, see `KINDS` and `find_metric`.
+        qrels: query id → {document id: grade}.
+        metrics: names, see `read_metric`.
+        relevance_level: the least grade of a relevant document, where a name has no `rel`.
 
     Returns:
         Our name of each metric → its mean, in [0, 1], equal to trec_eval's.
@@ -129,7 +131,7 @@ def evaluate(
     Raises:
         ValueError: ``qrels`` has no query, or a metric is unknown.
     """
-    rows = list(evaluate_queries(ranking, qrels, metrics).values())
+    rows = list(evaluate_queries(ranking, qrels, metrics, relevance_level).values())
     return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
@@ -137,16 +139,31 @@ def evaluate_queries(
     ranking: Ranking,
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
+    relevance_level: int = 1,
 ) -> dict[str, dict[str, float]]:
     """Computes the metrics of :func:`evaluate` for each query of ``qrels``, at least one."""
     if not qrels:
         raise ValueError("qrels: there is no query to evaluate")
-    metrics = list(map(name_metric, metrics))
-    depth, values = max(map(rank_of, metrics)), {}
+    asked = map(read_metric, metrics)
+    named = {one.name: one._replace(rel=one.rel or relevance_level) for one in asked}
+    depth, values = max(one.rank for one in named.values()), {}
     for query, grades in qrels.items():
-        by_rank, missed = _grades(ranking.documents(query)[:depth], grades)
-        values[query] = {name: measure(name, by_rank, missed) for name in metrics}
+        documents, patterns = ranking.documents(query), {}
+        for condensed in {one.judged_only for one in named.values()}:
+            # As in trec_eval, a negative grade does not keep a document in a condensed ranking.
+            kept = [d for d in documents if not condensed or grades.get(d, -1) >= 0]
+            patterns[condensed] = _grades(kept[:depth], grades)
+        values[query] = {
+            name: _share_judged(documents[: one.rank], grades)
+            if one.kind == "judged"
+            else measure(one, *patterns[one.judged_only])
+            for name, one in named.items()
+        }
     return values
+
+
+def _share_judged(documents: Sequence[str], grades: Mapping[str, int]) -> float:
+    return sum(document in grades for document in documents) / max(1, len(documents))
 
 
 def _grades(

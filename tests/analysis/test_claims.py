@@ -11,8 +11,8 @@ from analysis.runs.numbers import make_frame, read_numbers, write_numbers
 from analysis.runs.queries import keep_queries, tabulate_queries
 from analysis.runs.settings import write_setting
 from analysis.studies.study import study_rows
+from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.files import read_json, write_json
-from gr_mvdr.measures import ranking_metric
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import command, undrawn
 

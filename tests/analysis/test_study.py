@@ -20,7 +20,8 @@ from analysis.studies.study import (
     write_sweep_study,
 )
 from analysis.studies.sweep import CompareRuns
-from gr_mvdr.measures import costs, ranking_metric
+from gr_mvdr.evaluation.metrics import ranking_metric
+from gr_mvdr.measures import costs
 from tests.analysis.test_claims import keep_study
 from tests.analysis.test_compare import write_run
 from tests.runs import read_lines_of
