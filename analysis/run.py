@@ -29,12 +29,7 @@ from analysis.figures import Gallery
 from analysis.questions.alignment_store import AlignmentStore, StoreDescription, write_alignments
 from analysis.questions.analysis import Analysis, Findings, Subject, Texts
 from analysis.questions.gold import find_gold_tokens
-from analysis.questions.tokens import (
-    TokenKinds,
-    document_frequencies,
-    find_special,
-    inverse_document_frequency,
-)
+from analysis.questions.tokens import TokenKinds, find_special
 from analysis.runs.evaluation import release_memory
 from analysis.runs.numbers import PLACE, export_numbers, make_frame, write_numbers
 from analysis.runs.publish import describe_logger, publish_run
@@ -53,6 +48,7 @@ from gr_mvdr.files import (
 from gr_mvdr.measures import Measured
 from gr_mvdr.options import ROOMS, TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
+from gr_mvdr.salience import count_tokens, inverse_document_frequency
 from gr_mvdr.tokenizers import token_strings
 from models.base import System
 from models.saved_model import restore_run
@@ -169,7 +165,8 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     """Collects the facts about a run's texts that analyses need besides the alignments."""
     # Docid tokens have ids beyond the tokeniser's and occur in no document's text.
     size = max(len(data.tokenizer), model.vocabulary_size)
-    frequencies = document_frequencies(data.documents["tokens"], size)
+    _, frequencies = count_tokens(data.documents["tokens"], size)
+    idf = inverse_document_frequency(frequencies, len(data.documents))
     gold = find_gold_tokens(data, data.evaluation.test_splits[0], store.pairs)
     if isinstance(model, T5SEAL):  # targets are a text and an end token, without BART's leading <s>
         first, after = len(data.template.document), len(data.template.suffix) - 1
@@ -177,7 +174,7 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     if model.share_of == "vocabulary term":  # SPLADE's documents are unordered terms
         gold = {}
     return Texts(
-        idf=inverse_document_frequency(frequencies, len(data.documents)),
+        idf=torch.from_numpy(idf).float(),
         kinds=TokenKinds.of(data.tokenizer, size, find_special(data)),
         strings=partial(token_strings, data.tokenizer, spell=model.spell),
         gold=gold,

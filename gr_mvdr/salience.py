@@ -6,6 +6,7 @@ gated by the relaxed top-k (aligner Eq. 4, Appendix A.1).
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from gr_mvdr.token_vectors import TokenVectors
 
 Gate = Literal["lp", "relu", "hard", "l1"]
 Texts = Sequence[Sequence[int]]  # token ids
+_CHUNK = 4096  # texts whose tokens are counted at a time: bounds memory, whatever the corpus
 
 
 @checked
@@ -138,6 +140,28 @@ class LearnedSalience(Salience):
         return self.l1 * salience.sum() / mask.sum().clamp(min=1)
 
 
+def count_tokens(documents: Texts, vocabulary_size: int) -> np.ndarray:
+    """Returns (2, V) int64: how often each token id occurs, and in how many documents.
+
+    Args:
+        documents: read in slices.
+        vocabulary_size: V; all ids are below it.
+    """
+    counts = np.zeros((2, vocabulary_size), dtype=np.int64)
+    for start in range(0, len(documents), _CHUNK):
+        texts = documents[start : start + _CHUNK]
+        ids = np.fromiter(chain.from_iterable(texts), dtype=np.int64)
+        owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+        distinct = np.unique(owners * vocabulary_size + ids) % vocabulary_size
+        counts += [np.bincount(each, minlength=vocabulary_size) for each in (ids, distinct)]
+    return counts
+
+
+def inverse_document_frequency(frequencies: np.ndarray, n_documents: int) -> np.ndarray:
+    """Computes idf = ln(1 + (D − df + ½) / (df + ½)), always positive; fp64, same shape."""
+    return np.log1p((n_documents - frequencies + 0.5) / (frequencies + 0.5))
+
+
 @part("salience")
 class IdfSalience(Salience):
     """u = the token's inverse document frequency: a baseline for learned saliences.
@@ -164,12 +188,8 @@ class IdfSalience(Salience):
         return torch.where(known, self.idf[ids * known], 1.0) * mask
 
     def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
-        counts, frequencies = np.zeros((2, vocabulary_size))
-        for document in documents:
-            tokens, times = np.unique(np.asarray(document, dtype=np.int64), return_counts=True)
-            counts[tokens] += times
-            frequencies[tokens] += 1
-        idf = np.log1p((len(documents) - frequencies + 0.5) / (frequencies + 0.5))
+        counts, frequencies = count_tokens(documents, vocabulary_size)
+        idf = inverse_document_frequency(frequencies, len(documents))
         idf[list(special)] = counts[list(special)] = 0
         if counts.any():
             idf /= np.average(idf, weights=counts)

@@ -251,8 +251,7 @@ def _label_groups(groups: Sequence[Group]) -> None:
 def list_typed(run: Run) -> list[str]:
     """Returns the overrides that were typed for a run and are its choices: "k=2", "alignment=…"."""
     words = []
-    for override in run.provenance.get("overrides") or []:
-        key, _, value = override.lstrip("+~").partition("=")
+    for key, value in run.typed.items():
         outer, _, last = key.rpartition(".")
         changes_nothing = {key, key.split(".")[0]} & {*CIRCUMSTANCES, *SWEPT, *UNMEASURED}
         if changes_nothing or last in ("seed", "model", "data", "experiment"):

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 
-import numpy
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -77,30 +76,6 @@ class TokenKinds:
 
 BIN_EDGES = (0, 2, 4, 6, 8, 15)  # the paper's Figures 2 and 3
 BIN_NAMES = tuple(f"{low}-{high}" for low, high in pairwise(BIN_EDGES))
-CHUNK = 4096  # documents at a time: bounds memory, whatever the corpus
-
-
-def document_frequencies(tokens: Sequence[Sequence[int]], vocabulary_size: int) -> Tensor:
-    """(V,) int64: the number of documents in which each token id occurs.
-
-    Args:
-        tokens: the corpus' token column, one sequence of ids for each document; read in slices.
-        vocabulary_size: V; all ids are below it.
-    """
-    frequencies = numpy.zeros(vocabulary_size, dtype=numpy.int64)
-    for start in range(0, len(tokens), CHUNK):
-        documents = tokens[start : start + CHUNK]
-        ids = numpy.fromiter(chain.from_iterable(documents), dtype=numpy.int64)
-        numbers = numpy.repeat(numpy.arange(len(documents)), [len(d) for d in documents])
-        distinct = numpy.unique(numbers * vocabulary_size + ids)
-        frequencies += numpy.bincount(distinct % vocabulary_size, minlength=vocabulary_size)
-    return torch.from_numpy(frequencies)
-
-
-def inverse_document_frequency(frequencies: Tensor, n_documents: int) -> Tensor:
-    """Computes idf = ln(1 + (N − df + 0.5) / (df + 0.5)), always positive; fp32, same shape."""
-    frequencies = frequencies.double()
-    return torch.log1p((n_documents - frequencies + 0.5) / (frequencies + 0.5)).float()
 
 
 def idf_bin(idf: Tensor) -> Tensor:

@@ -142,6 +142,13 @@ class Run:
         return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:8]
 
     @property
+    def typed(self) -> dict[str, str]:
+        """What was typed for it: key → value, "" for a key that was taken away (`~study`)."""
+        typed = self.provenance.get("overrides") or []
+        pairs = (override.lstrip("+~").partition("=") for override in typed)
+        return {key: value for key, _, value in pairs}
+
+    @property
     def protocol(self) -> tuple[str, ...]:
         """What runs that share a table must agree in: the data, and the keys of `PROTOCOL`."""
         asked = [f"{k.split('.')[-1]}={look_up(self.config, k)}" for k in PROTOCOL]
@@ -339,8 +346,7 @@ def read_run(path: Path, finished: bool = True) -> Run:
 
 def print_command(overrides: Sequence[str]) -> str:
     """Returns the command of a run as typed, without what changes no measured number."""
-    keys = [word.lstrip("+").partition("=")[0].split(".")[0] for word in overrides]
-    typed = [word for key, word in zip(keys, overrides, strict=True) if key not in _SILENT]
+    typed = [word for word in overrides if re.split("[.=]", word.lstrip("+"))[0] not in _SILENT]
     return shlex.join(["python", "train.py", *typed])
 
 

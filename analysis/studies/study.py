@@ -347,12 +347,10 @@ def find_swept_values(run: Run, swept: Sequence[str]) -> dict[str, Any]:
     Args:
         swept: keys such as "model.dimension", or groups such as "salience".
     """
-    typed = run.provenance.get("overrides") or []
-    options = dict(line.lstrip("+").split("=", 1) for line in typed if "=" in line)
     values: dict[str, Any] = {}
     for key in (key for key in swept if key not in OWN_COLUMNS):
         value = look_up(run.config, key)
         if value is None or (isinstance(value, dict) and "_target_" not in value):
-            value = options.get(key, value)
+            value = run.typed.get(key, value)
         values[key] = describe_value(value)
     return values

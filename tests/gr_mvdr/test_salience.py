@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,8 @@ from gr_mvdr.salience import (
     FrequencySalience,
     IdfSalience,
     LearnedSalience,
+    count_tokens,
+    inverse_document_frequency,
     relaxed_top_k,
     top_share,
 )
@@ -63,6 +66,20 @@ def fitted():
     salience = IdfSalience(3)
     salience.fit(DOCUMENTS, 7, SPECIAL)
     return salience
+
+
+def test_counts_occurrences_and_documents(monkeypatch):
+    corpus = [[1, 1, 2], [2, 3], [], [2, 2, 2]]
+    expected = [[0, 2, 5, 1, 0], [0, 1, 3, 1, 0]]
+    assert count_tokens(corpus, 5).tolist() == expected
+    monkeypatch.setattr("gr_mvdr.salience._CHUNK", 1)  # the size of a slice changes nothing
+    assert count_tokens(corpus, 5).tolist() == expected
+
+
+def test_idf_equals_the_reference():
+    # document frequencies and values of golden/alignment_measures.json
+    idf = inverse_document_frequency(np.array([21, 19, 15, 28]), n_documents=40)
+    assert idf.tolist() == pytest.approx([0.645519132, 0.743157601, 0.972732043, 0.363667979])
 
 
 def test_idf_by_hand():

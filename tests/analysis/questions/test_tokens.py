@@ -1,13 +1,6 @@
-import pytest
 import torch
 
-from analysis.questions import tokens as module
-from analysis.questions.tokens import (
-    TokenKinds,
-    document_frequencies,
-    idf_bin,
-    inverse_document_frequency,
-)
+from analysis.questions.tokens import TokenKinds, idf_bin
 
 PIECES = [
     "<pad>",
@@ -59,20 +52,6 @@ def test_the_marks_of_byte_level_tokenisers_are_no_letters():
     kinds = TokenKinds.of(Tokenizer(pieces), 7, (0, 1))
     assert names(kinds.punctuation, pieces) == ["Ġ", "Ġ,"]
     assert names(kinds.stopword, pieces) == ["Ġthe"]
-
-
-def test_counts_documents_not_occurrences(monkeypatch):
-    corpus = [[1, 1, 2], [2, 3], [], [2, 2, 2]]
-    expected = [0, 1, 3, 1, 0]
-    assert document_frequencies(corpus, 5).tolist() == expected
-    monkeypatch.setattr(module, "CHUNK", 1)  # the size of a slice changes nothing
-    assert document_frequencies(corpus, 5).tolist() == expected
-
-
-def test_idf_equals_the_reference():
-    # document frequencies and values of golden/alignment_measures.json
-    idf = inverse_document_frequency(torch.tensor([21, 19, 15, 28]), n_documents=40)
-    assert idf.tolist() == pytest.approx([0.645519132, 0.743157601, 0.972732043, 0.363667979])
 
 
 def test_bins_hold_their_lower_edge_and_the_last_has_no_end():
