@@ -1,7 +1,8 @@
 """One data module for each source of collections; it defines only where the texts come from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from data_modules.almanac import Entries, Questions, almanac
 from data_modules.builders.msmarco_doc import msmarco_doc
@@ -11,7 +12,13 @@ from data_modules.collection import Collection
 from data_modules.formats.catalogue import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.options import Count, ExistingPath, Size, Text, part
+from gr_mvdr.options import Count, ExistingPath, Rule, Size, Text, part
+
+KINDS = ("query", "document", "answer", "id", "title", "text")
+Columns = Annotated[
+    Mapping[str, Text | Size],
+    Rule(f"names of columns for some of {', '.join(KINDS)}", lambda given: {*given} <= {*KINDS}),
+]
 
 
 @part("data")
@@ -49,15 +56,15 @@ class FilesDataModule(RetrievalDataModule):
     Args:
         path: a folder, or a file if the format has only one; the collections of a list are joined.
         format: the name of the format; None = detected.
-        fields: the columns of id, title and text in a file of passages; None = detected.
+        columns: what the columns of a table hold → their names, see `one_table`; None = detected.
     """
 
     path: ExistingPath | Sequence[ExistingPath]
     format: Text | None = None
-    fields: Sequence[Text | Size] | None = None
+    columns: Columns | None = None
 
     def read(self) -> Collection:
-        return self.collect(read_layouts(self.path, self.format, self.fields))
+        return self.collect(read_layouts(self.path, self.format, self.columns))
 
 
 @part("data")
@@ -106,9 +113,9 @@ class IrDatasetsDataModule(RetrievalDataModule):
     """An id of ir_datasets. Args: see `ir_dataset`, and `RetrievalDataModule`."""
 
     name: Text = field()
-    fields: Sequence[Text] | None = None
+    columns: Mapping[str, Text | Sequence[Text]] | None = None
 
     def read(self) -> Collection:
         wanted = self.train_split, self.validation_split, *(self.test_split or [OWN])
         splits = list(dict.fromkeys(filter(None, [*wanted, *self.new_documents])))
-        return self.collect(ir_dataset(self.name, splits, self.fields))
+        return self.collect(ir_dataset(self.name, splits, self.columns))

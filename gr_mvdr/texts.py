@@ -275,10 +275,12 @@ def _items(name: str, given: Any, rule: str) -> list[Any]:
     return list(given)
 
 
-def find_fields(names: Iterable[Any]) -> dict[str, Any]:
+def find_fields(
+    names: Iterable[Any], known: Mapping[str, Sequence[str]] = FIELDS
+) -> dict[str, Any]:
     """Returns which of these names are those of id, title and text (`FIELDS`), in any case."""
     plain = {str(name).strip().lower(): name for name in names}
-    named = {field: [n for n in usual if n in plain] for field, usual in FIELDS.items()}
+    named = {field: [n for n in usual if n in plain] for field, usual in known.items()}
     return {field: plain[own[0]] for field, own in named.items() if own}
 
 

@@ -156,6 +156,8 @@ def make_what_it_reads(text: str, finished_run) -> None:
     pd.DataFrame({"id": ids, "vector": vectors}).to_parquet("items.parquet")
     Path("docids.tsv").write_text("".join(f"{name}\t<1_{n}>\n" for n, name in enumerate(ids)))
     Path("passages.csv").write_text("text\nThe bridge.\nThe river.\n")
+    rows = "".join(f"Where is {n}?,The answer {n % 9}.\n" for n in range(60))
+    Path("faq.csv").write_text(f"question,answer\n{rows}")
     for name in {*re.findall(r"outputs/(\w+)", text)} & {*OWN}:
         data = ["data=files", f"data.path={COLLECTION}", "data.test_split=[test,dev]"]
         asked = [f"model={OWN[name]}", *data, "output=outputs", f"name={name}"]

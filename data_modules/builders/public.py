@@ -15,7 +15,7 @@ local copies of BEIR collections are read from a folder.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os.path import commonprefix
@@ -27,7 +27,7 @@ from data_modules.formats.catalogue import FORMATS
 from data_modules.formats.layout import Document, Judgement, Layout, NamedPair, Query, join_layouts
 from data_modules.formats.readers import array_items, find_all, needed, string
 from data_modules.formats.rows import DPR, table_documents
-from gr_mvdr.options import check_choice
+from gr_mvdr.options import check_choice, show
 
 # Those with training topics: all but de and yo.
 MIRACL = "ar bn en es fa fi fr hi id ja ko ru sw te th zh".split()
@@ -191,7 +191,7 @@ def matched_form(text: str) -> str:
 def ir_dataset(
     name: str,
     splits: Sequence[str] | None = None,
-    fields: Sequence[str] | None = None,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
     own: str = OWN,
 ) -> Layout:
     """The documents of an id of ir_datasets, with the queries and judgements of some splits.
@@ -201,7 +201,7 @@ def ir_dataset(
         splits: the splits to read: "train" is the id NAME/train, "dev-small" is NAME/dev/small,
             "test" is the id itself if there is no NAME/test; a missing "train" is left out. None =
             train, dev and test, as far as they exist.
-        fields: the fields that make up a document's text, in this order; "title" becomes its title.
+        columns: title → a field of the documents, text → one field or several, which are joined.
             None = the title, and the default text of ir_datasets without the title; if there is no
             default text, all text fields.
         own: the name of the split that is the id itself.
@@ -216,20 +216,23 @@ def ir_dataset(
     wanted = _find_splits(name, splits, own)
     kind = data.docs_cls()
     known = [n for n in kind._fields if n != "doc_id" and kind.__annotations__.get(n) is str]
-    if unknown := [field for field in fields or () if field not in known]:
+    default = {"title": "title"} if "title" in known else {}
+    if not hasattr(kind, "default_text"):
+        default |= {"text": [field for field in known if field != "title"]}
+    chosen = default if columns is None else columns
+    heading, texts = chosen.get("title"), chosen.get("text")
+    texts = [texts] if isinstance(texts, str) else texts
+    if unknown := [field for field in (heading, *(texts or ())) if field not in (None, *known)]:
         rule = f"{unknown[0]} must be one of {', '.join(known)}, the texts of {name}"
-        raise ValueError(f"data.fields={list(fields)}: {rule}")
-    chosen = known if fields is None and not hasattr(kind, "default_text") else fields
-    titled = "title" in (known if chosen is None else chosen)
+        raise ValueError(f"data.columns={show(dict(chosen))}: {rule}")
 
     def documents() -> Iterator[Document]:
         for where, row in _rows(name, "docs", data.docs_iter):
-            title = (row.title or "") if titled else ""
-            if chosen is None:
+            title = (getattr(row, heading) or "") if heading else ""
+            if texts is None:
                 text = row.default_text().removeprefix(title).strip()
             else:
-                texts = (getattr(row, field) for field in chosen if field != "title")
-                text = " ".join(filter(None, texts))
+                text = " ".join(filter(None, (getattr(row, field) for field in texts)))
             yield Document(where, row.doc_id, title, text)
 
     def queries() -> Iterator[Query]:
@@ -245,7 +248,7 @@ def ir_dataset(
     return Layout(
         name=name.replace("/", "-"),
         files=(),
-        options={"reader": "ir_datasets/1", "id": name, "splits": wanted, "fields": fields},
+        options={"reader": "ir_datasets/1", "id": name, "splits": wanted, "columns": columns},
         documents=documents,
         queries=queries,
         judgements={split: partial(judgements, id) for split, id in wanted.items()},

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from data_modules.formats import dpr, layout, passages, readers, rows
+from data_modules.formats import dpr, layout, one_table, readers, rows
 from data_modules.formats.layout import Document, Layout
 from data_modules.formats.named_pairs import read_negatives, read_pairs
 from data_modules.formats.readers import (
@@ -19,6 +19,7 @@ from data_modules.formats.readers import (
     split_of,
 )
 from data_modules.formats.rows import DPR, documents, queries, table_documents
+from gr_mvdr.options import show
 
 
 def _of_split(split: str, files: list[Path]) -> list[Path]:
@@ -204,14 +205,14 @@ FORMATS: dict[str, Any] = {
         judgements=["*qrels*.tsv", "*qrels*.txt"],
         runs=["*top100*", "*.trec", "*.run"],
     ),
-    "passages": passages,
+    "table": one_table,
 }
 
 
 def read_layouts(
     paths: str | Sequence[str],
     format: str | None = None,
-    fields: Sequence[str | int] | None = None,
+    columns: Mapping[str, str | int] | None = None,
 ) -> Layout:
     """Calls `read_layout` for a path; joins the collections of several paths (`join_layouts`).
 
@@ -219,8 +220,8 @@ def read_layouts(
         ValueError: two collections have the same name.
     """
     if isinstance(paths, str):
-        return read_layout(paths, format, fields)
-    read = [read_layout(path, format, fields) for path in paths]
+        return read_layout(paths, format, columns)
+    read = [read_layout(path, format, columns) for path in paths]
     layouts = {one.name: one for one in read}
     if len(layouts) < len(read):
         names = ", ".join(one.name for one in read)
@@ -229,30 +230,30 @@ def read_layouts(
 
 
 def read_layout(
-    path: str | Path, format: str | None = None, fields: Sequence[str | int] | None = None
+    path: str | Path, format: str | None = None, columns: Mapping[str, str | int] | None = None
 ) -> Layout:
     """Finds the collection in a folder or file.
 
     Args:
         path: as the user typed it.
-        format: one of `FORMATS`; None = the format that recognises the files. A CSV, TSV or JSON
-            lines file that is given alone is always read as plain passages.
-        fields: the columns of plain passages, see `passages.read`.
+        format: one of `FORMATS`; None = the format that recognises the files. A file that can be a
+            table is always read as one if it is given alone.
+        columns: the columns of a table, see `one_table.read`.
 
     Raises:
         FileNotFoundError: there is no such path, or one of the format's files is missing.
-        ValueError: the format is unknown; no format or several recognise the path; or `fields` is
-            given for a format other than passages.
+        ValueError: the format is unknown; no format or several recognise the path; or `columns`
+            is given for a format other than table.
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")
     place = Path(path).expanduser()
     known = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
-    if "passages" in known:
-        return passages.read(place, fields)
-    if fields:
+    if "table" in known:
+        return one_table.read(place, columns)
+    if columns:
         names = " or ".join(known) or "unknown"
-        raise ValueError(f"data.fields={list(fields)}: must be null, the format is {names}")
+        raise ValueError(f"data.columns={show(columns)}: must be null, the format is {names}")
     if len(known) == 1:
         return FORMATS[known[0]].read(place)
     if known:

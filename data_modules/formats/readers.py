@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -141,13 +142,16 @@ def numbered_lines(*files: Path) -> Iterator[tuple[str, str]]:
     Raises:
         ValueError: a line is not UTF-8, or the file's archive is damaged.
     """
-    for file in files:
-        with opened(file) as lines:
-            for number, line in enumerate(lines, start=1):
-                where = f"{file}:{number}"
-                text = _decode(where, line).rstrip("\r\n")
-                if text.strip():
-                    yield where, text
+    for where, line in chain.from_iterable(map(_lines, files)):
+        if line.strip():
+            yield where, line
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    with opened(file) as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{file}:{number}"
+            yield where, _decode(where, line).rstrip("\r\n")
 
 
 def first_line(file: Path) -> str:
@@ -255,7 +259,7 @@ def table(
     columns: Sequence[str],
     header: bool = False,
     quoted: bool = False,
-    delimiter: str = "\t",
+    delimiter: str | None = "\t",
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields (``file:line``, column → text) for each row of a table.
 
@@ -271,11 +275,11 @@ def table(
         ValueError: a column is missing, or a row has too many or too few columns (often because of
             a tab in a text).
     """
-    plain = ((where, line.split(delimiter)) for where, line in numbered_lines(file))
-    records = quoted_rows(file, delimiter) if quoted else plain
+    records = (quoted_rows if quoted else split_rows)(file, delimiter)
     names = list(columns)
     if header:
         where, names = next(records, (f"{file}:1", []))
+        names = [name.strip() for name in names]
         if missing := [name for name in columns if name not in names]:
             raise ValueError(
                 f"{where}: expected a header with the columns {', '.join(columns)}: "
@@ -290,8 +294,15 @@ def table(
         yield where, dict(zip(names, fields, strict=True))
 
 
+def split_rows(file: Path, delimiter: str | None = "\t") -> Iterator[tuple[str, list[str]]]:
+    """Yields (``file:line``, fields) for each line; a delimiter always ends a field."""
+    return ((where, line.split(delimiter)) for where, line in numbered_lines(file))
+
+
 def quoted_rows(file: Path, delimiter: str = "\t") -> Iterator[tuple[str, list[str]]]:
     """Yields (``file:line`` of the first line, fields) for each record; texts may be quoted.
+
+    Records without any text are left out: spreadsheets write them.
 
     Raises:
         ValueError: quotes do not follow csv's rules; names ``file:line``.
@@ -299,13 +310,14 @@ def quoted_rows(file: Path, delimiter: str = "\t") -> Iterator[tuple[str, list[s
     places: list[str] = []  # ``file:line`` of each line of the record
 
     def lines() -> Iterator[str]:
-        for where, line in numbered_lines(file):
+        for where, line in _lines(file):
             places.append(where)
             yield line + "\n"
 
     try:
         for record in csv.reader(lines(), delimiter=delimiter, strict=True):
-            yield places[0], record
+            if any(map(str.strip, record)):
+                yield places[0], record
             places.clear()
     except csv.Error as error:
         rule = "expected texts in quotes, quotes within them doubled, as csv writes them"

@@ -33,14 +33,12 @@ def documents(
 
     Args:
         read: reads one file.
-        id, text, title: names of the fields as in `string`; id "" = the line numbers are the ids,
-            title "" = no titles.
+        id, text, title: names of the fields as in `string`; title "" = no titles.
     """
     for file in files:
         for where, row in read(file):
-            name = word(where, id, row) if id else where.rpartition(":")[2]
             heading = string(where, title, row, "") if title else ""
-            yield Document(where, name, heading, string(where, text, row))
+            yield Document(where, word(where, id, row), heading, string(where, text, row))
 
 
 def queries(read: Reader, *files: Any, id: str = "id", text: str = "query") -> Iterator[Query]:

@@ -94,7 +94,8 @@ def test_an_id_is_read_with_the_splits_that_are_named(tiny, store, collected):
     assert collection.judgements("train") == {"q1": {"d1": 2, "d2": 1}}
     assert collection.unjudged(["dev-small"]) == {"dev-small: none relevant": 1}
     module = IrDatasetsDataModule(
-        name=tiny, test_split=["dev-small"], fields=["title", "url"], store=str(store),
+        name=tiny, test_split=["dev-small"], columns={"title": "title", "text": "url"},
+        store=str(store),
         tokenizer_options={"backbone": None, "path": None, "unit": "word", "vocab_size": 100,
                            "lowercase": True},
     )  # fmt: skip
@@ -123,15 +124,20 @@ def test_what_cannot_be_read_is_named(tiny, registered, collected, built):
         asked=(queries(("q", "x")), qrels(("q", "d", 1))),
     )
     test = ["test"]
-    for name, keys, fields, said in (
+    for name, keys, columns, said in (
         ("no/such", test, None, "data.name=no/such: must be an id of ir_datasets"),
         ("bare", test, None, "data.name=bare: must be an id with judged queries"),
         ("asked", test, None, "data.name=asked: must be an id with documents"),
         (tiny, test, None, "data.name=tiny: the split=test: must be one of train, dev-small"),
-        ("tiny", {}, ["size"], "data.fields=.'size'.: size must be one of url, title, body"),
+        (
+            "tiny",
+            {},
+            {"text": ["url", "size"]},
+            "data.columns=.*: size must be one of url, title, body",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
-            ir_dataset(name, keys, fields)
+            ir_dataset(name, keys, columns)
     with pytest.raises(ValueError, match=r"^data.name=lost: .* cannot read its docs \(All sour"):
         collected(ir_dataset("lost", test))
     assert built() == []
