@@ -21,11 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetInfo, Features, Value
-from datasets.table import InMemoryTable, MemoryMappedTable
+from datasets.table import ConcatenationTable, InMemoryTable, MemoryMappedTable
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.formats.layout import Layout, LayoutChecks, NamedPair
+from gr_mvdr.fields import FIELDS_COLUMN, arrow_columns, arrow_structs, common_types
 from gr_mvdr.files import (
     checksum,
     name_errors,
@@ -43,7 +44,7 @@ TABLES = "tables"  # the name of a folder of cached tables
 ROWS = 1000  # rows held in memory before they are written
 MANIFEST = "manifest.json"
 BUILT = MANIFEST, "documents.arrow"  # files of every built collection
-VERSION = 1  # of the stored tables: raise it when the same layout should give different tables
+VERSION = 2  # of the stored tables: raise it when the same layout should give different tables
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
 JUDGEMENTS = Features(
@@ -80,6 +81,40 @@ def write_table(file: Path, features: Features, rows: Iterable[Mapping[str, Any]
     schema, rows = features.arrow_schema, iter(rows)
     some = iter(lambda: list(islice(rows, ROWS)), [])
     return write_batches(file, schema, (pa.RecordBatch.from_pylist(r, schema=schema) for r in some))
+
+
+def write_documents(folder: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Writes documents, and their further fields, if there are any, as a second table.
+
+    The types of the fields are known only at the end, so they are first written as they come.
+
+    Returns:
+        The number of documents.
+    """
+    rows, types, pieces = iter(rows), dict[str, pa.DataType](), folder / "pieces.arrow"
+    schema, counts = DOCUMENTS.arrow_schema, list[int]()
+    some = iter(lambda: list(islice(rows, ROWS)), [])
+    with name_errors(pieces), pa.OSFile(str(pieces), "wb") as sink:
+
+        def texts() -> Iterator[pa.RecordBatch]:
+            for batch in some:
+                fields = arrow_columns([row.pop(FIELDS_COLUMN) for row in batch])
+                types.update(common_types(types, fields))
+                with pa.ipc.new_stream(sink, fields.schema) as piece:
+                    piece.write_table(fields)
+                counts.append(len(batch))
+                yield pa.RecordBatch.from_pylist(batch, schema=schema)
+
+        write_batches(folder / "documents.arrow", schema, texts())
+    if types:
+        column = pa.schema([(FIELDS_COLUMN, pa.struct(list(types.items())))])
+        with pa.OSFile(str(pieces), "rb") as source:
+            read = ((pa.ipc.open_stream(source).read_all(), count) for count in counts)
+            structs = ([arrow_structs(table, types, count)] for table, count in read)
+            batches = (pa.RecordBatch.from_arrays(one, schema=column) for one in structs)
+            write_batches(folder / f"{FIELDS_COLUMN}.arrow", column, batches)
+    pieces.unlink()
+    return sum(counts)
 
 
 def write_batches(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
@@ -236,7 +271,8 @@ class Collection:
 
     Args:
         name: short name for reports.
-        documents: columns ``id``, ``title`` (may be empty), ``text``.
+        documents: columns ``id``, ``title`` (may be empty), ``text``; ``fields``, structs of
+            further fields, if the files have any.
         queries: columns ``id``, ``text``; a generated collection may add ``gold``, the character
             spans of the relevant document's ``text`` that answer the query.
         qrels: split → a table with columns ``query_id``, ``document_id``, ``relevance`` (an integer
@@ -400,9 +436,16 @@ def open_collection(folder: Path) -> Collection:
         manifest = read_json(folder / MANIFEST)
         for name, expected in manifest["files"].items():
             verify(folder / name, expected)
+        documents = table("documents", DOCUMENTS)
+        if (file := folder / f"{FIELDS_COLUMN}.arrow").name in manifest["files"]:
+            kinds = Features.from_arrow_schema(MemoryMappedTable.from_file(str(file)).schema)
+            both = [documents.data, table(FIELDS_COLUMN, kinds).data]
+            joined = ConcatenationTable.from_tables(both, axis=1)
+            info = DatasetInfo(features=Features({**DOCUMENTS, **kinds}))
+            documents = Dataset(joined, info=info, fingerprint=documents._fingerprint)
         return Collection(
             manifest["name"],
-            table("documents", DOCUMENTS),
+            documents,
             table("queries", QUERIES),
             {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]},
             manifest["sources"],
@@ -429,7 +472,8 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
         rows = track(rows, f"{layout.name}: {Path(name).name}")
         return write_table(folder / f"{name}.arrow", features, rows)
 
-    counts = {"documents": write("documents", DOCUMENTS, checks.documents())}
+    documents = track(checks.documents(), f"{layout.name}: documents")
+    counts = {"documents": write_documents(folder, documents)}
     counts["queries"] = write("queries", QUERIES, checks.queries())
     (folder / "qrels").mkdir()
     for split in layout.judgements:

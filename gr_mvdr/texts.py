@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from gr_mvdr.fields import FIELDS_COLUMN
 from gr_mvdr.options import show
 
 SEPARATOR = " | "  # between the fields of a document
@@ -176,20 +177,21 @@ class TextReader:
         ids = [str(number) for number in range(len(texts))]
         return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
 
-    def documents(self, rows: Sequence[Mapping[str, str]]) -> TextTable:
+    def documents(self, rows: Sequence[Mapping[str, Any]]) -> TextTable:
         """Returns a table of documents.
 
-        Its columns are `id`, `title`, `text` (the joined fields), `tokens`, `title_tokens`, and
-        `VIEW_tokens` for each view.
+        Its columns are `id`, `title`, `text` (the joined fields), `tokens`, `title_tokens`,
+        `VIEW_tokens` for each view, and `fields`.
 
         Args:
-            rows: rows with `id`, `title` and `text`.
+            rows: rows as `read_rows` returns them.
         """
         fields = {name: self._clean([row[name] for row in rows]) for name in ("title", "text")}
         parts = zip(*(fields[name] for name in self.text_fields), strict=True)
         texts, ids = list(map(join_texts, parts)), [row["id"] for row in rows]
         tokens = {"tokens": self.tokenise(texts), "title_tokens": self.tokenise(fields["title"])}
         views: dict[str, list] = {f"{view}_tokens": [[] for _ in rows] for view in self.views}
+        views[FIELDS_COLUMN] = [row.get(FIELDS_COLUMN, {}) for row in rows]
         return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens, **views})
 
     def _clean(self, texts: Sequence[str]) -> list[str]:
@@ -285,20 +287,22 @@ def find_fields(
 
 
 def _read_row(document: Any) -> dict[str, Any]:
-    """Returns the id, if there is one, the title and the text of a document."""
+    """Returns a document's id, if it has one, its title, its text and its further fields."""
     row = {"text": document} if isinstance(document, str) else document
     fields = find_fields(row) if isinstance(row, Mapping) else {}
     if not {"title", "text"} & fields.keys():
         raise ValueError(f"document={show(document)}: must be a text, or a row with a text")
     plain = {field: row[name] for field, name in fields.items()}
+    if others := {name: row[name] for name in row if name not in fields.values()}:
+        plain[FIELDS_COLUMN] = others
     if "id" in plain:
         plain["id"] = id_text(plain["id"])
         check_id("documents", "document", plain["id"])
     return plain | {field: plain.get(field) or "" for field in ("title", "text")}
 
 
-def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
-    """Converts documents into rows with `id`, `title` and `text`.
+def read_rows(documents: Documents, first: int = 0) -> list[dict[str, Any]]:
+    """Converts documents into rows with `id`, `title`, `text` and, if they have any, `fields`.
 
     Args:
         first: the number of the first document; a document without an id gets its number as id, or
@@ -308,7 +312,8 @@ def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
         ValueError: there is no document, a document has no text, two have the same id, or an id
             has white space.
     """
-    read = list(map(_read_row, list_documents(documents)))
+    listed = list_documents(documents)
+    read = [dict(item) if isinstance(item, Mapping) else _read_row(item) for item in listed]
     given = Counter(row["id"] for row in read if "id" in row)
     numbers = (name for name in map(str, count(first)) if name not in given)
     rows = [{"id": number} | row for number, row in zip(numbers, read, strict=False)]
@@ -317,7 +322,7 @@ def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
     for row in rows:
         if given[row["id"]] > 1:
             raise ValueError(f"document={row['id']}: two documents have this id")
-        if not all(isinstance(value, str) for value in row.values()):
+        if not all(isinstance(row[name], str) for name in ("title", "text")):
             raise ValueError(f"document={row['id']}: title and text must be texts")
         if not (row["title"] + row["text"]).strip():
             raise ValueError(f"document={row['id']}: must have a text")

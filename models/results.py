@@ -5,7 +5,7 @@ pandas and matplotlib are imported by the methods that use them.
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from html import escape
@@ -40,6 +40,7 @@ class Hit(NamedTuple):
         snippet: the document's passage that shares the most words with the query.
         score: the score by which the system ranks.
         shares: the parts of the score, which sum to it.
+        fields: what the document has besides id, title and text.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class Hit(NamedTuple):
     snippet: str
     score: float
     shares: tuple[Share, ...]
+    fields: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:
         named = " ".join(filter(None, (self.id, self.title)))
@@ -81,10 +83,12 @@ class Hits(list[Hit]):
         return f"{heading}\n{shown}"
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A row for each document, with the attributes of `Hit` as columns."""
+        """A row for each document: the attributes of `Hit`, and each further field, as columns."""
         import pandas
 
-        return pandas.DataFrame(self, columns=Hit._fields)
+        own = pandas.DataFrame(self, columns=Hit._fields).drop(columns="fields")
+        fields = pandas.DataFrame([{**hit.fields} for hit in self], own.index)
+        return own.join(fields.drop(columns=list(own), errors="ignore"))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the query and the attributes of each hit as values that JSON can hold."""

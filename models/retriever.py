@@ -10,7 +10,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -20,6 +20,15 @@ from tokenizers.models import WordLevel
 
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.fields import (
+    FIELDS_COLUMN,
+    arrow_columns,
+    arrow_structs,
+    common_types,
+    document_fields,
+    filter_table,
+    find_matching,
+)
 from gr_mvdr.files import (
     CONFIG,
     check_file,
@@ -116,7 +125,7 @@ class Collection:
             number: at least this is `number`.
         """
         self.label, self.is_empty = label, table is None
-        names = () if table is None else table["id"][:]
+        self._table, names = table, () if table is None else table["id"][:]
         self.rows = {name: row for row, name in enumerate(names)}
         used = (int(name) for name in names if name.isdecimal())
         self.number = max(number, len(names), 1 + max(used, default=0))
@@ -146,13 +155,27 @@ class Collection:
             self.row(name)
         return names
 
+    @cached_property
+    def _filtered(self) -> Any:
+        return filter_table(self._table)
+
+    def matching(self, where: Any, among: str | int | Iterable[str | int] | None) -> list[str]:
+        """Returns the ids of the documents that a filter keeps; see `find_matching`."""
+        self.require()
+        matching = find_matching(self._filtered, where)
+        return matching if among is None else [n for n in self.known(among) if n in {*matching}]
+
 
 def write_documents(documents: Table, file: Path) -> None:
     """Writes a table as Parquet."""
     import pyarrow
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.table(dict(documents[:])), file)
+    columns = dict(documents[:])
+    fields = arrow_columns(columns.pop(FIELDS_COLUMN, []))
+    if types := common_types({}, fields):  # Parquet has no structs without a field
+        columns[FIELDS_COLUMN] = arrow_structs(fields, types, len(documents))
+    parquet.write_table(pyarrow.table(columns), file)
 
 
 def read_documents(file: Path) -> TextTable | None:
@@ -259,11 +282,11 @@ class Retriever:
     def __len__(self) -> int:
         return len(self.collection.rows)
 
-    def document(self, name: str | int) -> dict[str, str]:
-        """Returns an indexed document: its `id`, its `title` and its whole `text`."""
+    def document(self, name: str | int) -> dict[str, Any]:
+        """Returns an indexed document: its `id`, `title`, whole `text`, and its further fields."""
         row = self.documents[self.collection.row(name)]
-        text = text_without_title(row)
-        return {"id": row["id"], "title": row.get("title") or "", "text": text}
+        own = {"id": row["id"], "title": row.get("title") or "", "text": text_without_title(row)}
+        return own | {n: value for n, value in document_fields(row).items() if n not in own}
 
     def __repr__(self) -> str:
         return f"Retriever of {self.label}, {count_of(len(self), 'document')}"
@@ -327,7 +350,11 @@ class Retriever:
     @locked
     @checked
     def search(
-        self, query: Queries, k: Size = 10, among: str | int | Iterable[str | int] | None = None
+        self,
+        query: Queries,
+        k: Size = 10,
+        among: str | int | Iterable[str | int] | None = None,
+        where: Any = None,
     ) -> Hits | list[Hits]:
         """Finds the k best documents of a query, with the shares of their scores.
 
@@ -335,10 +362,15 @@ class Retriever:
             query: a text, or several texts or a table with a column `query` or `text`, for which a
                 list is returned. In a list, a blank one gets no hits and a warning.
             among: ids of the documents that can be found; None = all.
+            where: restricts the search to documents by their fields: field → a value, or a list of
+                values of which one must hold, or a predicate such as
+                `pyarrow.compute.field("year") > 2020`.
         """
         if isinstance(query, str):
             check_query(query)
         names = among if among is None else self.collection.known(among)
+        if where is not None:
+            names = self.collection.matching(where, names)
         texts = {str(number): text for number, text in enumerate(list_queries(query))}
         ranking = self._rank(texts, lambda t: self.system.retrieve(t, k, names, with_shares=True))
         every = [_hits(self, text, number, ranking) for number, text in texts.items()]
@@ -503,7 +535,8 @@ class Retriever:
                 raise ValueError(f"document={name}: is indexed already, remove it first")
         columns, index = self.reader.documents(rows).columns, self.system.index
         if self.documents is not None:
-            columns = {n: [*self.documents[n][:], *new] for n, new in columns.items()}
+            former = {FIELDS_COLUMN: [{}] * len(self), **self.documents[:]}
+            columns = {n: [*former[n], *new] for n, new in columns.items()}
             index = self.system.update_index
         self._update(TextTable(columns), index, self.collection.number)
         return names
@@ -545,8 +578,9 @@ def _hits(retriever: Retriever, query: str, number: str, ranking: Ranking) -> Hi
     hits = []
     for rank, (name, score) in enumerate(ranking.scores(number).items(), start=1):
         row, shares = retriever.document(name), retriever._named(ranking.shares[number][name])
-        snippet = find_snippet(query, row["text"])
-        hits.append(Hit(rank, name, row["title"], snippet, score, shares))
+        title, snippet = row.pop("title"), find_snippet(query, row.pop("text"))
+        del row["id"]
+        hits.append(Hit(rank, name, title, snippet, score, shares, row))
     return Hits(str(query) if isinstance(query, str) else "", hits)
 
 

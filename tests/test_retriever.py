@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import matplotlib
 import pandas
+import pyarrow.compute as pc
 import pytest
 import torch
 import torch.nn.functional as F
@@ -97,6 +98,32 @@ def test_search_score_shares_retrieve_and_rerank_are_one_system(retriever):
     assert not reranked.documents("b") and not reranked.documents("c")
     with pytest.raises(ValueError, match="document=nowhere: no such id"):
         retriever.rerank(texts, {"a": ["nowhere"]})
+
+
+def test_a_filter_restricts_the_search_and_fields_come_back(run, tmp_path):
+    r = Retriever.load(run)
+    rows = [r.document(name) for name in r.search(QUERY, 12).to_pandas().id]
+    rows = [row | {"year": 2000 + n % 3, "tags": ["x"]} for n, row in enumerate(rows)]
+    r.index(rows)
+    rows.append(
+        {"id": "new", "title": "Zanzibar", "text": rows[0]["text"], "year": 2001, "url": "u"}
+    )
+    r.add(rows[-1:])
+    kept = [row["id"] for row in rows if row["year"] == 2001]
+    for one in (r, Retriever.load(save(r, tmp_path))):
+        assert one.document("new") == rows[-1] and one.document(rows[0]["id"]) == rows[0]
+        hits = one.search(QUERY, len(kept), where={"year": 2001})
+        assert hits and [hit.id for hit in hits] == [
+            hit.id for hit in one.search(QUERY, 99, among=kept)
+        ]
+        assert all(hit.fields["year"] == 2001 for hit in hits)
+        assert list(hits.to_pandas().year) == [2001] * len(hits)
+        assert json.dumps(hits.to_dict()["hits"][0]["fields"])
+        both = one.search(QUERY, 9, among=["new", rows[0]["id"]], where=pc.field("year") > 2000)
+        assert {hit.id for hit in both} <= {"new"}
+        assert one.search(QUERY, where={"year": 1}) == []
+    with pytest.raises(ValueError, match="where: date must be a field of the documents: year"):
+        r.search(QUERY, where={"date": 1})
 
 
 def test_a_pipelines_share_is_that_of_the_stage_that_scored_last(finished_run):

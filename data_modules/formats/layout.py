@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gr_mvdr.fields import FIELDS_COLUMN
 from gr_mvdr.texts import check_id
 
 # A split may have this number of judgements of unknown documents, or this fraction of all its
@@ -20,12 +21,18 @@ _FEW, _FRACTION = 10, 0.1
 
 
 class Document(NamedTuple):
-    """A document in a file; `where` is ``file:line``; title and text may be empty."""
+    """A document in a file; `where` is ``file:line``; title and text may be empty.
+
+    Attributes:
+        fields: its further fields, with values of any type; if rows repeat a document, the first
+            row's count.
+    """
 
     where: str
     id: str
     title: str
     text: str
+    fields: Mapping[str, Any] = {}
 
 
 class Query(NamedTuple):
@@ -163,10 +170,11 @@ class LayoutChecks:
         self.document_ids: dict[str, int] = {}  # id → hash of the row
         self.query_ids: dict[str, int] = {}
 
-    def documents(self) -> Iterator[dict[str, str]]:
-        """Yields the rows of the documents' table."""
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows of the documents' table, with the further fields as `fields`."""
         empty = 0
-        for where, id, title, text in self._rows("document", "documents", self.document_ids):
+        every = self._rows("document", "documents", self.document_ids)
+        for where, id, title, text, fields in every:
             if not (title.strip() or text.strip()):
                 if not self.keep_empty:
                     raise ValueError(
@@ -174,7 +182,7 @@ class LayoutChecks:
                         "(data.empty_documents=keep keeps such documents)"
                     )
                 empty += 1
-            yield {"id": id, "title": title, "text": text}
+            yield {"id": id, "title": title, "text": text, FIELDS_COLUMN: fields}
         if empty:
             print(f"{self.layout.name}: {empty:,} documents without title and text are kept")
 
@@ -195,7 +203,7 @@ class LayoutChecks:
         repeated = _Count()
         for row in getattr(self.layout, name)():
             check_id(row.where, kind, row.id)
-            content = hash(row[1:])
+            content = hash(row[1:4])
             if row.id not in seen:
                 seen[row.id] = content
                 yield row

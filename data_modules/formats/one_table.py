@@ -57,7 +57,8 @@ def read(path: Path, columns: Mapping[str, str | int] | None = None) -> Layout:
 
     Args:
         columns: query, document (or answer, or text), id, title → the name of the column that holds
-            it, or its number from 1 if the file has no header; these columns alone are read.
+            it, or its number from 1 if the file has no header; the others are further fields of
+            the document.
 
     Raises:
         FileNotFoundError: the path is not a table.
@@ -197,8 +198,9 @@ class _Table:
                 name = word(where, columns["id"], row) if "id" in columns else str(next(numbers))
                 title = string(where, columns["title"], row, "") if "title" in columns else ""
                 text = string(where, columns["text"], row)
+                fields = {name: row[name] for name in row if name not in columns.values()}
                 if "query" not in columns:
-                    yield split, None, Document(where, name, title, text)
+                    yield split, None, Document(where, name, title, text, fields)
                     continue
                 asked = string(where, columns["query"], row)
                 query = Query(where, queries.setdefault(_digest(asked), name), asked)
@@ -206,7 +208,7 @@ class _Table:
                 if len(self.splits) == 1:
                     place = int.from_bytes(_digest(" ".join(asked.lower().split())))
                     split = SPLITS[place % len(SPLITS)]
-                yield split, query, Document(where, name, title, text)
+                yield split, query, Document(where, name, title, text, fields)
 
     def documents(self) -> Iterator[Document]:
         said = ", ".join(f"{kind} from column {column}" for kind, column in self.columns.items())

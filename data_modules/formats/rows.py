@@ -29,16 +29,18 @@ _IDS = re.compile(r"\d+(,\d+)*")
 def documents(
     read: Reader, *files: Path, id: str, text: str, title: str = ""
 ) -> Iterator[Document]:
-    """Yields the documents of some files.
+    """Yields the documents of some files, with what else a row has as further fields.
 
     Args:
         read: reads one file.
         id, text, title: names of the fields as in `string`; title "" = no titles.
     """
+    own = {*f"{id}|{title}|{text}".split("|")}
     for file in files:
         for where, row in read(file):
             heading = string(where, title, row, "") if title else ""
-            yield Document(where, word(where, id, row), heading, string(where, text, row))
+            fields = {name: row[name] for name in row if name not in own}
+            yield Document(where, word(where, id, row), heading, string(where, text, row), fields)
 
 
 def queries(read: Reader, *files: Any, id: str = "id", text: str = "query") -> Iterator[Query]:
@@ -102,7 +104,7 @@ def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
     sample = list(islice(rows, _LOOKED_AT))
     lengths = ([len(row[column].split()) for row in sample] for column in (2, 3))
     if sample and median(next(lengths)) > median(next(lengths)):
-        where, _, name, text = sample[0]
+        where, _, name, text, _ = sample[0]
         raise ValueError(
             f"{where}: expected the columns {' '.join(order)}; what is read as the title "
             f"({name[:40]!r}) is mostly longer than the text ({text[:40]!r}): put the columns in "
@@ -154,6 +156,4 @@ def nci_judgements(file: Path) -> Iterator[Judgement]:
         yield from (Judgement(where, query, document, 1) for document in documents)
 
 
-nci_documents = partial(
-    table_documents, order=("id", "empty 1", "empty 2", "text", "empty 3", "empty 4", "language")
-)
+nci_documents = partial(table_documents, order=("id", "", "", "text", "", "", "language"))
