@@ -11,7 +11,6 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors appe
 
 import json
 import re
-import shlex
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,16 +19,9 @@ from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
 from analysis.runs.numbers import over_seeds
-from analysis.runs.run_folder import Run, claim_folder, look_up, read_run
+from analysis.runs.run_folder import Run, claim_folder, look_up, print_command, read_run
 from analysis.runs.tables import Table, escape_markdown, format_markdown, pivot, select, tabulate
-from gr_mvdr.files import (
-    CIRCUMSTANCES,
-    is_on_hub,
-    new_folder,
-    reading,
-    temporary_folder,
-    write_text,
-)
+from gr_mvdr.files import is_on_hub, new_folder, reading, temporary_folder, write_text
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.measures import RANKED
 from models.base import System, find_backbone
@@ -126,6 +118,9 @@ def build_model_card(
     if is_multi_vector and not lacking:
         similarity = SIMILARITIES.get(system.scoring.normaliser)
     _, model = find_backbone(system)
+    typed = run.provenance.get("overrides") or []
+    # Names in the place of paths: the card may be published.
+    named = [re.sub(r"(?<![\w.-])[~.]*/([^,\]]*/)?", "", word) for word in typed]
     library = "sentence-transformers" if similarity else "transformers"
     values = {
         "title": escape_markdown(f"{run.system} on {run.provenance['collection']}"),
@@ -143,7 +138,7 @@ def build_model_card(
         "query_length": system.hparams.get("query_length"),
         "license": license,
         "name": name,
-        "command": _describe_command(run),
+        "command": typed and print_command(named),
     }
     backbone = look_up(run.config, "backbone.name")
     header = ModelCardData(
@@ -175,13 +170,6 @@ def _list_results(run: Run) -> list[EvalResult]:
             )
         )
     return results
-
-
-def _describe_command(run: Run) -> str:
-    """Returns the command line of a run, with names in the place of paths: it may be published."""
-    typed = run.provenance.get("overrides") or []
-    kept = [line for line in typed if line.partition("=")[0] not in CIRCUMSTANCES]
-    return shlex.join(re.sub(r"(?<![\w.-])[~.]*/([^,\]]*/)?", "", line) for line in kept)
 
 
 def _describe(run: Run) -> list[Table]:

@@ -100,13 +100,18 @@ class EvaluationData:
         grades = self.data.collection.judgements(split)
         return {query: grades[query] for query in queries["id"][:]}
 
+    def relevant(self, split: str, queries: Dataset) -> dict[str, list[str]]:
+        """Query id → the documents of grade ≥ 1, also those that the collection lacks."""
+        judged = self.judgements(split, queries).items()
+        return {query: [d for d, grade in own.items() if grade > 0] for query, own in judged}
+
     def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
         """Query id → the ids of the documents to rerank, best first.
 
         With `add_relevant`, the query's relevant documents follow, except those that the
         collection lacks.
         """
-        grades, (_, named) = self.judgements(split, queries), self._given.get(split, ("", {}))
+        relevant, (_, named) = self.relevant(split, queries), self._given.get(split, ("", {}))
         known = set(self.data.texts["id"][:]) if self.data.add_relevant else set()
         lists = {}
         for row in track(queries, "candidates", total=len(queries)):
@@ -115,8 +120,8 @@ class EvaluationData:
                 words = split_words(row["text"])
                 hits = self.bm25.best(words, self.data.candidates + self.data.drop_identical)
                 candidates = self.keep_hits(query, hits)[: self.data.candidates]
-            relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
-            lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *relevant]))
+            further = [document for document in relevant[query] if document in known]
+            lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *further]))
         return lists
 
     @cached_property

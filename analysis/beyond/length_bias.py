@@ -200,13 +200,10 @@ class LengthBias(Analysis):
         if isinstance(model.searcher, Searcher):
             again, gradients = self._score_again()
             rankings = {SEARCH: rankings[SEARCH], **again}
-        grades = data.evaluation.judgements(split, data.evaluation.test_queries(split))
+        judged = data.evaluation.relevant(split, data.evaluation.test_queries(split))
         texts = zip(data.documents["id"][:], data.documents["tokens"][:], strict=True)
         lengths = {name: len(model.cut_document(tokens)) for name, tokens in texts}
-        relevant = {
-            query: [d for d, grade in found.items() if grade > 0 and d in lengths]
-            for query, found in grades.items()
-        }
+        relevant = {query: [d for d in found if d in lengths] for query, found in judged.items()}
         rows = [
             {"form": form, **row}
             for form, ranking in rankings.items()

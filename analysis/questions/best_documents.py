@@ -47,14 +47,14 @@ class BestDocuments(Analysis):
         table = table.select([n for n, q in enumerate(table["id"][:]) if q in chosen])
         searched = model.retrieve(table, DEPTH + data.drop_identical, with_shares=True)
         ranking = drop_own_hits(searched, data, DEPTH)
-        grades = data.evaluation.judgements(split, table)
+        relevant = data.evaluation.relevant(split, table)
         row = {name: number for number, name in enumerate(data.documents["id"][:])}
         kept = {}
         for query, text in zip(table["id"][:], table["text"][:], strict=True):
             documents = [
-                {"id": name, "rank": rank, "score": score, "gold": grades[query].get(name, 0) > 0}
+                {"id": name, "rank": rank, "score": score, "gold": name in relevant[query]}
                 for rank, (name, score) in enumerate(ranking.scores(query).items(), start=1)
-                if rank <= BEST or grades[query].get(name, 0) > 0
+                if rank <= BEST or name in relevant[query]
             ]
             for one in documents:
                 document = data.documents[row[one["id"]]]

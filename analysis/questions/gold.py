@@ -397,8 +397,8 @@ class DecodedIdentifiers(Analysis):
         """
         data, split = self.subject.data, self.subject.split
         queries = self.subject.queries(self.queries)
-        grades = data.evaluation.judgements(split, queries)
-        pairs = [(q, d) for q in queries["id"][:] for d, grade in grades[q].items() if grade > 0]
+        relevant = data.evaluation.relevant(split, queries)
+        pairs = [(query, document) for query, found in relevant.items() for document in found]
         gold = find_gold_tokens(data, split, pairs)
         if not gold:
             return Findings()

@@ -139,8 +139,7 @@ class SearchDiagnostics(Analysis):
         model, data, split = self.subject.model, self.subject.data, self.subject.split
         names, ids = model.names, data.documents["id"][:]
         rows, table = {name: n for n, name in enumerate(ids)}, self.subject.queries(self.queries)
-        qrels, exact = data.evaluation.judgements(split, table), None
-        relevant = {q: [d for d, grade in qrels[q].items() if grade > 0] for q in qrels}
+        relevant, exact = data.evaluation.relevant(split, table), None
         sample = [query for query in table if relevant[query["id"]]]
         if len(ids) > self.most_documents:
             print(f"search: only recall is measured above most_documents={self.most_documents}")

@@ -128,10 +128,10 @@ class TokenRetrieval(Analysis):
         """Returns the queries with at least one word and one relevant document in the index."""
         data, model, queries = self.subject.data, self.subject.model, []
         table, index = self.subject.queries(self.queries), model.searcher
-        grades = data.evaluation.judgements(self.subject.split, table)
+        judged = data.evaluation.relevant(self.subject.split, table)
         special, known = torch.tensor(find_special(data)), set(index.store.document_ids)
         for name, encoded, _ in model.encoded_queries(table) if len(table) else ():
-            relevant = [d for d, grade in grades[name].items() if grade > 0 and d in known]
+            relevant = [document for document in judged[name] if document in known]
             words = encoded[~torch.isin(encoded.ids, special)]
             ignored = [name] if data.drop_identical and name in known else []
             if relevant and len(words):

@@ -102,13 +102,12 @@ class GrowingCorpus:
         Returns:
             Columns split, row (in the split's test queries), query, arrival.
         """
-        judged = data.evaluation.judgements(split, data.evaluation.test_queries(split))
-        relevant = [
-            [arrivals[name] for name, grade in grades.items() if grade > 0 and name in arrivals]
-            for grades in judged.values()
-        ]
+        judged = data.evaluation.relevant(split, data.evaluation.test_queries(split))
         queries = DataFrame({"split": split, "row": range(len(judged)), "query": list(judged)})
-        queries["arrival"] = [max(stages, default=-1) for stages in relevant]
+        queries["arrival"] = [
+            max((arrivals[name] for name in relevant if name in arrivals), default=-1)
+            for relevant in judged.values()
+        ]
         is_old = (queries["arrival"] == 0) & (split == data.evaluation.test_splits[0])
         return queries[is_old | (queries["arrival"] > 0) & (split in self.splits)]
 

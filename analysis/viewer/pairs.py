@@ -212,6 +212,11 @@ class AlignedRun:
         return self.ranking.scores(pair[0]).get(pair[1])
 
 
+def read_ranking(run: Run, name: str = "retrieve.trec") -> Ranking:
+    """Reads a ranking of a run; it is empty if the run has none of this name."""
+    return Ranking.read(run.path / name, run.path) if (run.path / name).exists() else Ranking({})
+
+
 def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
     """Opens the alignments of labelled runs.
 
@@ -221,13 +226,12 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
     """
     opened, notes = [], []
     for run, label in runs:
-        folder, ranking = run.path / "alignments", run.path / "retrieve.trec"
+        folder = run.path / "alignments"
         if not folder.is_dir():
             continue
         try:
-            ranked = Ranking.read(ranking, run.path) if ranking.exists() else Ranking({})
-            kept = read_kept(run.path, FILE)
-            opened.append(AlignedRun(label, AlignmentStore(folder), ranked, kept))
+            ranking, kept = read_ranking(run), read_kept(run.path, FILE)
+            opened.append(AlignedRun(label, AlignmentStore(folder), ranking, kept))
         except (FileNotFoundError, ValueError) as error:
             notes.append(f"{label}: its alignments cannot be shown. {error}")
     return [run for run in opened if len(run.store)], notes

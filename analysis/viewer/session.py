@@ -14,10 +14,9 @@ from typing import Annotated, Any
 from analysis.compare.groups import compare_runs
 from analysis.runs.glossary import Glossary
 from analysis.runs.run_folder import Run, ranking_file
-from analysis.viewer.pairs import describe_pair
+from analysis.viewer.pairs import describe_pair, read_ranking
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable
 from gr_mvdr.tokenizers import token_strings
@@ -121,23 +120,17 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> list[K
     known: dict[str, KnownQuery] = {}
     for split in data.evaluation.test_splits:
         queries = data.evaluation.test_queries(split)
-        judged = data.evaluation.judgements(split, queries)
+        relevant = data.evaluation.relevant(split, queries)
         name = ranking_file("retrieve", split if split != data.evaluation.test_splits[0] else "")
-        rankings = [_read_ranking(run.path, name) for run in runs]
+        rankings = [read_ranking(run, name) for run in runs]
         for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
             new = KnownQuery(number, text, [], [{} for _ in runs])
             one = known.setdefault(_normalise(text), new)
-            gold = [name for name, grade in judged[number].items() if grade > 0]
-            one.gold.extend(name for name in gold if name not in one.gold)
+            one.gold.extend(name for name in relevant[number] if name not in one.gold)
             for places, ranking in zip(one.places, rankings, strict=True):
                 ranked = enumerate(ranking.documents(number), 1)
-                places.update({name: rank for rank, name in ranked if name in gold})
+                places.update({name: rank for rank, name in ranked if name in relevant[number]})
     return list(known.values())
-
-
-def _read_ranking(run: Path, name: str) -> Ranking:
-    """Reads a run's ranking; it is empty if the run was not tested on the split."""
-    return Ranking.read(run / name, run) if (run / name).exists() else Ranking({})
 
 
 class Session:

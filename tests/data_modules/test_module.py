@@ -125,6 +125,13 @@ def test_a_search_is_not_tuned_on_a_split_that_is_tested():
             check(True, **options)
 
 
+def test_a_relevant_document_has_a_grade_above_0():
+    data, judged = tiny(), judge(("q10", "d1", 0), ("q10", "d2", 2), ("q10", "gone", 1))
+    data.collection = replace(collection(), qrels=collection().qrels | {"test": judged})
+    queries = data.evaluation.test_queries("test")
+    assert data.evaluation.relevant("test", queries) == {"q10": ["d2", "gone"]}
+
+
 def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
     run = tmp_path / "some.trec"
     lines = [f"q{n} Q0 d{m} 1 {m} x" for n in range(10, 20) for m in (1, 25)]

@@ -90,7 +90,7 @@ def measured(tmp_path):
         documents=table,
         test_queries=lambda split: queries,
         rerank_queries=lambda split: queries,
-        judgements=lambda split, chosen: {q: {"d2": 1, "d3": 0} for q in chosen["id"]},
+        relevant=lambda split, chosen: {q: ["d2"] for q in chosen["id"]},
         list_candidates=lambda split, chosen: {q: DOCUMENTS for q in chosen["id"]},
     )
     (tmp_path / "config.yaml").write_text("rerank: {likelihood: {}, mean: {}}")

@@ -68,12 +68,12 @@ class Chain(DocumentGenerator):
 
 def dataset(n_documents, gold):
     """A data module's part; gold: of each query its relevant documents' ids."""
-    qrels = {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)}
+    relevant = {f"q{n}": list(ids) for n, ids in enumerate(gold)}
     tokens = [[n] for n in range(len(gold))]
-    queries = TextTable({"id": [*qrels], "tokens": tokens, "text": [""] * len(gold)})
+    queries = TextTable({"id": [*relevant], "tokens": tokens, "text": [""] * len(gold)})
     return data_of(
         test_queries=lambda split: queries,
-        judgements=lambda split, table: {query: qrels[query] for query in table["id"]},
+        relevant=lambda split, table: {query: relevant[query] for query in table["id"]},
         documents=TextTable({"id": [f"d{n}" for n in range(n_documents)]}),
         keep_hits=lambda query, hits: hits,
     )

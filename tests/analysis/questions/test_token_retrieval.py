@@ -15,7 +15,7 @@ END = 1
 # Document a: tokens 10 11 </s>; document b: 10 12 </s>; angles on the circle.
 DOCUMENTS = {"a": ([10, 11, END], [0.0, 1.0, 3.0]), "b": ([10, 12, END], [0.1, 2.0, -2.0])}
 QUERIES = {"q0": ([10, END], [0.02, -2.0]), "q1": ([12, 11, END], [1.1, 1.2, 3.0])}
-QRELS = {"q0": {"b": 1, "a": 0}, "q1": {"a": 2}}
+RELEVANT = {"q0": ["b"], "q1": ["a"]}
 
 
 def circle(texts):
@@ -48,7 +48,7 @@ def data():
     table = Dataset.from_dict({"id": list(QUERIES)})
     return data_of(
         test_queries=lambda split: table,
-        judgements=lambda split, chosen: {q: QRELS[q] for q in chosen["id"]},
+        relevant=lambda split, chosen: {q: RELEVANT[q] for q in chosen["id"]},
         tokenizer=Tokenizer(),
     )
 

@@ -80,11 +80,11 @@ def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
 def test_queries_of_one_text_are_one_known_query(tmp_path):
     """As two splits may share them: the relevant documents of both, each at its rank."""
     texts = {"dev": "apple pie", "test": "Apple  pie"}
-    gold = {"dev": {"a": 1, "c": 0}, "test": {"a": 1, "b": 1}}
+    gold = {"dev": ["a"], "test": ["a", "b"]}
     data = data_of(
         test_splits=["dev", "test"],
         test_queries=lambda split: {"id": ["q1"], "text": [texts[split]]},
-        judgements=lambda split, queries: {"q1": gold[split]},
+        relevant=lambda split, queries: {"q1": gold[split]},
     )
     run = SimpleNamespace(path=tmp_path)
     Ranking({"q1": {"c": 2.0, "a": 1.0}}).write(tmp_path / "retrieve.trec", "x")
