@@ -47,6 +47,7 @@ from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.collection import sample_tokens
 from data_modules.module import RetrievalDataModule
+from data_modules.sources import keep_table
 from gr_mvdr.files import CHECKPOINT, new_folder, read_checkpoint, sha256
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.measures import Measured, costs
@@ -77,14 +78,16 @@ for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
 
 
-def train(config: Sequence[str] | DictConfig) -> Run | None:
+def train(config: Sequence[str] | DictConfig, data: Any = None) -> Run | None:
     """Makes one run in this process, from the configuration to its folder.
 
         run = train(["model=t5_colbert", "data=beir", "data.path=…"])
+        run = train(["model=t5_colbert"], data=frame)
 
     Args:
         config: the arguments of `python train.py`, or a configuration composed from
             `conf/train.yaml`.
+        data: a table in memory instead of `data.path` (`keep_table`); only with arguments.
 
     Returns:
         The finished run: its `path`, its flat `metrics`; None on all ranks but the first.
@@ -95,6 +98,8 @@ def train(config: Sequence[str] | DictConfig) -> Run | None:
     """
     if isinstance(config, DictConfig):
         return make_run(config)
+    if data is not None:
+        config = ["data=files", *config, f"data.path='{keep_table(data)}'"]
     composed = compose_command("train", config)
     if (processes := processes_to_start(composed)) > 1:
         raise ValueError(

@@ -2,17 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas
+import pyarrow as pa
+from datasets import Dataset, DatasetDict
 
 from data_modules.almanac import Entries, Questions, almanac
 from data_modules.builders.msmarco_doc import msmarco_doc
 from data_modules.builders.nq320k import nq320k
 from data_modules.builders.public import OWN, ir_dataset, public
-from data_modules.collection import Collection
+from data_modules.collection import Collection, cache_folder, short_hash, write_once
 from data_modules.formats.catalogue import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.options import Count, ExistingPath, Rule, Size, Text, part
+from gr_mvdr.options import Count, ExistingPath, Rule, Size, Text, part, show
 
 KINDS = ("query", "document", "answer", "id", "title", "text")
 Columns = Annotated[
@@ -65,6 +70,33 @@ class FilesDataModule(RetrievalDataModule):
 
     def read(self) -> Collection:
         return self.collect(read_layouts(self.path, self.format, self.columns))
+
+
+def keep_table(table: Any) -> Path:
+    """Writes a table in memory once, for `data.path`; returns its folder.
+
+    Args:
+        table: a Dataset or DatasetDict of ``datasets``, or what pyarrow reads as a table, such as
+            pandas' and polars' DataFrame.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if not isinstance(table, Dataset | DatasetDict):
+        try:
+            if isinstance(table, pandas.DataFrame):
+                table = pa.Table.from_pandas(table, preserve_index=any(table.index.names))
+            table = Dataset(pa.table(table))
+        except (TypeError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            rule = f"must be a table of pandas, polars, pyarrow or datasets: {error}"
+            raise ValueError(f"data={show(type(table).__name__)}: {rule}") from None
+    parts = table if isinstance(table, DatasetDict) else {"": table}
+    key = short_hash({name: one._fingerprint for name, one in parts.items()})
+    folder = cache_folder("given") / f"table-{key[:12]}"
+    with write_once(folder) as partial:
+        if partial is not None:
+            table.save_to_disk(partial)
+    return folder
 
 
 @part("data")

@@ -6,8 +6,10 @@ destination, `.NAME.RANDOM.partial`, flush the file and rename it. A killed proc
 temporary file behind; the next process that owns the folder removes it (`remove_abandoned`).
 """
 
+import gzip
 import hashlib
 import json
+import lzma
 import os
 import re
 import secrets
@@ -20,8 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import yaml
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _HUB_SECONDS = 4  # for connecting to one address of the hub
+PACKED = (".gz", ".xz", ".zip", ".zst")  # a file may have one of these after its own ending
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 
 
@@ -229,14 +233,44 @@ def check_files(folder: Path) -> None:
             check_file(file)
 
 
+@contextmanager
+def open_packed(file: Path) -> Iterator[IO[bytes]]:
+    """Opens the content of a file: plain, gzip, xz, zstd, or a zip archive of one file.
+
+    Raises:
+        ValueError: the path is a pipe or a device, or the archive is damaged or has several files.
+    """
+    check_file(file)
+    try:
+        if file.suffix == ".zip":
+            with zipfile.ZipFile(file) as archive:
+                if len(names := archive.namelist()) != 1:
+                    raise ValueError(f"{file}: must be an archive of one file, has {len(names)}")
+                with archive.open(names[0]) as content:
+                    yield content
+        elif file.suffix == ".zst":
+            import pyarrow
+
+            with pyarrow.CompressedInputStream(str(file), "zstd") as stream:
+                yield BufferedReader(stream)  # pyarrow's own has no lines
+        else:
+            unpacked: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+            with unpacked.get(file.suffix, open)(file, "rb") as content:
+                yield content
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # the disk's error, not the archive's
+            raise
+        raise ValueError(f"{file}: a damaged archive ({error}): fetch the file again") from None
+
+
 def read_lines(file: str | Path, folder: Path | None = None) -> Iterator[str]:
-    """Reads a text file line by line, with line ends; `folder` as in `check_file`.
+    """Reads a text file, packed or not, line by line, with line ends; `folder` as in `check_file`.
 
     Raises:
         FileNotFoundError: no such file.
         ValueError: the path is not a regular file, or a line is not UTF-8.
     """
-    with check_file(file, folder).open("rb") as stream:
+    with open_packed(check_file(file, folder)) as stream:
         for number, line in enumerate(stream, start=1):
             yield _decode(f"{file}:{number}", line)
 

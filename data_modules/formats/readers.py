@@ -5,25 +5,20 @@ Each row comes with its place, ``file:line``.
 
 import codecs
 import csv
-import gzip
 import json
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from gr_mvdr.files import check_file, describe_error
+from gr_mvdr.files import PACKED, check_file, describe_error, open_packed
 
-PACKED = (".gz", ".zip")  # any file may have one of these after its own ending
 # The words in a file's name that are not part of the split: msmarco-doctrain-qrels.tsv,
 # nq_queries_dev.tsv.gz, qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt,
 # msmarco-docdev-top100, nq_dev_doc_newid.tsv.
@@ -103,35 +98,13 @@ def split_of(file: Path) -> str:
 
 
 def plain_name(file: Path) -> str:
-    """The file's name without .gz or .zip."""
+    """The file's name without the ending of a packed file (`PACKED`)."""
     return file.stem if file.suffix in PACKED else file.name
-
-
-@contextmanager
-def opened(file: Path) -> Iterator[BinaryIO]:
-    """Opens the content of a file: plain, gzip, or a zip archive of one file.
-
-    Raises:
-        ValueError: the path is a pipe or a device, or the archive is damaged or has several files.
-    """
-    check_file(file)
-    try:
-        if file.suffix == ".zip":
-            with zipfile.ZipFile(file) as archive:
-                if len(names := archive.namelist()) != 1:
-                    raise ValueError(f"{file}: must be an archive of one file, has {len(names)}")
-                with archive.open(names[0]) as content:
-                    yield content
-        else:
-            with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
-                yield content
-    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"{file}: a damaged archive ({error}): fetch the file again") from None
 
 
 def begins_with(file: Path, characters: str) -> bool:
     """Whether the file's first non-blank character is one of these."""
-    with opened(file) as content:
+    with open_packed(file) as content:
         start = content.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     return start[:1].decode("ascii", "replace") in tuple(characters)
 
@@ -148,7 +121,7 @@ def numbered_lines(*files: Path) -> Iterator[tuple[str, str]]:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    with opened(file) as lines:
+    with open_packed(file) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{file}:{number}"
             yield where, _decode(where, line).rstrip("\r\n")
@@ -180,7 +153,7 @@ def json_lines(*files: Path) -> Iterator[tuple[str, dict]]:
 
 
 def table_rows(file: Path) -> Iterator[tuple[str, dict]]:
-    """Yields (place, row) for each row of a table: Parquet, Arrow of ``datasets``, or JSON lines.
+    """Yields (place, row) for each row of a table: Parquet, Arrow (file or stream), or JSON lines.
 
     The place is ``file: row number``, numbered from 0 as in ``datasets``, or ``file:line``.
 
@@ -192,11 +165,7 @@ def table_rows(file: Path) -> Iterator[tuple[str, dict]]:
         return
     check_file(file)
     try:
-        if file.suffix == ".parquet":
-            batches = ParquetFile(file).iter_batches(1000)
-        else:
-            batches = pa.ipc.open_stream(pa.memory_map(str(file)))
-        rows = (row for batch in batches for row in batch.to_pylist())
+        rows = (row for batch in _batches(file) for row in batch.to_pylist())
         for number, row in enumerate(rows):
             yield f"{file}: row {number}", row
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: text is not UTF-8
@@ -204,9 +173,22 @@ def table_rows(file: Path) -> Iterator[tuple[str, dict]]:
         raise ValueError(f"{file}: {rule}: {describe_error(error)}") from None
 
 
+def _batches(file: Path) -> Iterator[pa.RecordBatch]:
+    if file.suffix == ".parquet":
+        yield from ParquetFile(file).iter_batches(1000)
+        return
+    with pa.memory_map(str(file)) as content:
+        if content.read(6) != b"ARROW1":  # a stream, as `datasets` writes it
+            content.seek(0)
+            yield from pa.ipc.open_stream(content)
+            return
+        blocks = pa.ipc.open_file(content)
+        yield from map(blocks.get_batch, range(blocks.num_record_batches))
+
+
 def json_value(file: Path) -> Any:
     """The single JSON value in a file; ValueError names the ``file:line`` of an error."""
-    with opened(file) as content:
+    with open_packed(file) as content:
         text = _decode(str(file), content.read())
     try:
         return json.loads(text)
@@ -225,7 +207,7 @@ def array_items(file: Path) -> Iterator[tuple[str, Any]]:
         ValueError: the file is not a JSON array, or not UTF-8; names the file and the item.
     """
     decode, number, place = json.JSONDecoder().raw_decode, 0, 0
-    with opened(file) as content:
+    with open_packed(file) as content:
         text = TextIOWrapper(content, encoding="utf-8-sig")
         try:
             piece = text.read(_PIECE).lstrip()

@@ -17,6 +17,7 @@ from data_modules.formats.readers import (
     table,
     word,
 )
+from gr_mvdr.evaluation.ranking import BEIR_QRELS
 
 Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # yields (where, fields) of each row
 
@@ -66,16 +67,20 @@ def judgements(
 
 MSMARCO = ("id", "url", "title", "text")
 table_queries = partial(queries, partial(table, columns=("id", "query")))
-trec_judgements = partial(
-    judgements, partial(table, columns=("query", "0", "document", "grade"), delimiter=None)
-)
 beir_judgements = partial(
     judgements,
-    partial(table, columns=("query-id", "corpus-id", "score"), header=True),
+    partial(table, columns=BEIR_QRELS.split(), header=True),
     query="query-id",
     document="corpus-id",
     grade="score",
 )
+_trec = partial(table, columns=("query", "0", "document", "grade"), delimiter=None)
+
+
+def trec_judgements(file: Path) -> Iterator[Judgement]:
+    """Yields the judgements of a TREC file, or of a file with BEIR's header."""
+    beir = first_line(file).split() == BEIR_QRELS.split()
+    return beir_judgements(file) if beir else judgements(_trec, file)
 
 
 def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:

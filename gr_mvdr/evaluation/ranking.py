@@ -16,6 +16,7 @@ from gr_mvdr.files import new_file, read_lines
 from gr_mvdr.measures import Measured, costs
 
 Value = TypeVar("Value", int, float)
+BEIR_QRELS = "query-id corpus-id score"  # the header of BEIR's files of judgements
 Qrels = dict[str, dict[str, int]]  # query id → {document id: grade}
 
 
@@ -240,11 +241,13 @@ def recall_of_exact(exact: Ranking, approximate: Ranking, first: int = 10) -> fl
 
 
 def read_qrels(path: str | Path, folder: Path | None = None) -> Qrels:
-    """Reads TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
+    """Reads judgements as {query: {document: grade}}: TREC's, or BEIR's with their header.
 
     A grade may be written "1" or "1.0". Arguments and errors are as in `Ranking.read`.
     """
-    return _read_pairs(path, folder, "query iteration document grade", 3, _read_grade)
+    beir = " ".join(next(read_lines(path, folder), "").split()) == BEIR_QRELS
+    columns = BEIR_QRELS if beir else "query iteration document grade"
+    return _read_pairs(path, folder, columns, -1, _read_grade)
 
 
 def _read_grade(text: str) -> int:
@@ -264,12 +267,15 @@ def _read_pairs(
 ) -> dict[str, dict[str, Value]]:
     """Reads lines as query id → {document id: the value in the column at `place`}."""
     pairs: dict[str, dict[str, Value]] = {}
+    document_place = 1 if columns == BEIR_QRELS else 2
     for number, line in enumerate(read_lines(path, folder), start=1):
         fields, kind = line.split(), "a number" if convert is float else "an integer"
+        if fields == columns.split():  # a header
+            continue
         try:
             if len(fields) != len(columns.split()):
                 raise ValueError
-            query, document, value = fields[0], fields[2], convert(fields[place])
+            query, document, value = fields[0], fields[document_place], convert(fields[place])
         except ValueError:
             rule = f"{columns!r}, with {kind} as {columns.split()[place]}"
             raise ValueError(f"{path}:{number}: expected {rule}, got {line[:80]!r}") from None

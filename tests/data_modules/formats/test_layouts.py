@@ -51,6 +51,18 @@ def test_each_split_may_have_its_own_queries(tmp_path):
         collect(read_layout(folder), tmp_path / "store")
 
 
+def test_judgements_may_have_beirs_header_in_any_format(tmp_path):
+    for format, name in (("wu", "qrel.dev.tsv"), ("trec", "qrels.dev.tsv")):
+        folder = copied(format, tmp_path)
+        before = found_pairs(read_layout(folder), "dev")
+        rows = [(j.query_id, j.document_id) for j in read_layout(folder).judgements["dev"]()]
+        for old in folder.glob("*dev*qrels*" if format == "trec" else name):
+            old.unlink()
+        lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t1" for q, d in rows)]
+        (folder / name).write_text("\n".join(lines))
+        assert found_pairs(read_layout(folder), "dev") == before
+
+
 # NCI
 
 

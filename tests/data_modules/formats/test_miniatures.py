@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_modules.formats.catalogue import read_layout
-from data_modules.formats.readers import PACKED
+from gr_mvdr.files import PACKED
 from tests.data_modules.formats.miniature import (
     FORMATS,
     MINIATURES,

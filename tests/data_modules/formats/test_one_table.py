@@ -2,12 +2,17 @@
 
 import json
 
+import pandas
+import polars
 import pyarrow as pa
 import pytest
+from datasets import Dataset, DatasetDict
+from pyarrow.feather import write_feather
 from pyarrow.parquet import write_table
 
 from data_modules.collection import collect
 from data_modules.formats.catalogue import read_layout
+from data_modules.sources import keep_table
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, TINY
 from train import train
@@ -106,6 +111,50 @@ def test_a_table_of_pairs_is_a_judged_collection(tmp_path):
     lines = (json.dumps({"Question": f" {q.upper()}", "answer": "a"}) for q in reversed(questions))
     again = read(write(tmp_path / "more.jsonl", "\n".join(lines)))
     assert {s: len(again.judgements(s)) for s in again.qrels} == sizes and len(again.documents) == 1
+
+
+ROWS = {"id": ["p", "q", "r"], "question": ["Where?", "Who?", "When?"], "answer": list("xyx")}
+HELD = {
+    "pandas": pandas.DataFrame(ROWS).set_index("id"),
+    "polars": polars.DataFrame(ROWS),
+    "pyarrow": pa.table(ROWS),
+    "datasets": Dataset.from_dict(ROWS | {"n": [2, 0, 1]})
+    .sort("n")
+    .select([2, 0, 1])
+    .remove_columns("n"),
+    "splits": DatasetDict(
+        train=Dataset.from_dict(ROWS).select([0]), validation=Dataset.from_dict(ROWS).select([1, 2])
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_a_table_in_memory_is_the_same_collection_as_its_files(kind, tmp_path, cache):
+    table = pa.table(ROWS)
+    write_feather(table, tmp_path / "file.arrow", compression="zstd")
+    with pa.ipc.new_stream(str(tmp_path / "stream.arrow"), table.schema) as stream:
+        stream.write_table(table, max_chunksize=2)
+    held = keep_table(HELD[kind])
+    assert keep_table(HELD[kind]) == held
+    found = read(held, store=tmp_path / "store")
+    for name in ("file.arrow", "stream.arrow"):
+        file = read(tmp_path / name)
+        assert file.documents.to_dict() == found.documents.to_dict()
+        assert file.queries.to_dict() == found.queries.to_dict()
+    assert found.documents.to_dict() == {"id": ["p", "q"], "title": ["", ""], "text": ["x", "y"]}
+    judged = [(q, *docs) for split in found.qrels for q, docs in found.judgements(split).items()]
+    assert sorted(judged) == [("p", "p"), ("q", "q"), ("r", "p")]
+    if kind == "splits":
+        assert list(found.judgements("validation")) == ["q", "r"]
+
+
+def test_a_run_in_python_takes_a_table(tmp_path, cache):
+    typed = ["model=bm25", "data.test_split=train", "logger=none", f"output={tmp_path}"]
+    run = train([*typed, *NO_ANALYSIS], data=HELD["pandas"])
+    assert run.metrics["retrieve/mrr@10"] == 0  # an answer shares no word with its question
+    assert Retriever.load(run.path).search("x")[0].id == "p"
+    with pytest.raises(ValueError, match="data=list: must be a table of pandas, polars, pyarrow"):
+        train(typed, data=[1])
 
 
 def test_passages_without_judgements_are_searched_and_nothing_is_measured(

@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import lzma
 import zipfile
+from functools import partial
 
+import pyarrow
 import pytest
 
 from data_modules.formats import readers
@@ -26,19 +29,26 @@ def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):
     assert find_all(tmp_path / "nowhere", "*") == []
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "a.tsv.gz: a damaged archive .*again"),
-        (gzip.compress(b"a\n\xe4\n", mtime=0), "a.tsv.gz:2: expected UTF-8: "),
-        (b"PK", "a.tsv.gz: a damaged archive"),
-    ],
-)
-def test_a_damaged_archive_and_another_encoding_are_named(content, message, tmp_path):
-    file = tmp_path / "a.tsv.gz"
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        list(numbered_lines(file))
+PACKERS = {
+    ".gz": partial(gzip.compress, mtime=0),
+    ".xz": lzma.compress,
+    ".zst": partial(pyarrow.Codec("zstd").compress, asbytes=True),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_packed_file_is_read_and_a_damaged_one_or_another_encoding_is_named(ending, tmp_path):
+    file, pack = tmp_path / f"a.tsv{ending}", PACKERS[ending]
+    file.write_bytes(pack(b"a\tb\n" * 99))
+    assert [line for _, line in numbered_lines(file)] == ["a\tb"] * 99
+    for content, message in (
+        (pack(b"a\tb\n" * 99)[:-9], f"a.tsv{ending}: a damaged archive .*again"),
+        (pack(b"a\n\xe4\n"), f"a.tsv{ending}:2: expected UTF-8: "),
+        (b"PK", f"a.tsv{ending}: a damaged archive"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            list(numbered_lines(file))
 
 
 def test_a_zip_holds_one_file(tmp_path):

@@ -1,3 +1,5 @@
+import gzip
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,9 @@ def test_a_run_is_written_in_six_columns_and_read_back(tmp_path):
     assert lines[0] == "q Q0 a 1 0.3333333333333333 bm25"
     assert [line.split()[3] for line in lines] == ["1", "2", "1", "2"]
     assert Ranking.read(tmp_path / "run.trec") == ranking
+    (tmp_path / "run.trec.gz").write_bytes(gzip.compress((tmp_path / "run.trec").read_bytes()))
+    assert Ranking.read(tmp_path / "run.trec.gz") == ranking
+    (tmp_path / "run.trec.gz").unlink()
     with pytest.raises(ValueError, match="'b c': a TREC column"):
         Ranking({"q": {"a": 1.0}, "r": {"b c": 1.0}}).write(tmp_path / "run.trec", tag="new")
     assert (tmp_path / "run.trec").read_text(encoding="utf-8").splitlines() == lines
@@ -49,6 +54,9 @@ def test_qrels_are_written_and_read_back(tmp_path):
     assert read_qrels(tmp_path / "qrels") == qrels
     (tmp_path / "qrels").write_text("q 0 a 2.0\nq 0 b 0.0\nr 0 a +1\n")
     assert read_qrels(tmp_path / "qrels") == qrels
+    beir = b"query-id\tcorpus-id\tscore\nq\ta\t2\nq\tb\t0\nr\ta\t1\n"
+    (tmp_path / "test.tsv.gz").write_bytes(gzip.compress(beir))
+    assert read_qrels(tmp_path / "test.tsv.gz") == qrels
     for grade in ("1.5", "inf", "high"):
         (tmp_path / "qrels").write_text(f"q 0 a {grade}\n")
         with pytest.raises(ValueError, match="qrels:1: .* with an integer as grade"):
