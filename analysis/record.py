@@ -44,7 +44,7 @@ from gr_mvdr.measures import COST, RETRIEVE
 RECORD = (*PARTS, NUMBERS, QUERIES)  # a record's files; the last only if the run has it
 # An absolute path: a text of YAML, JSON or CSV that begins with a slash, or part of a typed value.
 PATH = re.compile(r"""(?:^|[:,-] |[=\[{(,"'])(/[\w.][^,"'\]})\n]*)""", re.MULTILINE)
-COLUMNS = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
+SHOWN = ("mrr@10", "recall@10", "cost/train_seconds", "cost/train_flops")
 _START, _END = "<!-- (?:table|claims):", "<!-- end -->"
 _BLOCK = re.compile(rf"(<!-- (table|claims): (.*?) -->\n)((?:(?!{_START}).)*?)({_END})", re.DOTALL)
 
@@ -112,7 +112,7 @@ def _name_folders(text: str, folders: Mapping[str, str], file: Path) -> str:
 def tabulate_results(
     runs: str | Sequence[str],
     splits: str | Sequence[str] = (),
-    metrics: str | Sequence[str] = COLUMNS,
+    metrics: str | Sequence[str] = SHOWN,
     labels: Mapping[str, object] | None = None,
 ) -> str:
     """Makes a Markdown table of records: a row for each system, columns for each collection.

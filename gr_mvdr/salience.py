@@ -34,9 +34,13 @@ def top_share(salience: Tensor, mask: Tensor, share: Proportion) -> Tensor:
     Returns:
         (…, L) bool, True = selected.
     """
-    ordered = salience.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
-    rank = ordered.indices.argsort(-1)
-    return mask & (rank < _share_of(mask, share).unsqueeze(-1))
+    return strongest(salience, mask, _share_of(mask, share).unsqueeze(-1))
+
+
+def strongest(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
+    """(…, L) bool: the k real tokens with the largest values; ties go to the lowest position."""
+    ordered = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    return mask & (ordered.indices.argsort(-1) < k)
 
 
 def keep_salient(query: TokenVectors, share: float) -> TokenVectors:

@@ -24,22 +24,12 @@ from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.salience import strongest
 
 PLACES = ["side", "removed", "tokens"]
 REPORTED = {"document": 4, "query": 1}  # how many tokens are removed in the metrics
 _BATCH = 32  # pairs
 LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
-
-
-def strongest(values: Tensor, candidates: Tensor, k: int) -> Tensor:
-    """(B, L) bool: the k candidates with the largest values; ties go to the lowest index.
-
-    Args:
-        values: (B, L); candidates: (B, L) bool.
-    """
-    order = values.masked_fill(~candidates, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    chosen = torch.zeros_like(candidates).scatter_(1, order[:, :k], True)
-    return chosen & candidates
 
 
 def removable(batch: PairBatch, pairs: PairAlignment, side: str, special: Tensor) -> Tensor | None:

@@ -54,7 +54,7 @@ MEANINGS = {
 TREND = "idf_correlation"
 # (measure, suffix) → its metric; (measure, suffix, TREND) → Spearman's ρ of the types' rates and
 # IDF.
-METRICS = {
+DECLARED = {
     (name, suffix, *trend): Metric(
         "_".join((name + suffix, *trend)),
         f"{meaning} {ADDED[suffix]}{'Here Spearman’s ρ of rate and IDF.' if trend else ''}".strip(),
@@ -179,14 +179,14 @@ def summarise_matches(
             for name in measures:
                 if not (suffix or ranged):
                     at |= {end: row[f"{name}_{end}"] for end in ("low", "high")}
-                numbers.append(METRICS[name, suffix].row(row[name], **at))
+                numbers.append(DECLARED[name, suffix].row(row[name], **at))
         if tokens == "all":
             types = types.assign(idf=texts.idf.numpy()[types["token"]])
             boxes.append(types.assign(counted=DEFINITIONS[definition]))
             for direction, rates in types.groupby("direction"):
                 trends = rates[[*measures, "idf"]].corr("spearman")["idf"].drop("idf")
                 place = place_of(over, direction)
-                numbers += [METRICS[m, suffix, TREND].row(v, place) for m, v in trends.items()]
+                numbers += [DECLARED[m, suffix, TREND].row(v, place) for m, v in trends.items()]
     types, figures = pd.concat(boxes), []
     name = "_".join(filter(None, ("exact_match", over)))
     caption = f"{RATES} {SPARSE if OF_A in measures else GENERATIVE}"
@@ -212,7 +212,7 @@ class ExactMatch(PairAnalysis):
         "How often a token aligns to the same token on the other side, as an average over all "
         "occurrences of the aligning tokens; under an IDF range, over the token types in it."
     )
-    metrics = tuple(METRICS.values())
+    metrics = tuple(DECLARED.values())
 
     def measure(self, batch: Explanation, first: int) -> Iterator[DataFrame]:
         special = self.texts.kinds.special

@@ -39,7 +39,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, PairAlignment
 from gr_mvdr.texts import SEPARATOR
 
-COLUMNS = ("gold", "evidence")
+SPANS = ("gold", "evidence")
 
 
 def find_gold_tokens(
@@ -62,11 +62,11 @@ def find_gold_tokens(
         tokens to characters (ByT5).
     """
     queries = data.queries(split)
-    known = set(COLUMNS) <= set(queries.column_names)
+    known = set(SPANS) <= set(queries.column_names)
     is_read = "text" in data.text_fields and not data.cleaning
     if not (pairs and known and is_read and data.tokenizer.is_fast):
         return {}
-    columns = (queries[name][:] for name in ("id", *COLUMNS))
+    columns = (queries[name][:] for name in ("id", *SPANS))
     spans = {query: parts for query, *parts in zip(*columns, strict=True)}
     characters = _characters(data, {document for _, document in pairs})
     gold = {}

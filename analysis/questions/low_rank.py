@@ -46,7 +46,7 @@ from analysis.statistics import long_frame
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import part
-from gr_mvdr.relevance import DecoderPaths, Explanation
+from gr_mvdr.relevance import DecoderPaths, Explanation, divide
 
 
 def composite_norm(matrix: Tensor) -> Tensor:
@@ -129,13 +129,12 @@ def low_rank(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> di
 
 def rank_measures(values: Tensor, residual: Tensor) -> dict[str, Tensor]:
     """Computes `low_rank` from singular values (..., K) and the equal-rows residual (..., M, N)."""
-    squares = values.square()
+    squares, shares = values.square(), divide(values, values.sum(-1, keepdim=True))
     return {
         "frobenius": squares.sum(-1).sqrt(),
         "equal_rows": residual.square().sum((-2, -1)).sqrt(),
         "best_rank_one": squares[..., 1:].sum(-1).sqrt(),
-        "effective_rank": torch.special.entr(normalised_values(values)).sum(-1).exp()
-        * (values > 0).any(-1),
+        "effective_rank": torch.special.entr(shares).sum(-1).exp() * (values > 0).any(-1),
     }
 
 
@@ -164,12 +163,6 @@ def equal_rows_residual(alignment: Tensor, document_mask: Tensor, query_mask: Te
 def real_entries(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
     """(B, M, N) float64, A with zeros at padding."""
     return alignment.double().masked_fill(~pair_mask(document_mask, query_mask), 0)
-
-
-def normalised_values(values: Tensor) -> Tensor:
-    """(..., K) values divided by their sum; zeros stay zeros."""
-    total = values.sum(-1, keepdim=True)
-    return torch.where(total > 0, values / total, 0.0)
 
 
 OWN, PAIRWISE = "own", "without_salience"

@@ -23,7 +23,7 @@ from analysis.viewer.directed_alignment import (
 from gr_mvdr.alignment import other_side, pair_mask
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import part
-from gr_mvdr.relevance import Explanation, PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment, divide
 
 SUPPORT = 1e-6  # weights above this count as support
 DEPTHS = (1, 2, 5)
@@ -69,7 +69,7 @@ def measure_shape(
     largest = lengths.float().clamp(min=1).log()
     return {
         "entropy": entropy,
-        "relative_entropy": torch.where(largest > 0, entropy / largest, 0.0),
+        "relative_entropy": divide(entropy, largest),
         **dict(zip(MEASURES[2:], top_mass(alignment, DEPTHS, direction).unbind(-1), strict=False)),
         "support": (alignment > SUPPORT).sum(axis),
     }

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from pandas import DataFrame
 
-from analysis.runs.queries import METRICS, keep_queries, tabulate_queries
+from analysis.runs.queries import KEPT, keep_queries, tabulate_queries
 from analysis.runs.run_folder import ranking_file
 from data_modules.collection import sample_rows
 from data_modules.module import RetrievalDataModule
@@ -105,7 +105,7 @@ def _record(
     ranking.write(run / ranking_file(group.name, form, further), type(model).__name__)
     qrels = data.evaluation.judgements(split, queries)
     write_qrels(qrels, run / ranking_file(group.name, further, ending="qrels"))
-    of_queries, rows, tables = judge(ranking, data, split, queries, METRICS), [], []
+    of_queries, rows, tables = judge(ranking, data, split, queries, KEPT), [], []
     parts = divide_queries(of_queries, qrels, data) if group is RETRIEVE else {}
     shown = [m for m in data.metrics if group is RETRIEVE or m == MAIN]
     declared = [replace(ranking_metric(m), headline=m in shown) for m in data.metrics]

@@ -22,7 +22,7 @@ from gr_mvdr.files import reading
 
 QUERIES = "queries.parquet"
 # What every run keeps besides data.metrics: comparisons and claims are tested on these.
-METRICS = ("mrr@10", "recall@1", "recall@10", "ndcg@10")
+KEPT = ("mrr@10", "recall@1", "recall@10", "ndcg@10")
 WHERE = ["group", "place", "split", "part"]
 PLACE = [*WHERE, "query"]
 JUDGEMENTS = "judgements"

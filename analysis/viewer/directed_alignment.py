@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import Softmax, other_side, pair_mask
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import PairAlignment, divide
 
-TINY = 1e-30  # the least divisor: a column of padding sums to zero
 # Direction → the side whose tokens choose their partners.
 ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
 DIRECTIONS = tuple(ALIGNING)
@@ -106,4 +105,4 @@ def directed_heads(pairs: PairAlignment, direction: str) -> Tensor:
 
 def normalised(alignment: Tensor, direction: str) -> Tensor:
     """Divides weights (..., M, N) ≥ 0 by their sums over the other side; zeros stay zeros."""
-    return alignment / alignment.sum(other_side(direction), keepdim=True).clamp_min(TINY)
+    return divide(alignment, alignment.sum(other_side(direction), keepdim=True))

@@ -10,7 +10,7 @@ from analysis.compare import compare
 from analysis.compare.comparison import draw_comparison, draw_exact_match
 from analysis.compare.groups import compare_runs
 from analysis.questions.tokens import BIN_NAMES
-from analysis.runs.queries import METRICS, keep_queries, tabulate_queries
+from analysis.runs.queries import KEPT, keep_queries, tabulate_queries
 from analysis.studies.sweep import CompareRuns
 from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
 from tests.runs import write_metrics
@@ -42,7 +42,7 @@ def judge_gold(folder, ranks, queries=None, group="retrieve", place="", split=""
     """Keeps the metrics of that ranking's queries in a run's folder."""
     ranking = rank_gold(ranks, queries)
     qrels = {query: {"gold": 1} for query in ranking.query_ids}
-    values = evaluate_queries(ranking, qrels, METRICS)
+    values = evaluate_queries(ranking, qrels, KEPT)
     keep_queries(folder, [tabulate_queries(group, values, place, split, qrels=qrels)])
 
 
