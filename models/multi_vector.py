@@ -289,20 +289,15 @@ class MultiVector(System):
         with_shares: bool,
         search: SearchOptions | None = None,
     ) -> Ranking:
-        """Searches the whole index (gr_as_mvdr §6.3); a share is a query token's (xtr Eq. 4).
-
-        With `among`, all these documents are scored with all their tokens.
-        """
+        """Searches the index (gr_as_mvdr §6.3); a share is a query token's (xtr Eq. 4)."""
         encoded = self.encoded_queries(queries)
-        if among is None:
-            ranking = self.searcher.search(encoded, self.scoring, k, search)
-        else:
-            search = self.searcher.exact_search()
-            candidates = dict.fromkeys(queries["id"][:], among)
-            ranking = self.rerank(queries, None, candidates).top(k)
+        if among is not None:
+            search = self.searcher.narrowed(search or self.search, among)
+        ranking = self.searcher.search(encoded, self.scoring, k, search, among)
         if with_shares:
+            how = search or self.search, among
             ranking.shares = {
-                query.id: self._shares(query, ranking.documents(query.id), search or self.search)
+                query.id: self._shares(query, ranking.documents(query.id), *how)
                 for query in encoded
             }
         return ranking
@@ -329,7 +324,7 @@ class MultiVector(System):
 
     @torch.inference_mode()
     def _shares(
-        self, query: Query, documents: list[str], search: SearchOptions
+        self, query: Query, documents: list[str], search: SearchOptions, among: Among
     ) -> dict[str, list[Share]]:
         """Returns each query token's share of the documents' scores under the search."""
         if not documents:
@@ -340,7 +335,8 @@ class MultiVector(System):
             pairs = self.scoring.align(source.vectors(documents).to(self.device), repeated)
             return dict(zip(documents, query_shares(pairs), strict=True))
         opened = source.opened(search.proposer)
-        proposed, terms, z, ids = search.proposer.terms(opened, query.vectors, search.scorer)
+        kept = None if among is None else source.restriction(among)
+        proposed, terms, z, ids = search.proposer.terms(opened, query.vectors, search.scorer, kept)
         places = torch.searchsorted(proposed, source.numbers(documents))
         rows, tokens = divide(terms[places], z[places, None]).tolist(), ids.tolist()
         shares = ([Share((t,), v) for t, v in zip(tokens, row, strict=True)] for row in rows)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.options import Size, part
 from gr_mvdr.relevance import Scoring
@@ -52,10 +54,18 @@ class BM25Candidates(Proposer):
         return Words(open_words(documents.table, searcher.directory, collection), searcher)
 
     def propose(
-        self, opened: Words, queries: Sequence[Query], scoring: Scoring, scorer: Any
+        self,
+        opened: Words,
+        queries: Sequence[Query],
+        scoring: Scoring,
+        scorer: Any,
+        kept: Tensor | None = None,
     ) -> list[Proposal]:
         """See `Proposer.propose`."""
-        proposed = (find_candidates(opened.lists, query.text, self.depth) for query in queries)
+        among = None if kept is None else [opened.searcher.names[n] for n in kept.tolist()]
+        proposed = (
+            find_candidates(opened.lists, query.text, self.depth, among) for query in queries
+        )
         numbers = (opened.searcher.numbers(names).sort().values for names in proposed)
         return [Proposal(documents, None, len(documents)) for documents in numbers]
 

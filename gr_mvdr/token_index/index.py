@@ -148,14 +148,21 @@ class TokenIndex(Searcher):
             read += opened.size_in_bytes
         return costs({"searched_bytes": read, "bytes_per_token": self.bytes_per_token})
 
-    def score_all(self, queries: Sequence[Query], scoring: Scoring) -> list[Proposal]:
-        """Computes the relevance of all documents from all their tokens (Eq. 1)."""
-        every = torch.arange(len(self.names))
+    def narrowed(self, options: SearchOptions, among: Sequence[str]) -> SearchOptions:
+        """Returns the search for some documents: the exact one if it is cheaper."""
+        n_tokens = int(self.store.counts[self.numbers(among)].sum())
+        return options.exact if options.effort(n_tokens, len(among)) > 1 else options
+
+    def score_all(
+        self, queries: Sequence[Query], scoring: Scoring, kept: Tensor | None = None
+    ) -> list[Proposal]:
+        """Computes the relevance of documents from all their tokens (Eq. 1)."""
+        every = torch.arange(len(self.names)) if kept is None else kept
         with self.costs.timed():
             together = stack([query.vectors for query in queries])
-            scores = scorers.score(self.store, together, scoring)
+            scores = scorers.score(self.store, together, scoring, kept)
         for query in queries:
-            spent = relevance_cost(query.vectors, self.store.counts, scoring.heads)
+            spent = relevance_cost(query.vectors, self.store.counts[every], scoring.heads)
             self.costs.add(len(every), *spent)
         return [Proposal(every, own) for own in scores.T]
 
@@ -184,11 +191,15 @@ class TokenIndex(Searcher):
         options, before, self.costs = self.options, self.costs, SearchCosts()  # trials do not count
         exact = self.exact_search()
         wanted = self.search(queries, scoring, depth, exact)
+
+        def effort(trial: SearchOptions) -> float:
+            return trial.effort(self.store.n_tokens, len(self.store))
+
         trial, chosen, highest = options, options, -1.0
         proposer: Any = options.proposer
         in_full = isinstance(options.scorer, FullRelevance) and not proposer.prunes
         own = None if in_full else options  # is tried whatever it costs
-        while highest < options.recall and (trial is own or trial.effort(self.store) <= 1):
+        while highest < options.recall and (trial is own or effort(trial) <= 1):
             ranking, shares = self.search(queries, scoring, depth, trial), []
             for query in wanted.query_ids:
                 best = {*wanted.documents(query)}

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,15 +75,21 @@ class NearestTokens(Proposer):
         return retrieval
 
     def propose(
-        self, opened: "TokenSearch", queries: Sequence[Query], scoring: Scoring, scorer: Any
+        self,
+        opened: "TokenSearch",
+        queries: Sequence[Query],
+        scoring: Scoring,
+        scorer: Any,
+        kept: Tensor | None = None,
     ) -> list[Proposal]:
         """See `Proposer.propose`."""
-        return [self._proposal(opened, query.vectors, scoring, scorer) for query in queries]
+        rows = opened.rows_of(kept)
+        return [self._proposal(opened, query.vectors, scoring, scorer, rows) for query in queries]
 
     def _proposal(
-        self, opened: "TokenSearch", query: TokenVectors, scoring: Scoring, scorer: Any
+        self, opened: "TokenSearch", query: TokenVectors, scoring: Scoring, scorer: Any, rows: Any
     ) -> Proposal:
-        query, retrieved = self._retrieve(opened, query, isinstance(scorer, Imputed))
+        query, retrieved = self._retrieve(opened, query, isinstance(scorer, Imputed), rows)
         documents, count = retrieved.documents, len(retrieved.documents)
         flops = xtr_scoring_flops(len(query), count, retrieved.n_tokens / max(1, count))
         if isinstance(scorer, Imputed):
@@ -94,26 +101,33 @@ class NearestTokens(Proposer):
         return Proposal(documents, expected_relevance(retrieved, query, scoring), count, flops)
 
     def terms(
-        self, opened: "TokenSearch", query: TokenVectors, scorer: Imputed
+        self,
+        opened: "TokenSearch",
+        query: TokenVectors,
+        scorer: Imputed,
+        kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the terms of which one query's (N, …) imputed scores are the sum.
+
+        Args:
+            kept: see `Proposer.propose`.
 
         Returns:
             (C,) int64 ascending document numbers, (C, N') fp32 terms, (C,) fp32 Z, and (N',) int64
             the ids of the query tokens that pruning keeps. A score is the sum of a row over Z.
         """
-        query, retrieved = self._retrieve(opened, query, True)
+        query, retrieved = self._retrieve(opened, query, True, opened.rows_of(kept))
         how = scorer.imputation, opened.store.counts, query.salience
         return retrieved.documents, *imputed_terms(retrieved, *how), query.ids
 
     def _retrieve(
-        self, opened: "TokenSearch", query: TokenVectors, rescore: bool
+        self, opened: "TokenSearch", query: TokenVectors, rescore: bool, rows: Tensor
     ) -> tuple[TokenVectors, Retrieved]:
         """Returns the query's most salient tokens, on the CPU, and the tokens they retrieve."""
         query = keep_salient(query, self.keep_query)
         vectors = query.vectors if query.keys is None else query.keys
-        k = min(self.neighbours, len(opened.rows))
-        similarities, tokens = opened.search(vectors, k, self.probes, rescore)
+        k = min(self.neighbours, len(rows))
+        similarities, tokens = opened.search(vectors, k, self.probes, rescore, rows)
         salience = opened.store.salience(tokens.flatten().clamp(min=0))
         if salience is not None:
             salience = salience.view_as(similarities)
@@ -185,8 +199,21 @@ class TokenSearch:
                 write_tensors(file, tensors, [*made_from, crc32(content)])
             self._lists = faiss.deserialize_index(content)
 
+    def rows_of(self, documents: Tensor | None) -> Tensor:
+        """(R,) int64 those of `rows` that belong to documents; None = all."""
+        if documents is None:
+            return self.rows
+        kept = torch.zeros(len(self.store), dtype=torch.bool)
+        kept[documents] = True
+        return self.rows[kept.repeat_interleave(self.store.counts)[self.rows]]
+
     def search(
-        self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
+        self,
+        queries: Tensor,
+        neighbours: int,
+        probes: int | None,
+        rescore: bool = True,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Finds the k' nearest tokens of each query token.
 
@@ -196,6 +223,7 @@ class TokenSearch:
             probes: number of lists visited; None = all tokens are compared.
             rescore: with `probes`, whether to compute the similarities from the store's vectors;
                 otherwise they come from the codes of the inverted file.
+            rows: those that can be retrieved; None = all `rows`.
 
         Returns:
             similarities (T, k') fp32 and token rows (T, k') int64; −inf and −1 if the visited lists
@@ -208,27 +236,44 @@ class TokenSearch:
         """
         if not queries.isfinite().all():
             raise ValueError("a query's vectors are not finite: the model's weights are broken")
+        rows = self.rows if rows is None else rows
         if probes is None:
-            return self._every_token(queries, neighbours)
+            return self._every_token(queries, neighbours, rows)
         queries = queries.cpu()  # like faiss and the store
         turned = queries if self._codec is None else self._codec.turn(queries)
-        self._lists.nprobe = probes
-        similarities, rows = self._lists.search(turned.contiguous().numpy(), neighbours)
+        options = self._probing(probes, rows)
+        similarities, found = self._lists.search(
+            turned.contiguous().numpy(), neighbours, params=options
+        )
         if rescore:
-            rows.sort(axis=1)  # in the order on disk
-        tokens = torch.from_numpy(rows)
+            found.sort(axis=1)  # in the order on disk
+        tokens = torch.from_numpy(found)
         if rescore:
             similarities = self.store.similarities(queries, tokens)
         return torch.as_tensor(similarities).masked_fill(tokens < 0, -torch.inf), tokens
 
-    def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
-        """`search` over all tokens, which are compared by one integer each.
+    def _probing(self, probes: int, rows: Tensor) -> Any:
+        """Returns faiss's options of a search of some rows."""
+        import faiss
+
+        library: Any = faiss  # its types lag behind
+        if len(rows) == len(self.rows):
+            return library.SearchParametersIVF(nprobe=probes)
+        kept = np.zeros(self.store.n_tokens, bool)
+        kept[rows.numpy()] = True
+        selector = library.IDSelectorBitmap(np.packbits(kept, bitorder="little"))
+        return library.SearchParametersIVF(nprobe=probes, sel=selector)
+
+    def _every_token(
+        self, queries: Tensor, neighbours: int, every: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`search` over `every` row, without lists; tokens are compared by one integer each.
 
         The integer is b · 2³² − p: b are the bits of the similarity as an ordered integer, and p is
         the token's place in a tie.
         """
         best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-        for rows in self.rows.split(_BLOCK):
+        for rows in every.split(_BLOCK):
             product = queries @ self._vectors(rows).to(queries).T
             bits = _ordered_bits(product.float().add_(0.0).view(torch.int32))  # no −0
             keys = bits.long().mul_(1 << 32).sub_(self._places[rows].to(best.device))

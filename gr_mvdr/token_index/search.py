@@ -152,12 +152,19 @@ class Proposer:
         raise NotImplementedError
 
     def propose(
-        self, opened: Any, queries: Sequence[Query], scoring: Scoring, scorer: Any
+        self,
+        opened: Any,
+        queries: Sequence[Query],
+        scoring: Scoring,
+        scorer: Any,
+        kept: Tensor | None = None,
     ) -> list[Proposal]:
         """Returns a proposal for each query.
 
         Args:
             opened: what `open` returned.
+            kept: (K,) int64 the numbers of the documents that may be proposed, ascending; None =
+                all.
         """
         raise NotImplementedError
 
@@ -243,11 +250,20 @@ class SearchOptions:
                 search = replace(search, source={**search.source, key: value})
         return search
 
-    def effort(self, store: Any) -> float:
-        """Returns the cost of the search relative to the exact search of a `TokenStore`."""
-        tokens = _TOKEN * getattr(self.proposer, "neighbours", 0) / store.n_tokens
-        documents = max(getattr(self.scorer, "refine", 0) or 0, getattr(self.proposer, "depth", 0))
-        return max(tokens, _DOCUMENT * documents / len(store))
+    def effort(self, n_tokens: int, n_documents: int) -> float:
+        """Returns the cost of the search relative to the exact search of stored documents."""
+        tokens = _TOKEN * getattr(self.proposer, "neighbours", 0) / max(1, n_tokens)
+        return max(tokens, _DOCUMENT * self.n_scored / max(1, n_documents))
+
+    @property
+    def n_scored(self) -> int:
+        """The number of documents that the proposer's choice leaves to score in full."""
+        return max(getattr(self.scorer, "refine", 0) or 0, getattr(self.proposer, "depth", 0))
+
+    @property
+    def exact(self) -> "SearchOptions":
+        """The same search, but of all documents by all their tokens."""
+        return replace(self, proposer=None, scorer=None, recall=None)
 
     def doubled(self) -> "SearchOptions":
         """Returns the same search with twice the effort."""
@@ -346,6 +362,7 @@ class Searcher:
         scoring: Scoring,
         k: int,
         options: SearchOptions | None = None,
+        among: Sequence[str] | None = None,
     ) -> Ranking:
         """Retrieves the k best documents of each query.
 
@@ -353,34 +370,56 @@ class Searcher:
             queries: their vectors are on the device that compares them with the documents'.
             scoring: the system's form of Eq. 1.
             options: None = `self.options`.
+            among: ids of the documents that can be retrieved; None = all.
 
         Raises:
-            ValueError: an option does not suit the scoring or the source.
+            ValueError: an option does not suit the scoring or the source, or an id is not that of
+                a document.
         """
         source = self
+        if among is not None and not len(among):
+            return Ranking({query.id: {} for query in queries})
         if options is not None:
             self.check(options, scoring)
             source = self.stored_as(options)
         results, starts = {}, range(0, len(queries), _BATCH)
+        kept = None if among is None else source.restriction(among)
         for start in track(starts, "searching"):
             some = queries[start : start + _BATCH]
-            scored = source.scored(some, scoring, options or self.options, k)
+            scored = source.scored(some, scoring, options or self.options, k, kept)
             for query, proposal in zip(some, scored, strict=True):
                 best = proposal.best(k, source.names)
                 names = [source.names[number] for number in best.documents.tolist()]
                 results[query.id] = dict(zip(names, best.estimates.tolist(), strict=True))
         return Ranking(results)
 
+    def narrowed(self, options: SearchOptions, among: Sequence[str]) -> SearchOptions:
+        """Returns the search for some documents: the exact one if they are few."""
+        return options.exact if len(among) <= options.n_scored else options
+
+    def restriction(self, among: Sequence[str]) -> Any:
+        """Returns what restricts `scored` to some documents: their numbers, ascending."""
+        return self.numbers(among).unique()
+
     def scored(
-        self, queries: Sequence[Query], scoring: Scoring, options: SearchOptions, k: int
+        self,
+        queries: Sequence[Query],
+        scoring: Scoring,
+        options: SearchOptions,
+        k: int,
+        kept: Any = None,
     ) -> list[Proposal]:
-        """Returns at least the k best documents of each query, with their scores as estimates."""
+        """Returns at least the k best documents of each query, with their scores as estimates.
+
+        Args:
+            kept: what `restriction` returned; None = all documents.
+        """
         proposer: Any = options.proposer
         if proposer is None:
-            return self.score_all(queries, scoring)
+            return self.score_all(queries, scoring, kept)
         with self.costs.timed():
             opened = self.opened(proposer)
-            proposals = proposer.propose(opened, queries, scoring, options.scorer)
+            proposals = proposer.propose(opened, queries, scoring, options.scorer, kept)
         results = []
         for query, proposal in zip(queries, proposals, strict=True):
             self.costs.add(proposal.candidates, 0, proposal.flops)
@@ -391,9 +430,11 @@ class Searcher:
             results.append(proposal)
         return results
 
-    def score_all(self, queries: Sequence[Query], scoring: Scoring) -> list[Proposal]:
-        """Scores all documents for each query."""
-        every = torch.arange(len(self.names))
+    def score_all(
+        self, queries: Sequence[Query], scoring: Scoring, kept: Tensor | None = None
+    ) -> list[Proposal]:
+        """Scores all documents for each query, or those of the numbers `kept`."""
+        every = torch.arange(len(self.names)) if kept is None else kept
         self.costs.add(len(queries) * len(every), 0, 0.0, len(queries))
         return [Proposal(every, self.relevance(q.vectors, every, scoring)) for q in queries]
 
@@ -446,7 +487,7 @@ class Searcher:
 
     def exact_search(self) -> SearchOptions | None:
         """Returns the search to compare an approximate one with; None = it costs too much."""
-        return replace(self.options, proposer=None, scorer=None, recall=None)
+        return self.options.exact
 
     def storage_costs(self, options: SearchOptions) -> list[Measured]:
         """Returns metrics: the bytes of a stored token, and those that a search may read."""

@@ -171,11 +171,16 @@ class OneVector(Proposer):
         return DocumentVectors(searcher.store, self)
 
     def propose(
-        self, opened: "DocumentVectors", queries: Sequence[Query], scoring: Scoring, scorer: Any
+        self,
+        opened: "DocumentVectors",
+        queries: Sequence[Query],
+        scoring: Scoring,
+        scorer: Any,
+        kept: Tensor | None = None,
     ) -> list[Proposal]:
         """Proposes all documents with the estimates Σ_j u_j max_i S_ij (no Z)."""
-        numbers = torch.arange(len(opened.store))
-        estimates = opened.estimates(stack([query.vectors for query in queries]))
+        numbers = torch.arange(len(opened.store)) if kept is None else kept
+        estimates = opened.estimates(stack([query.vectors for query in queries]))[numbers]
         count = min(scorer.refine or len(numbers), len(numbers))
         return [Proposal(numbers, own, count) for own in estimates.T]
 
