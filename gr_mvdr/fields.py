@@ -104,6 +104,19 @@ def _converted(column: Any, kind: Any) -> Any:
         return pa.array([v if v is None else _text(v) for v in column.to_pylist()], kind)
 
 
+class Kept(list[str]):
+    """The ids of the documents that a filter keeps.
+
+    Attributes:
+        values: field → values of which a document must have one, by which a database can filter on
+            its own; None = only the ids tell.
+    """
+
+    def __init__(self, ids: Sequence[str], values: Mapping[str, Sequence[Any]] | None = None):
+        super().__init__(ids)
+        self.values = values
+
+
 def document_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the further fields of a document's row that have a value."""
     fields = row.get(FIELDS_COLUMN) or {}
@@ -134,7 +147,7 @@ def filter_table(documents: Any) -> "pa.Table":
     return pa.table(columns | {n: table[n] for n in names if n != FIELDS_COLUMN})
 
 
-def find_matching(table: "pa.Table", where: Any) -> list[str]:
+def find_matching(table: "pa.Table", where: Any) -> Kept:
     """Returns the ids of the documents that a filter keeps.
 
     Args:
@@ -153,26 +166,29 @@ def find_matching(table: "pa.Table", where: Any) -> list[str]:
         raise ValueError(f"where={show(where)}: must be {rule}")
     try:
         if isinstance(where, pc.Expression):
-            return table.filter(where)["id"].to_pylist()
-        kept = pa.array([True] * len(table))
+            return Kept(table.filter(where)["id"].to_pylist())
+        kept, values = pa.array([True] * len(table)), {}
         for name, value in where.items():
             if name not in table.column_names:
                 fields = ", ".join(table.column_names)
                 raise ValueError(f"where: {name} must be a field of the documents: {fields}")
-            kept = pc.and_(kept, _has(table[name].combine_chunks(), value))
+            column = table[name].combine_chunks()
+            items = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+            values[name] = pa.array(value if isinstance(value, list | tuple | set) else [value])
+            values[name] = values[name].cast(items.type)
+            found = pc.is_in(items, value_set=values[name])
+            if items is not column:
+                owners = pc.list_parent_indices(column).filter(found)
+                found = pc.is_in(pa.array(range(len(column)), owners.type), value_set=owners)
+            kept = pc.and_(kept, found)
     except (pa.ArrowException, TypeError) as error:
         raise ValueError(f"where={show(where)}: {' '.join(str(error).split())[:200]}") from None
-    return table["id"].filter(kept).to_pylist()
-
-
-def _has(column: Any, value: Any) -> Any:
-    """Whether each cell, or one item of its list, is one of the values."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = pa.array(value if isinstance(value, list | tuple | set) else [value])
-    if not pa.types.is_list(column.type):
-        return pc.is_in(column, value_set=values.cast(column.type))
-    items = pc.is_in(pc.list_flatten(column), value_set=values.cast(column.type.value_type))
-    owners = pc.list_parent_indices(column).filter(items)
-    return pc.is_in(pa.array(range(len(column)), owners.type), value_set=owners)
+    # A database compares whole numbers and texts alone, and has no titles.
+    plain = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
+    is_plain = all(
+        v.null_count == 0 and any(kind(v.type) for kind in plain) for v in values.values()
+    )
+    own = {name: v.to_pylist() for name, v in values.items()}
+    return Kept(
+        table["id"].filter(kept).to_pylist(), own if is_plain and "title" not in own else None
+    )

@@ -1,11 +1,14 @@
 """Token vectors of documents in Qdrant: its core within this process, or a server or a cluster.
 
-A document is one point: its token vectors, their mean, and as payload its id, its text and its
-token ids. The point's id is a hash of the document's id, so a document that is written twice is
-still one point. The collection's metadata records what the collection was made from. The number of
-documents is written last, so a collection without this number is incomplete.
+A document is one point: its token vectors, their mean, and as payload its id, its text, its token
+ids and its further fields, by which the engine filters. The point's id is a hash of the document's
+id, so a document that is written twice is still one point. The collection's metadata records what
+the collection was made from. The number of documents is written last, so a collection without this
+number is incomplete.
 """
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +24,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
+from gr_mvdr.fields import FIELDS_COLUMN, document_fields
 from gr_mvdr.files import (
     check_fingerprint,
     new_folder,
@@ -150,7 +154,7 @@ class EngineIndex(Searcher):
             self._label(model=None)  # a change that is killed leaves a collection of no model
             if gone := self.number_of.keys() - {*documents.table["id"][:]}:
                 self.client.delete(self.collection, _points(sorted(gone)))
-            self._label(**documents.made_from, documents=0)
+            self._label(**_made_from(documents), documents=0)
         self._load(documents)
 
     def _check(self, documents: Documents, is_whole: bool) -> None:
@@ -159,7 +163,7 @@ class EngineIndex(Searcher):
         Raises:
             ValueError: the collection was made from something else, or is not whole.
         """
-        expected = dict(documents.made_from)
+        expected = _made_from(documents)
         self.dimension = expected["dimension"]
         self.hold(documents.table["id"][:])
         with reading(self.place):
@@ -196,16 +200,16 @@ class EngineIndex(Searcher):
             for key, tokens in encoded(self.place, batches, documents.encode):
                 counts = tokens.counts.tolist()
                 columns = tokens.vectors.float().split(counts), tokens.ids.split(counts)
-                rows = [self.number_of[name] for name in batches[key]]
-                texts = documents.table.select(rows)["text"]
+                table = documents.table.select([self.number_of[name] for name in batches[key]])
                 points = []
-                for name, text, vectors, ids in zip(batches[key], texts, *columns, strict=True):
+                for row, vectors, ids in zip(table, *columns, strict=True):
                     both = {TOKENS: vectors.numpy(), MEAN: vectors.mean(0).numpy()}
-                    payload = {ID: name, "text": text, "tokens": ids.tolist()}
-                    (place,) = _points([name])
+                    payload = {ID: row["id"], "text": row["text"], "tokens": ids.tolist()}
+                    payload[FIELDS_COLUMN] = json.loads(_fields_text(row))
+                    (place,) = _points([row["id"]])
                     points.append(self.api.PointStruct(id=place, vector=both, payload=payload))
                 self.client.upsert(self.collection, points)
-            self._label(**documents.made_from, documents=len(self.names))
+            self._label(**_made_from(documents), documents=len(self.names))
 
     def _label(self, **metadata: Any) -> None:
         self.client.update_collection(self.collection, metadata=metadata)
@@ -240,12 +244,27 @@ class EngineIndex(Searcher):
             return torch.zeros(0)
         if scoring.alignment != MaxSim():
             return scoring(self.vectors(names).to(query.mask.device), query[None]).cpu()
-        only = self.api.Filter(must=[self.api.HasIdCondition(has_id=_points(names))])
-        scores = self._ask(query, scoring, limit=len(names), query_filter=only)
+        scores = self._ask(query, scoring, len(names), self.restriction(names))
         return torch.tensor([scores[name] for name in names])
 
+    def restriction(self, among: Sequence[str]) -> Any:
+        """Returns the engine's filter: on the fields if these tell the documents, else on ids."""
+        api = self.api
+        if (values := getattr(among, "values", None)) is None:
+            return api.Filter(must=[api.HasIdCondition(has_id=_points(among))])
+        fields = {
+            ID if name == "id" else f'{FIELDS_COLUMN}."{name}"': v for name, v in values.items()
+        }
+        matches = {key: api.MatchAny(any=own) for key, own in fields.items()}
+        return api.Filter(must=[api.FieldCondition(key=k, match=m) for k, m in matches.items()])
+
     def scored(
-        self, queries: Sequence[Query], scoring: Scoring, options: SearchOptions, k: int
+        self,
+        queries: Sequence[Query],
+        scoring: Scoring,
+        options: SearchOptions,
+        k: int,
+        kept: Any = None,
     ) -> list[Proposal]:
         """Asks for the k best documents; of equal scores at rank k, the engine chooses."""
         proposed = min(options.source.get("proposed") or len(self.names), len(self.names))
@@ -253,21 +272,36 @@ class EngineIndex(Searcher):
         for query in queries:
             if proposed < len(self.names):
                 mean = query.vectors.vectors.mean(0).cpu().numpy()
-                prefetch = self.api.Prefetch(query=mean, using=MEAN, limit=proposed)
-            scores = self._ask(query.vectors, scoring, limit=k, prefetch=prefetch)
+                prefetch = self.api.Prefetch(query=mean, using=MEAN, limit=proposed, filter=kept)
+            scores = self._ask(query.vectors, scoring, k, kept, prefetch)
             self.costs.add(proposed, 0, 0.0)
             numbers, order = self.numbers([*scores]).sort()
             results.append(Proposal(numbers, torch.tensor([*scores.values()])[order]))
         return results
 
-    def _ask(self, query: TokenVectors, scoring: Scoring, **how: Any) -> dict[str, float]:
+    def _ask(
+        self, query: TokenVectors, scoring: Scoring, limit: int, only: Any, prefetch: Any = None
+    ) -> dict[str, float]:
         """Asks the engine for document id → relevance, which is MaxSim divided by Z."""
         z, vectors = 1 if scoring.normaliser == "none" else len(query), query.vectors.cpu().numpy()
+        how = {"limit": limit, "query_filter": only, "prefetch": prefetch, "with_payload": [ID]}
         how["search_params"] = self.api.SearchParams(exact=True)
-        how["with_payload"] = [ID]
         with reading(self.place), self.costs.timed():
             points = self.client.query_points(self.collection, vectors, TOKENS, **how).points
         return {point.payload[ID]: point.score / z for point in points}
+
+
+def _fields_text(row: Mapping[str, Any]) -> str:
+    return json.dumps(document_fields(row), default=str)
+
+
+def _made_from(documents: Documents) -> dict[str, Any]:
+    """Returns what a collection's content depends on, its fields included."""
+    made_from, table = dict(documents.made_from), documents.table
+    if FIELDS_COLUMN in table.column_names:
+        texts = sorted(f"{row['id']} {_fields_text(row)}" for row in table)
+        made_from[FIELDS_COLUMN] = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
+    return made_from
 
 
 def _points(names: Iterable[str]) -> list[Any]:
@@ -333,12 +367,10 @@ class EdgeClient:
         return self.shard.retrieve(ids, payload, vectors)
 
     def query_points(self, name: str, query: np.ndarray, using: str, **how: Any) -> Any:
-        api, proposed, only = self.api, None, None
-        if prefetch := how.get("prefetch"):
+        api, proposed, only = self.api, None, self._filter(how["query_filter"])
+        if prefetch := how["prefetch"]:
             mean = api.Query.Nearest(prefetch.query, using=prefetch.using)
-            proposed = [api.Prefetch(prefetch.limit, mean)]
-        if ids := how.get("query_filter"):
-            only = api.Filter(must=[api.HasIdCondition({*ids.must[0].has_id})])
+            proposed = [api.Prefetch(prefetch.limit, mean, filter=only)]
         request = api.QueryRequest(
             limit=how["limit"],
             query=api.Query.Nearest(query, using=using),
@@ -348,3 +380,14 @@ class EdgeClient:
             with_payload=how["with_payload"],
         )
         return SimpleNamespace(points=self.shard.query(request))
+
+    def _filter(self, only: Any) -> Any:
+        api = self.api
+        return only and api.Filter(
+            must=[
+                api.FieldCondition(one.key, match=api.MatchAny(one.match.any))
+                if hasattr(one, "match")
+                else api.HasIdCondition({*one.has_id})
+                for one in only.must
+            ]
+        )

@@ -9,6 +9,7 @@ import torch
 from qdrant_client import QdrantClient
 
 from gr_mvdr.alignment import MaxSim
+from gr_mvdr.fields import filter_table, find_matching
 from gr_mvdr.texts import TextTable
 from gr_mvdr.token_index.engine import EdgeClient, EngineIndex
 from gr_mvdr.token_index.neighbours import NearestTokens
@@ -42,10 +43,18 @@ def make_pair(engine, documents, kind="t5_colbert", **search):
 
 @pytest.mark.parametrize("kind", ["t5_colbert", "xtr"])
 def test_an_engine_finds_what_our_index_finds(engine, kind, documents, queries, tmp_path):
+    documents["fields"] = [
+        {"year": n % 3, "tags": ["a", "b"][: n % 4], "price": n % 2 + 0.0, "a.b": str(n)}
+        for n in range(len(documents))
+    ]
     own, model = make_pair(engine, documents, kind)
     model.index(documents, tmp_path)
     among = documents["id"][3:9]
-    for options in ({}, {"among": among}):
+    years = filter_table(documents)
+    by_year = {"among": find_matching(years, {"year": [0, 1], "tags": "b", "id": among})}
+    by_id = {"among": find_matching(years, {"price": 1})}
+    assert by_year["among"] and by_year["among"].values and not by_id["among"].values
+    for options in ({}, {"among": among}, by_year, by_id):
         expected = own.retrieve(queries, 5, with_shares=True, **options)
         found = model.retrieve(queries, 5, with_shares=True, **options)
         for query in queries["id"]:
