@@ -19,11 +19,11 @@ from pandas import DataFrame
 from analysis.questions.analysis import Findings
 from analysis.runs.evaluation import QueryMetrics, average_metrics
 from analysis.runs.numbers import make_frame
-from analysis.studies.search_grid import STRATEGY, Search, SearchGrid, Setting
+from analysis.studies.search_grid import STRATEGY, Relevant, Search, SearchGrid, Setting
 from analysis.studies.study import StudyTable, draw_all, read_study, study_rows
 from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.metrics import ranking_metric
-from gr_mvdr.evaluation.ranking import Qrels, Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.measures import STUDY, Group, Measured, keep_finite
 from gr_mvdr.options import Count, Proportion, Size, part
 from gr_mvdr.token_index.search import FullRelevance
@@ -97,7 +97,7 @@ class Adaptation(SearchGrid):
         for alignment in self.strategies.values():
             replace(model.scoring, alignment=alignment)
 
-    def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
+    def open(self, model: MultiVector, queries: Table, depth: int, relevant: Relevant) -> Search:
         encoded = model.encoded_queries(queries)
         # An estimate of MaxSim may drop documents: all that are proposed are scored.
         own = replace(model.search, scorer=FullRelevance(), recall=None)

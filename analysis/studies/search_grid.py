@@ -18,7 +18,7 @@ from analysis.runs.tables import describe_value
 from analysis.studies.study import StudyTable, draw_all, read_curves, read_study, study_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of, ranking_metric
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, SearchCosts, recall_of_exact
+from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, recall_of_exact
 from gr_mvdr.measures import RANKINGS, STUDY, Measured, Metric, costs
 from gr_mvdr.options import Size, check_choice, part
 from gr_mvdr.progress import track
@@ -31,6 +31,7 @@ FIRST = 10  # how many first documents are compared with the exact search's
 KEPT = ("mrr@10", "ndcg@10")  # metrics that are kept for every query
 STRATEGY = "strategy"  # a setting that is not a search option: an alignment (adaptation.py)
 Setting = dict[str, Any]
+Relevant = Mapping[str, Sequence[str]]  # query → its relevant documents
 # Searches with a setting; returns the ranking and further measures of the search.
 Search = Callable[[Setting], tuple[Ranking, list[Measured]]]
 ERROR = Metric(
@@ -108,7 +109,7 @@ class SearchGrid:
         queries = data.evaluation.test_queries(split)
         queries = queries.select(range(min(self.max_queries or len(queries), len(queries))))
         depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
-        search = self.open(model, queries, depth, data.evaluation.judgements(split, queries))
+        search = self.open(model, queries, depth, data.evaluation.relevant(split, queries))
         found, judged = [], []
         for setting in track(self.settings, "searching under every setting"):
             try:
@@ -126,7 +127,7 @@ class SearchGrid:
         title = f"{data.collection.name} ({split}), {len(queries):,} queries"
         return self.summarise(found, judged, title)
 
-    def open(self, model: MultiVector, queries: Table, depth: int, qrels: Qrels) -> Search:
+    def open(self, model: MultiVector, queries: Table, depth: int, relevant: Relevant) -> Search:
         """Encodes the queries and returns the function that searches them."""
         encoded = model.encoded_queries(queries)
         retrieve = partial(model.searcher.search, encoded, model.scoring)
@@ -142,7 +143,7 @@ class SearchGrid:
             spent = {"query_ms": time.perf_counter() - start}
             spent |= {"query_cpu_ms": time.process_time() - cpu}
             counted = {key: now - before[key] for key, now in vars(model.searcher.costs).items()}
-            rows = compare_with_exact(exact, ranking, qrels)
+            rows = compare_with_exact(exact, ranking, relevant)
             rows += costs({name: 1000 * value / len(encoded) for name, value in spent.items()})
             rows += SearchCosts(**counted).metrics() + model.searcher.storage_costs(options)
             return ranking, rows
@@ -183,7 +184,7 @@ class BeamGrid(SearchGrid):
         for key in dict.fromkeys(key for setting in self.settings for key in setting):
             check_choice("study.settings", key, ("beam_size", "plan_weight"))
 
-    def open(self, model: Docid, queries: Table, depth: int, qrels: Qrels) -> Search:
+    def open(self, model: Docid, queries: Table, depth: int, relevant: Relevant) -> Search:
         ids = model.document_ids
         # Scoring docids needs only the ids of the documents' table.
         exact = model.rerank(queries, {"id": ids}, dict.fromkeys(queries["id"], ids)).top(FIRST)
@@ -194,7 +195,7 @@ class BeamGrid(SearchGrid):
             start = time.perf_counter()
             ranking = model.retrieve(queries, depth, **setting)
             milliseconds = 1000 * (time.perf_counter() - start) / len(queries)
-            rows = compare_with_exact(exact, ranking, qrels) + costs({"query_ms": milliseconds})
+            rows = compare_with_exact(exact, ranking, relevant) + costs({"query_ms": milliseconds})
             return ranking, rows + (model.plan.statistics() if model.plan is not None else [])
 
         return search
@@ -221,16 +222,15 @@ def measure(judged: QueryMetrics) -> list[Measured]:
     return [ranking_metric(name).row(value, n=len(judged)) for name, value in means]
 
 
-def compare_with_exact(exact: Ranking, ranking: Ranking, qrels: Qrels) -> list[Measured]:
+def compare_with_exact(exact: Ranking, ranking: Ranking, relevant: Relevant) -> list[Measured]:
     """Measures what an approximate search loses of the exact search's first documents.
 
     `search_error` is the share of a query's relevant documents that are among the first `FIRST` of
     the exact search but not of the approximate one, averaged over queries.
     """
     shares = []
-    for query, grades in qrels.items():
-        relevant = {document for document, grade in grades.items() if grade > 0}
-        lost = relevant & {*exact.documents(query)[:FIRST]} - {*ranking.documents(query)[:FIRST]}
-        shares.append(len(lost) / max(1, len(relevant)))
+    for query, own in relevant.items():
+        lost = {*exact.documents(query)[:FIRST]} - {*ranking.documents(query)[:FIRST]}
+        shares.append(len(lost.intersection(own)) / max(1, len(own)))
     recall = RANKINGS["recall_of_exact"].at(FIRST)
     return [recall.row(recall_of_exact(exact, ranking, FIRST)), ERROR.row(fmean(shares))]
