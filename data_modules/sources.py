@@ -19,10 +19,14 @@ from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.options import Count, ExistingPath, Rule, Size, Text, part, show
 
-KINDS = ("query", "document", "answer", "id", "title", "text")
+KINDS = ("query", "document", "answer", "id", "title", "text", "grade")
 Columns = Annotated[
     Mapping[str, Text | Size],
     Rule(f"names of columns for some of {', '.join(KINDS)}", lambda given: {*given} <= {*KINDS}),
+]
+DocumentColumns = Annotated[
+    Mapping[str, Text | Sequence[Text]],
+    Rule("names of fields for title or text", lambda given: {*given} <= {"title", "text"}),
 ]
 
 
@@ -145,7 +149,7 @@ class IrDatasetsDataModule(RetrievalDataModule):
     """An id of ir_datasets. Args: see `ir_dataset`, and `RetrievalDataModule`."""
 
     name: Text = field()
-    columns: Mapping[str, Text | Sequence[Text]] | None = None
+    columns: DocumentColumns | None = None
 
     def read(self) -> Collection:
         wanted = self.train_split, self.validation_split, *(self.test_split or [OWN])

@@ -5,10 +5,10 @@ or that ``save_to_disk`` of ``datasets`` wrote. A CSV or TSV file may be delimit
 semicolons or bars, whatever its name says.
 
 ``data.columns`` names the columns; otherwise they need usual names (`NAMES`). A table with a column
-of queries makes pairs: each row's document is relevant to its query. Equal queries count once, and
-so do equal documents. The queries are split by a hash of their text, 80 % train, 10 % dev and 10 %
-test, unless ``save_to_disk`` wrote several splits. A table without queries can be searched, but
-nothing is measured.
+of queries makes pairs: each row's document is relevant to its query, or as relevant as the row's
+grade says. Equal queries count once, and so do equal documents. The queries are split by a hash of
+their text, 80 % train, 10 % dev and 10 % test, unless ``save_to_disk`` wrote several splits. A
+table without queries can be searched, but nothing is measured.
 
 Without a column of ids, a row's number is its id, from 0 as in pandas and ``datasets``.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.readers import (
     find_all,
+    integer,
     missing,
     plain_name,
     quoted_rows,
@@ -40,10 +41,11 @@ ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
 NAMES = FIELDS | {
     "query": ("query", "question", "anchor"),
     "text": (*FIELDS["text"], "context", "positive", "answer", "response"),
+    "grade": ("grade", "relevance", "label"),
 }
 SPLITS = (*["train"] * 8, "dev", "test")  # of a tenth of the queries each
 _DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}  # in the order in which they are tried
-_SAMPLE = 100  # number of rows that decide how a file is read
+_SAMPLE = 1000  # number of rows that decide how a file is read
 _ALIKE = 0.9  # share of rows that must have as many cells as the first
 _LONGEST = 60  # characters of a column's name
 
@@ -56,9 +58,9 @@ def read(path: Path, columns: Mapping[str, str | int] | None = None) -> Layout:
     """The layout of a table.
 
     Args:
-        columns: query, document (or answer, or text), id, title → the name of the column that holds
-            it, or its number from 1 if the file has no header; the others are further fields of
-            the document.
+        columns: query, document (or answer, or text), id, title, grade → the name of the column
+            that holds it, or its number from 1 if the file has no header; the others are further
+            fields of the document.
 
     Raises:
         FileNotFoundError: the path is not a table.
@@ -154,10 +156,12 @@ def _open_delimited(file: Path, ending: str, wanted: Mapping[str, str]) -> tuple
 
 
 def _choose_columns(file: Path, names: list[str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """What a column holds (query, text, id, title) → its name."""
+    """What a column holds → its name."""
     chosen = dict(wanted) or find_fields(names, NAMES)
     if "text" not in chosen:
         raise _unclear(file, names)
+    if "query" not in chosen:
+        chosen.pop("grade", None)
     for column in chosen.values():
         if names.count(column) != 1:
             rule = f"{column} must be one of the columns {', '.join(names)} of {file}"
@@ -181,15 +185,15 @@ class _Table:
 
     Attributes:
         splits: split → files; if there is one, splits are made by hash.
-        columns: what a column holds (query, text, id, title) → its name.
+        columns: what a column holds (query, text, id, title, grade) → its name.
     """
 
     splits: Mapping[str, list[Path]]
     reader: Reader
     columns: dict[str, str]
 
-    def rows(self) -> Iterator[tuple[str, Query | None, Document]]:
-        """Yields each row's split, query and document; pairs name a text by its first row."""
+    def rows(self) -> Iterator[tuple[str, Query | None, Document, int]]:
+        """Yields each row's split, query, document, grade; pairs name a text by its first row."""
         columns, numbers = self.columns, count()
         queries: dict[bytes, str] = {}  # digest of a text → id
         documents: dict[bytes, str] = {}
@@ -200,7 +204,7 @@ class _Table:
                 text = string(where, columns["text"], row)
                 fields = {name: row[name] for name in row if name not in columns.values()}
                 if "query" not in columns:
-                    yield split, None, Document(where, name, title, text, fields)
+                    yield split, None, Document(where, name, title, text, fields), 0
                     continue
                 asked = string(where, columns["query"], row)
                 query = Query(where, queries.setdefault(_digest(asked), name), asked)
@@ -208,22 +212,24 @@ class _Table:
                 if len(self.splits) == 1:
                     place = int.from_bytes(_digest(" ".join(asked.lower().split())))
                     split = SPLITS[place % len(SPLITS)]
-                yield split, query, Document(where, name, title, text, fields)
+                given = columns.get("grade")
+                grade = integer(where, given, str(row[given])) if given else 1
+                yield split, query, Document(where, name, title, text, fields), grade
 
     def documents(self) -> Iterator[Document]:
         said = ", ".join(f"{kind} from column {column}" for kind, column in self.columns.items())
         numbers = "" if "id" in self.columns else "; ids are row numbers"
         queries = "" if "query" in self.columns else "; no queries, so nothing is measured"
         print(f"{next(iter(self.splits.values()))[0]}: {said}{numbers}{queries}")
-        return (document for *_, document in self.rows())
+        return (document for _, _, document, _ in self.rows())
 
     def queries(self) -> Iterator[Query]:
-        return (query for _, query, _ in self.rows() if query is not None)
+        return (query for _, query, *_ in self.rows() if query is not None)
 
     def judgements(self, wanted: str) -> Iterator[Judgement]:
-        for split, query, document in self.rows():
+        for split, query, document, grade in self.rows():
             if query is not None and split == wanted:
-                yield Judgement(document.where, query.id, document.id, 1)
+                yield Judgement(document.where, query.id, document.id, grade)
 
 
 def _digest(text: str) -> bytes:

@@ -157,6 +157,16 @@ def test_a_run_in_python_takes_a_table(tmp_path, cache):
         train(typed, data=[1])
 
 
+def test_rows_of_pairs_may_have_grades(tmp_path):
+    rows = [(f"q{n // 3}", f"d{n % 3}", n % 3) for n in range(90)]
+    lines = "\n".join(f"{q}\t{d}\t{grade}" for q, d, grade in rows)
+    found = read(write(tmp_path / "judged.tsv", f"question\tpassage\tlabel\n{lines}"))
+    judged = [one for split in found.qrels for one in found.judgements(split).values()]
+    assert judged == [{"0": 0, "1": 1, "2": 2}] * 30
+    with pytest.raises(ValueError, match=r"more\.tsv:92: expected an integer label, got 'high'"):
+        read(write(tmp_path / "more.tsv", f"query\tpassage\tlabel\n{lines}\nq\td\thigh"))
+
+
 def test_passages_without_judgements_are_searched_and_nothing_is_measured(
     tmp_path, capsys, finished_run
 ):
