@@ -217,6 +217,7 @@ def prepare_model(
             take_latent_meanings(backbone, sample)
         if device is not None and hasattr(model, "scheme"):
             model.scheme.device = device
+        model.passages = data.passage_map
         model.prepare(data.documents, data.known_documents, identifiers)
         said = taken.give(model, data.tokenizer) if taken is not None else None
     if taken is None and is_trained(config) and (left_out := find_backbone(model)[1].left_out):

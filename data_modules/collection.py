@@ -26,6 +26,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.formats.layout import Layout, LayoutChecks, NamedPair
+from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.fields import FIELDS_COLUMN, arrow_columns, arrow_structs, common_types
 from gr_mvdr.files import (
     checksum,
@@ -39,6 +40,7 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
+from gr_mvdr.texts import split_words
 
 TABLES = "tables"  # the name of a folder of cached tables
 ROWS = 1000  # rows held in memory before they are written
@@ -511,15 +513,61 @@ def _judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:
     return zip(*(table[name][:] for name in JUDGEMENTS), strict=True)
 
 
-def find_relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
+class BestPassages:
+    """The passages of documents, and which one of a document is BM25's best for a query."""
+
+    def __init__(self, table: Dataset, queries: Dataset, bm25: InvertedLists):
+        """
+        Args:
+            table: the passages of D documents, those of each document together.
+            queries: a column text.
+            bm25: the words of the passages.
+        """
+        self.table, self.queries, self.bm25 = table, queries, bm25
+        # (D + 1,) int64, the row of each document's first passage, and the number of rows.
+        self.starts = np.append(np.flatnonzero(integers(table, "start") == 0), len(table))
+
+    def choose(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The best passages of n documents for a query each: (n,) int64; ties go to the first.
+
+        Args:
+            queries: (n,) int64, the queries' rows.
+            rows: (n,) int64, any passage of each document.
+        """
+        best, documents = rows.copy(), np.searchsorted(self.starts, rows, "right") - 1
+        order = np.argsort(queries, kind="stable")
+        for group in np.split(order, np.flatnonzero(np.diff(queries[order])) + 1):
+            words = split_words(self.queries[int(queries[group[0]])]["text"]) if len(group) else []
+            scores = self.bm25.scores(words)
+            for place in group:
+                start, end = self.starts[documents[place] : documents[place] + 2]
+                best[place] = start + scores[start:end].argmax()
+        return best
+
+    def list_all(self, queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Extends n pairs of a query and a passage to all passages of the passage's document."""
+        documents = np.searchsorted(self.starts, rows, "right") - 1
+        counts = np.diff(self.starts)[documents]
+        before = np.cumsum(counts) - counts
+        places = np.arange(counts.sum()) + np.repeat(self.starts[documents] - before, counts)
+        return np.repeat(queries, counts), places
+
+
+def find_relevant_pairs(
+    judgements: Dataset,
+    queries: Dataset,
+    documents: Dataset,
+    passages: BestPassages | None = None,
+) -> Dataset:
     """The relevant judgements (grade > 0) as row numbers.
 
     Args:
         judgements: columns query_id, document_id, relevance.
         queries, documents: tables with a column id; judgements of other ids are left out.
+        passages: chooses the passage of each relevant document; None = documents are not split.
 
     Returns:
-        A table with the columns query_row and document_row.
+        A table with the columns query_row and document_row, the row of a document or a passage.
     """
     query_rows = find_rows(arrow_column(judgements, "query_id"), queries)
     document_rows = find_rows(arrow_column(judgements, "document_id"), documents)
@@ -527,6 +575,10 @@ def find_relevant_pairs(judgements: Dataset, queries: Dataset, documents: Datase
     kept = relevant & (query_rows >= 0) & (document_rows >= 0)
     rows = {"query_row": query_rows[kept], "document_row": document_rows[kept]}
     made_from = [table._fingerprint for table in (judgements, queries, documents)]
+    if passages is not None:
+        first = passages.starts[rows["document_row"]]
+        rows["document_row"] = passages.choose(rows["query_row"], first)
+        made_from.append(passages.table._fingerprint)
     return Dataset(
         InMemoryTable(pa.table(rows)),
         fingerprint=short_hash("pairs/1", *made_from),
@@ -575,6 +627,7 @@ class TrainingTables:
 
     Attributes:
         pairs: the relevant pairs; columns query_row and document_row.
+        passages: chooses a document's passage; None = documents are not split.
         queries: columns id, text, tokens, word_starts.
         documents: the same columns, title, title_tokens, and NAME_tokens for each view.
         query_length, document_length: maximum length in tokens, template tokens included.
@@ -600,6 +653,7 @@ class TrainingTables:
     template: TextTemplate = field(default_factory=TextTemplate)
     known: np.ndarray | None = None
     training: bool = True
+    passages: BestPassages | None = None
     negatives: dict[str, Path] = field(default_factory=dict)
     mask_relevant: bool = False
     drop_identical: bool = False
@@ -624,10 +678,15 @@ class TrainingTables:
         """The pairs whose document is excluded from the query's negatives."""
         queries, documents = self.query_rows, self.document_rows
         if self.drop_identical:
-            own = find_rows(arrow_column(self.queries, "id"), self.documents)
+            names = arrow_column(self.queries, "id")
+            if self.passages is not None:
+                names = pc.binary_join_element_wise(names, "#0", "")
+            own = find_rows(names, self.documents)
             asked = np.flatnonzero(own >= 0)
             queries = np.append(queries, asked)
             documents = np.append(documents, own[asked])
+        if self.passages is not None:
+            queries, documents = self.passages.list_all(queries, documents)
         return PairSet(queries, documents, len(self.documents))
 
     @cached_property

@@ -9,14 +9,13 @@ from typing import Annotated, Any
 import numpy as np
 from datasets import Dataset
 
-from data_modules.collection import TokenColumn, find_relevant_pairs, sample_rows
+from data_modules.collection import TokenColumn, sample_rows
 from data_modules.examples import Example, collate
 from data_modules.negatives import index_texts, read_candidates
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
-from gr_mvdr.progress import track
 from gr_mvdr.texts import split_words
 
 Different = Annotated[
@@ -112,14 +111,17 @@ class EvaluationData:
         collection lacks.
         """
         relevant, (_, named) = self.relevant(split, queries), self._given.get(split, ("", {}))
-        known = set(self.data.texts["id"][:]) if self.data.add_relevant else set()
-        lists = {}
-        for row in track(queries, "candidates", total=len(queries)):
-            query = row["id"]
+        known = set(self.data.collection.documents["id"][:]) if self.data.add_relevant else set()
+        words = {q["id"]: split_words(q["text"]) for q in queries if q["id"] not in named}
+        depth, lists = self.data.candidates, {}
+        found = self.data.passage_map.search(
+            [*words],
+            depth + self.data.drop_identical,
+            lambda ids, k, among: self.bm25.search({q: words[q] for q in ids}, k, among),
+        )
+        for query in queries["id"][:]:
             if (candidates := named.get(query)) is None:
-                words = split_words(row["text"])
-                hits = self.bm25.best(words, self.data.candidates + self.data.drop_identical)
-                candidates = self.keep_hits(query, hits)[: self.data.candidates]
+                candidates = self.keep_hits(query, found.documents(query))[:depth]
             further = [document for document in relevant[query] if document in known]
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, candidates), *further]))
         return lists
@@ -136,7 +138,7 @@ class EvaluationData:
             if (file := chosen or self.data.collection.candidates.get(split)) is None:
                 continue
             ids = self.rerank_queries(split)["id"][:]
-            candidates = read_candidates(file, ids, self.data.texts["id"][:])
+            candidates = read_candidates(file, ids, self.data.collection.documents["id"][:])
             given[split] = file, candidates
             if chosen and (missing := [query for query in ids if query not in candidates]):
                 raise ValueError(
@@ -171,6 +173,8 @@ class EvaluationData:
     ) -> tuple[list[tuple[str, str]], list[PairBatch]]:
         """Returns at most `limit` pairs of a test query and a relevant document, for analysis.
 
+        Of a document with passages, BM25's best for the query stands for it.
+
         Args:
             covers: tells whether the system knows the document of a row; other pairs are left out.
 
@@ -178,7 +182,7 @@ class EvaluationData:
             The (query id, document id) of each pair, and the pairs in batches of `batch_size`.
         """
         queries = sample_rows(self.test_queries(split), limit)
-        rows = find_relevant_pairs(self.data.collection.qrels[split], queries, self.data.documents)
+        rows, _ = self.data.relevant_pairs(split, queries)
         names, items, chosen = [], [], rows.select(range(min(limit, len(rows))))
         for row in chosen:
             if not covers(row["document_row"]):

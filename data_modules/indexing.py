@@ -199,7 +199,8 @@ class GeneratedQueries(Inputs):
                 file:line); or no query has a token.
         """
         prepared = super().prepare(tables, retrieval)
-        ids = tables.documents.select_columns(["id"])
+        names = [name for name in ("id", "start") if name in tables.documents.column_names]
+        ids = tables.documents.select_columns(names)
         table = add_views(ids, {"generated": self.path}, tables.tokenizer)
         prepared.queries = table["generated_tokens"]
         prepared.rows = np.flatnonzero(TokenColumn(table, "generated_tokens").lengths)

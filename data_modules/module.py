@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.collection import (
     BUILT,
+    BestPassages,
     Collection,
     TrainingTables,
     collect,
@@ -34,10 +35,12 @@ from data_modules.tokenisation import (
     encode_special_tokens,
     join_fields,
     replace_titles,
+    split_documents,
 )
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, Count, ExistingPath, Rule, Seed, Size, Text, part
+from gr_mvdr.passages import PassageOptions, Passages, document_ids
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate, read_template
 
@@ -62,6 +65,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         views: name → a file of further texts that are identifiers (`models.beyond.views`).
         empty_documents: "refuse", or "keep" documents without title and text.
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
+        passages: arguments of `PassageOptions`, which split documents; None = they are not split.
         text_fields: the fields that make up a document's text, joined with " | ".
         cleaning: steps of `clean_text`, applied to documents and queries.
         query_length, document_length: maximum length in tokens, template tokens included; longer
@@ -87,6 +91,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     identifiers: ExistingPath | None = None
     views: Mapping[str, ExistingPath] = field(default_factory=dict)
     empty_documents: Literal["refuse", "keep"] = "refuse"
+    passages: Annotated[dict[str, Any], PassageOptions] | None = None
     text_fields: Fields = ("title", "text")
     cleaning: Sequence[Literal["html", "unicode", "punctuation"]] = ()
     query_length: Length = 64
@@ -106,6 +111,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         self.new_documents = split_names(self.new_documents)
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
+        self.passages = PassageOptions(**self.passages) if self.passages else None
         self.examples = self.examples or DocumentExamples()
         self.metrics = tuple(dict.fromkeys(map(name_metric, self.metrics)))
         if (split := self.validation_split) in self.new_documents:
@@ -195,7 +201,14 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
 
     @cached_property
     def texts(self) -> Dataset:
-        return join_fields(clean_table(self.collection.documents, self.cleaning), self.text_fields)
+        """What systems rank: a row for each document or, with `passages`, for each passage."""
+        cleaned = clean_table(self.collection.documents, self.cleaning)
+        return join_fields(split_documents(cleaned, self.passages), self.text_fields)
+
+    @cached_property
+    def passage_map(self) -> Passages:
+        """Makes rankings of documents from those of `texts`; a system holds it, too."""
+        return Passages(self.passages, self.texts)
 
     @cached_property
     def documents(self) -> Dataset:
@@ -222,7 +235,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             new -= self.collection.relevant_documents(self.train_split)
         if not new:
             return np.arange(len(table))
-        return np.flatnonzero([identifier not in new for identifier in table["id"][:]])
+        return np.flatnonzero([identifier not in new for identifier in document_ids(table)])
 
     def _split_queries(self, split: str) -> Dataset:
         return clean_table(self.collection.split_queries(split), self.cleaning)
@@ -236,6 +249,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         """The options that determine the tokens of a collection's texts."""
         splits = ("train_split", "validation_split", "new_documents")
         names = (*splits, "tokenizer_options", "text_fields", "cleaning")
+        names += ("passages",) if self.passages else ()
         return {name: getattr(self, name) for name in names}
 
     # Training
@@ -333,10 +347,20 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             rule = f"must have ≥ 2 relevant documents, has {count}: {reason}"
             raise ValueError(f"data.train_split={self.train_split}: {rule}")
 
+    def relevant_pairs(self, split: str, queries: Dataset) -> tuple[Dataset, BestPassages | None]:
+        """The pairs of `find_relevant_pairs`, and what chose their passages."""
+        qrels = self.collection.qrels[split]
+        if self.passages is None:
+            return find_relevant_pairs(qrels, queries, self.documents), None
+        passages = BestPassages(self.documents, queries, self.evaluation.bm25)
+        return find_relevant_pairs(qrels, queries, self.collection.documents, passages), passages
+
     def _tables(self, split: str) -> TrainingTables:
         queries = self.queries(split)
+        pairs, passages = self.relevant_pairs(split, queries)
         return TrainingTables(
-            pairs=find_relevant_pairs(self.collection.qrels[split], queries, self.documents),
+            pairs=pairs,
+            passages=passages,
             queries=queries,
             documents=self.documents,
             query_length=self.query_length,

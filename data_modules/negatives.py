@@ -18,6 +18,7 @@ from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import CONFIG, check_finished
 from gr_mvdr.options import ExistingPath, Rule, Size, Text, exists, part, show
+from gr_mvdr.passages import document_ids
 from gr_mvdr.progress import track
 from gr_mvdr.texts import split_words, text_without_title
 
@@ -62,9 +63,10 @@ class RowFinder:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Id → row."""
-        ids = self.table["id"][:]
-        return {ids[row]: row for row in self.rows}
+        """Id → row; of a document with passages, the row of the first."""
+        ids, documents = self.table["id"][:], document_ids(self.table)
+        first = {documents[row]: row for row in reversed(self.rows)}
+        return first | {ids[row]: row for row in self.rows}
 
     @cached_property
     def texts(self) -> dict[int, int]:
@@ -416,6 +418,8 @@ def _read_rows(key: str, file: Path, tables: TrainingTables, triples: bool = Fal
     )
     if not used and tables.training:
         raise ValueError(f"{key}={file}: none of its {left_out:,} pairs can be used: {said}")
+    if tables.passages is not None:
+        named["document"] = tables.passages.choose(named["query"], named["document"])
     if left_out:
         print(f"{file}: {used:,} of {used + left_out:,} pairs are used; {said}")
     return named

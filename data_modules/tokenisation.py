@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from data_modules.formats.readers import numbered_lines
 from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, ExistingPath, Text
+from gr_mvdr.passages import PassageOptions, document_ids
 from gr_mvdr.progress import track
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
@@ -45,6 +46,7 @@ from gr_mvdr.tokenizers import (
 
 _INTEGERS = List(Value("int32"))
 _WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")
+Named = TypeVar("Named")
 _LEARNED_FROM = 50_000  # most documents, and most queries, that a new tokeniser is trained on
 
 
@@ -174,6 +176,26 @@ def clean_table(table: Dataset, steps: list[str]) -> Dataset:
     return _map(table, clean_rows, short_hash("clean/3", table._fingerprint, steps), "cleaning")
 
 
+def split_documents(documents: Dataset, passages: PassageOptions | None) -> Dataset:
+    """Splits the documents' texts into passages: a row for each, as `gr_mvdr.passages` describes.
+
+    Args:
+        documents: columns id, title, text.
+        passages: None = return the documents unchanged.
+    """
+    if passages is None:
+        return documents
+
+    def split(rows: pa.Table) -> dict[str, list | pa.ChunkedArray]:
+        row, columns = passages.split_all(rows["id"].to_pylist(), rows["text"].to_pylist())
+        repeated = rows.take(row)
+        return {name: repeated[name] for name in rows.column_names} | columns
+
+    first = passages.score == "first"
+    key = short_hash("passages/1", documents._fingerprint, passages.words, passages.stride, first)
+    return _map(documents, split, key, "splitting documents", start=Value("int64"))
+
+
 def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
     """Replaces `text` by the chosen fields joined with " | "; empty fields are left out.
 
@@ -290,7 +312,7 @@ def replace_titles(
         if name in texts:
             raise ValueError(f"{where}: names the document {name!r} a second time")
         texts[name] = text.strip()
-    ids = documents["id"][:]
+    ids, texts = documents["id"][:], _find_each(documents, texts)
     if nameless := [name for name in ids if name not in texts]:
         raise ValueError(
             f"data.identifiers={path}: must name every document, {len(nameless):,} have no line, "
@@ -340,14 +362,21 @@ def add_views(
 
 def _read_view(file: Path, documents: Dataset) -> dict[str, list[str]]:
     """Document id → the texts that a file has for the document; see `add_views`."""
-    known, texts_of = set(documents["id"][:]), dict[str, list[str]]()
+    known, texts_of = {*documents["id"][:], *document_ids(documents)}, dict[str, list[str]]()
     for where, identifier, texts in read_generated(file):
         if identifier not in known:
             raise ValueError(f"{where}: document {identifier!r} is not in the collection")
         texts_of.setdefault(identifier, []).extend(texts)
     if not any(map(str.strip, chain(*texts_of.values()))):
         raise ValueError(f"{file}: the file holds no query")
-    return texts_of
+    return _find_each(documents, texts_of)
+
+
+def _find_each(documents: Dataset, named: Mapping[str, Named]) -> dict[str, Named]:
+    """Id of a row → what a file has for it: for the passage, or else for its document."""
+    pairs = zip(documents["id"][:], document_ids(documents), strict=True)
+    names = ((own, own if own in named else document) for own, document in pairs)
+    return {own: named[name] for own, name in names if name in named}
 
 
 def encode_special_tokens(
@@ -383,7 +412,7 @@ def _map(
     function: Callable[[pa.Table], Mapping[str, list | pa.Array]],
     key: str,
     description: str,
-    **new: List,
+    **new: List | Value,
 ) -> Dataset:
     """Returns the table with further columns, or with some of its columns replaced.
 
@@ -391,7 +420,7 @@ def _map(
     has no file, the result stays in memory.
 
     Args:
-        function: maps a batch of rows to columns for these rows.
+        function: maps a batch of rows to columns for these rows, or to all columns of other rows.
         key: identifies everything that the columns depend on.
         new: name → type of each further column.
     """

@@ -154,6 +154,7 @@ class TextReader:
         text_fields: Sequence[str] = ("title", "text"),
         cleaning: Sequence[str] = (),
         views: Sequence[str] = (),
+        passages: Any = None,
     ):
         """
         Args:
@@ -161,9 +162,10 @@ class TextReader:
             text_fields: the fields that make up a document's text: "title", "text" or both.
             cleaning: steps of `clean_text`.
             views: names of the run's document views; new documents have no texts for them.
+            passages: a `PassageOptions`, which splits documents; None = they are not split.
         """
         self.tokenizer, self.text_fields, self.cleaning = tokenizer, text_fields, cleaning
-        self.views = views
+        self.views, self.passages = views, passages
 
     def queries(self, texts: Sequence[str]) -> TextTable:
         """Returns a table of queries: `id` (their numbers), `text` and `tokens`.
@@ -177,22 +179,29 @@ class TextReader:
         ids = [str(number) for number in range(len(texts))]
         return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
 
-    def documents(self, rows: Sequence[Mapping[str, Any]]) -> TextTable:
-        """Returns a table of documents.
+    def documents(self, rows: Sequence[Mapping[str, Any]], splits: bool = True) -> TextTable:
+        """Returns a table of documents, or of their passages, which have a `start`, too.
 
         Its columns are `id`, `title`, `text` (the joined fields), `tokens`, `title_tokens`,
         `VIEW_tokens` for each view, and `fields`.
 
         Args:
             rows: rows as `read_rows` returns them.
+            splits: False = do not split the documents.
         """
+        ids = [row["id"] for row in rows]
         fields = {name: self._clean([row[name] for row in rows]) for name in ("title", "text")}
+        numbers, further = [*range(len(rows))], dict[str, list]()
+        if self.passages is not None and splits:
+            numbers, further = self.passages.split_all(ids, fields["text"])
+            ids, fields["text"] = further.pop("id"), further.pop("text")
+            fields["title"] = [fields["title"][number] for number in numbers]
         parts = zip(*(fields[name] for name in self.text_fields), strict=True)
-        texts, ids = list(map(join_texts, parts)), [row["id"] for row in rows]
+        texts = list(map(join_texts, parts))
         tokens = {"tokens": self.tokenise(texts), "title_tokens": self.tokenise(fields["title"])}
-        views: dict[str, list] = {f"{view}_tokens": [[] for _ in rows] for view in self.views}
-        views[FIELDS_COLUMN] = [row.get(FIELDS_COLUMN, {}) for row in rows]
-        return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens, **views})
+        further |= {f"{view}_tokens": [[] for _ in ids] for view in self.views}
+        further[FIELDS_COLUMN] = [rows[number].get(FIELDS_COLUMN, {}) for number in numbers]
+        return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens, **further})
 
     def _clean(self, texts: Sequence[str]) -> list[str]:
         """Applies all cleaning steps; without any step, white space stays as it is."""

@@ -15,6 +15,7 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.measures import Measured
 from gr_mvdr.options import check_options, inspect_signature
+from gr_mvdr.passages import Passages
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
@@ -82,6 +83,8 @@ class System(pl.LightningModule):
     tuning_split: str | None = None
     # The special tokens around the texts that it reads, those of its backbone.
     template = TextTemplate()
+    # Makes rankings of documents from those of the tables' rows, which may be passages.
+    passages = Passages()
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Prepares training on a collection: identifiers, output tables, token statistics.
@@ -211,23 +214,46 @@ class System(pl.LightningModule):
             ValueError: `among` holds an id that is not indexed.
         """
         self.eval()
-        return self._retrieve(queries, k, among, with_shares, **search)
+        ids = queries["id"][:]
+
+        def ask(names: list[str], depth: int, rows: Among) -> Ranking:
+            chosen = {*names}
+            some = [row for row, name in enumerate(ids) if name in chosen]
+            asked = queries if len(some) == len(ids) else queries.select(some)
+            return self._retrieve(asked, depth, rows, with_shares, **search)
+
+        # A beam search is the same at every depth.
+        return self._ranks.search(ids, k, ask, among, at_once=self.generates == "document")
+
+    @property
+    def _ranks(self) -> Passages:
+        """What makes its rankings; a pipeline's stages rank documents already."""
+        return Passages() if self.paradigm == "pipeline" else self.passages
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
-        """The system's own search, in evaluation mode; see `retrieve`."""
+        """The system's own search of the tables' rows, in evaluation mode; see `retrieve`."""
         raise NotImplementedError
 
     @torch.inference_mode()
-    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
-        """Orders given candidates; here by `score`, batching pairs of similar length.
-
-        A subclass may take further options, those of `rerank.<form>` in the configuration.
+    def rerank(
+        self, queries: Table, documents: Table, candidates: Candidates, **form: Any
+    ) -> Ranking:
+        """Orders given candidates.
 
         Args:
             queries, documents: column tables with `id`, `text` and `tokens`.
             candidates: query id → document ids.
+            form: options of the system's own, those of `rerank.<form>` in the configuration.
         """
         self.eval()
+        rows = {query: self._ranks.of(names) for query, names in candidates.items()}
+        return self._ranks.rank(self._rerank(queries, documents, rows, **form))
+
+    def _rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
+        """Orders rows of the documents' table; here by `score`, batching pairs of similar length.
+
+        A subclass may take further options, see `rerank`.
+        """
         scores = self.read_pairs(queries, documents, candidates, lambda b: self.score(b).tolist())
         return Ranking(scores)
 
@@ -297,7 +323,7 @@ class System(pl.LightningModule):
 def check_form(system: System, key: str, form: Mapping[str, Any]) -> None:
     """Raises ValueError, which names the key, unless `system.rerank` takes these options."""
     given = ("queries", "documents", "candidates")
-    check_options(key, inspect_signature(system.rerank), form, given)
+    check_options(key, inspect_signature(system._rerank), form, given)
 
 
 def query_shares(pairs: PairAlignment) -> list[list[Share]]:

@@ -46,7 +46,7 @@ class LexicalSystem(System):
             }
         return ranking
 
-    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
+    def _rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Ranks the candidates by the scores of their indexed terms."""
         number, results = self.searcher.numbers, {}
         for query, terms in self.query_terms(queries).items():

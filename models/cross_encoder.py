@@ -187,7 +187,7 @@ class CrossEncoder(System):
             query: find_candidates(self.words, text, self.hparams.depth, among)
             for query, text in zip(queries["id"], queries["text"], strict=True)
         }
-        ranking = self.rerank(queries, self.documents, candidates).top(k)
+        ranking = self._rerank(queries, self.documents, candidates).top(k)
         if with_shares:
             best = {query: ranking.documents(query) for query in ranking.query_ids}
             shares = self.read_pairs(queries, self.documents, best, self.shares)

@@ -110,11 +110,13 @@ class Docid(DocumentGenerator):
         """
         ids, folder = documents["id"][:], Path(directory)
         first_token, scheme = self.backbone.config.vocab_size, self.scheme
+        names = self.passages.name_by(ids)
         if kept := folder.is_dir():
             self.load_identifiers(folder, ids)
         else:
-            scheme.fit(documents.select(known), first_token)
-            self.identifiers = Identifiers(ids, [scheme.known.get(name, []) for name in ids])
+            named = [row for row in known if names[row] == ids[row]]
+            scheme.fit(documents.select(named), first_token)
+            self.identifiers = Identifiers(ids, [scheme.known.get(name, []) for name in names])
         if scheme.n_tokens:
             add_tokens(self.backbone, scheme.n_tokens)
             self.vocabulary_size = self.backbone.config.vocab_size
@@ -127,7 +129,7 @@ class Docid(DocumentGenerator):
         if not kept:  # last: an impossible head leaves no files
             self.save_identifiers(folder)
             # Documents with the same identifier have the same score: their order is arbitrary.
-            if warning := self.identifiers.describe_collisions():
+            if names == ids and (warning := self.identifiers.describe_collisions()):
                 print(f"{warning}: {scheme.advice}")
 
     def save_identifiers(self, directory: Path) -> None:
@@ -157,10 +159,14 @@ class Docid(DocumentGenerator):
 
     def assign_new(self, documents: Table) -> None:
         """Assigns identifiers to new documents; those known in training keep theirs."""
-        if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
+        ids = documents["id"][:]
+        if ids == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
-        self.scheme.device = self.device
-        self.identifiers = self.scheme.assign(documents)
+        self.scheme.device, names = self.device, self.passages.name_by(ids)
+        named = [row for row, name in enumerate(names) if name == ids[row]]
+        own = self.scheme.assign(documents.select(named))
+        sequences = dict(zip(own.document_ids, own.sequences, strict=True))
+        self.identifiers = Identifiers(ids, [sequences[name] for name in names])
         self.head.extend(self.identifiers.tokens)
 
     def covers(self, document: int) -> bool:
@@ -247,7 +253,7 @@ class Docid(DocumentGenerator):
         lengths = batch.document_mask.sum(1, keepdim=True)
         return batch, log_probs / lengths**self.hparams.length_penalty
 
-    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
+    def _rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Ranks candidates by log p(identifier | query); omits those without an identifier."""
         return self.rerank_each(queries, documents, candidates, self._score_rows)
 

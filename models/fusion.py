@@ -112,7 +112,7 @@ class Fusion(System):
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Loads every run's model with its identifiers; raises as `Stage.prepare`."""
         for stage in self.stages:
-            stage.prepare(documents)
+            stage.prepare(documents, self.passages)
         self.models = nn.ModuleList(stage.model for stage in self.stages)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
@@ -171,7 +171,7 @@ class Fusion(System):
             }
         return fused
 
-    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
+    def _rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Fuses the runs' rerankings of the candidates."""
         rankings = [source.rerank(queries, documents, candidates) for source in self.sources]
         return self._fuse(rankings, self.weights)

@@ -302,8 +302,7 @@ class MultiVector(System):
             }
         return ranking
 
-    @torch.inference_mode()
-    def rerank(
+    def _rerank(
         self,
         queries: Table,
         documents: Table,

@@ -16,6 +16,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import reading, temporary_folder
 from gr_mvdr.measures import COST, COSTS, Measured, keep_finite
 from gr_mvdr.options import TARGET, Size, Text, admitting, build, part, show
+from gr_mvdr.passages import Passages
 from models.base import Among, Candidates, Share, System, Table, check_form
 from models.bm25 import BM25, WordBM25
 from models.saved_model import FinishedRun
@@ -42,8 +43,11 @@ class Stage:
         # The system's name, made safe as a folder's name: a run from elsewhere may have "../..".
         self.name = re.sub(r"[^\w +-]", "_", self.run.provenance["system"])
 
-    def prepare(self, documents: Table) -> None:
+    def prepare(self, documents: Table, passages: Passages = System.passages) -> None:
         """Loads the model.
+
+        Args:
+            passages: see `System`.
 
         Raises:
             ValueError: the run is of other documents or had another tokeniser.
@@ -52,10 +56,11 @@ class Stage:
         run = self.run
         run.check_documents(documents)
         with reading(run.key):
-            self.model = run.load_model(documents)
+            self.model = run.load_model(documents, passages)
             words = run.config.get("tokenizer", {}).get("unit") == "word"
             if words and isinstance(self.model, BM25):  # its tokens were the texts' words
                 self.model = WordBM25(**self.model.hparams)
+                self.model.passages = passages
             name, form = next(iter((run.config.get("rerank") or {}).items()), ("", {}))
             check_form(self.model, f"rerank.{name}", form)
             with admitting(form if run.trust else None):
@@ -111,7 +116,7 @@ class RerankPipeline(System):
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Loads every stage's model with its run's identifiers; raises as `Stage.prepare`."""
         for stage in self.stages:
-            stage.prepare(documents)
+            stage.prepare(documents, self.passages)
         self.models = nn.ModuleList(stage.model for stage in self.stages)
         self.template = self.stages[-1].model.template  # pairs are for the last stage's `score`
 
@@ -151,7 +156,8 @@ class RerankPipeline(System):
         for number, (refined, pairs, seconds) in enumerate(steps, start=1):
             ranking = refined
             scored_by |= dict.fromkeys(pairs, self.stages[number].name)
-            sizes = Counter((lengths[query], self.lengths[name]) for query, name in pairs)
+            read = ((query, row) for query, name in pairs for row in self.passages.of([name]))
+            sizes = Counter((lengths[query], self.lengths[row]) for query, row in read)
             self._count(number, len(queries), seconds, sizes)
         ranking = ranking.top(k)
         if with_shares:
@@ -164,7 +170,7 @@ class RerankPipeline(System):
             }
         return ranking
 
-    def rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
+    def _rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Reranks the candidates by all stages in turn; `statistics` does not count this."""
         ranking = self.stages[0].rerank(queries, documents, candidates)
         return [ranking, *(step[0] for step in self._refine(queries, documents, ranking))][-1]

@@ -31,16 +31,25 @@ _LARGEST = 3  # shares shown in a notebook's table and in a reason
 _SNIPPET = 30  # words
 
 
+class Passage(NamedTuple):
+    """A passage of a document: its id, and its characters [start, end) in the document's text."""
+
+    id: str
+    start: int
+    end: int
+
+
 class Hit(NamedTuple):
     """A document that a search found.
 
     Attributes:
         rank: from 1.
         id, title: the document's id and title.
-        snippet: the document's passage that shares the most words with the query.
+        snippet: the document's words that share the most words with the query.
         score: the score by which the system ranks.
         shares: the parts of the score, which sum to it.
         fields: what the document has besides id, title and text.
+        passage: the document's best passage, with the snippet; None = documents are not split.
     """
 
     rank: int
@@ -50,6 +59,7 @@ class Hit(NamedTuple):
     score: float
     shares: tuple[Share, ...]
     fields: Mapping[str, Any] = {}
+    passage: Passage | None = None
 
     def __repr__(self) -> str:
         named = " ".join(filter(None, (self.id, self.title)))

@@ -39,6 +39,7 @@ from gr_mvdr.files import (
     temporary_folder,
 )
 from gr_mvdr.options import Rule, Size, checked, make_printable
+from gr_mvdr.passages import PassageOptions, Passages, document_ids, join_passages
 from gr_mvdr.texts import (
     Document,
     Documents,
@@ -59,10 +60,20 @@ from models.base import Share, System, Table, pad_pairs
 from models.export import export_model, upload
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
-from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, count_of, find_snippet
+from models.results import (
+    AlignedPair,
+    EncodedText,
+    Explained,
+    Hit,
+    Hits,
+    Passage,
+    count_of,
+    find_snippet,
+)
 from models.saved_model import (
     SETTINGS,
     FinishedRun,
+    make_reader,
     open_index,
     open_model,
     save_model,
@@ -113,7 +124,8 @@ class Collection:
     """The ids of the documents that a system has indexed.
 
     Attributes:
-        rows: id → row of the document.
+        documents: id → row of the document, or of its first passage.
+        rows: id → row of a document, and of a passage.
         number: larger than every numeric id so far.
     """
 
@@ -126,9 +138,11 @@ class Collection:
         """
         self.label, self.is_empty = label, table is None
         self._table, names = table, () if table is None else table["id"][:]
-        self.rows = {name: row for row, name in enumerate(names)}
-        used = (int(name) for name in names if name.isdecimal())
-        self.number = max(number, len(names), 1 + max(used, default=0))
+        owners = () if table is None else document_ids(table)
+        self.documents = {name: row for row, name in reversed([*enumerate(owners)])}
+        self.rows = self.documents | {name: row for row, name in enumerate(names)}
+        used = (int(name) for name in self.documents if name.isdecimal())
+        self.number = max(number, len(self.documents), 1 + max(used, default=0))
 
     def require(self) -> None:
         """Raises ValueError unless documents are indexed."""
@@ -144,7 +158,9 @@ class Collection:
         """Returns the row of an indexed document; raises ValueError for an unknown id."""
         self.require()
         if (row := self.find(name)) < 0:
-            raise ValueError(f"document={name}: no such id among the {len(self.rows):,} documents")
+            raise ValueError(
+                f"document={name}: no such id among the {len(self.documents):,} documents"
+            )
         return row
 
     def known(self, ids: str | int | Iterable[str | int]) -> list[str]:
@@ -152,17 +168,19 @@ class Collection:
         given = [*ids] if isinstance(ids, Mapping) else ids  # such as scores
         names = [id_text(name) for name in list_documents(given)]
         for name in names:
-            self.row(name)
+            if self.row(name) >= 0 and name not in self.documents:
+                raise ValueError(f"document={name}: must be the id of a document, not of a passage")
         return names
 
     @cached_property
     def _filtered(self) -> Any:
-        return filter_table(self._table)
+        table = filter_table(self._table)
+        return table.set_column(table.column_names.index("id"), "id", [document_ids(self._table)])
 
     def matching(self, where: Any, among: str | int | Iterable[str | int] | None) -> list[str]:
         """Returns the ids of the documents that a filter keeps; see `find_matching`."""
         self.require()
-        matching = find_matching(self._filtered, where)
+        matching = [*dict.fromkeys(find_matching(self._filtered, where))]
         return matching if among is None else [n for n in self.known(among) if n in {*matching}]
 
 
@@ -227,7 +245,12 @@ class Retriever:
         """
         self.system, self.reader, self.data = system.eval(), reader, data
         self.label, self.lock = label or type(system).__name__, RLock()
+        self._hold(documents, number)
+
+    def _hold(self, documents: Table | None, number: int = 0) -> None:
         self.documents, self.collection = documents, Collection(self.label, documents, number)
+        if documents is not None:
+            self.system.passages = Passages(self.reader.passages, documents)
 
     @classmethod
     @checked
@@ -259,7 +282,10 @@ class Retriever:
         if (place / SETTINGS).is_file():
             with reading(f"{place}: cannot be loaded"):
                 settings = read_json(place / SETTINGS)
-                reader = TextReader(load_tokenizer(place), **settings.get("texts", {}))
+                texts = settings.get("texts", {})
+                if texts.get("passages"):
+                    texts["passages"] = PassageOptions(**texts["passages"])
+                reader = TextReader(load_tokenizer(place), **texts)
                 documents, system = read_documents(place / DOCUMENTS), open_model(place, trust)
                 own = documents, settings.get("label", ""), None, int(settings.get("number", 0))
         elif not (place / CONFIG).is_file() and is_model(place):
@@ -269,8 +295,7 @@ class Retriever:
         else:
             run = FinishedRun.read("run", place, trust)
             system, data = run.restore(path)
-            reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
-            own = data.documents, run.provenance["system"], data
+            reader, own = make_reader(data), (data.documents, run.provenance["system"], data)
         if own[0] is not None:
             remove_with(system, made := temporary_folder("index"))
             with reading(f"{place}"):
@@ -280,12 +305,20 @@ class Retriever:
         return cls(system, reader, *own)
 
     def __len__(self) -> int:
-        return len(self.collection.rows)
+        return len(self.collection.documents)
 
     def document(self, name: str | int) -> dict[str, Any]:
-        """Returns an indexed document: its `id`, `title`, whole `text`, and its further fields."""
-        row = self.documents[self.collection.row(name)]
-        own = {"id": row["id"], "title": row.get("title") or "", "text": text_without_title(row)}
+        """Returns an indexed document: its `id`, `title`, whole `text`, and its further fields.
+
+        Of the id of a passage, its `text` is the passage.
+        """
+        row, name = self.documents[self.collection.row(name)], id_text(name)
+        text = text_without_title(row)
+        if row["id"] != name:
+            parts = (self.collection.rows[part] for part in self.system.passages.of([name]))
+            rows = map(self.documents.__getitem__, parts)
+            text = join_passages((part["start"], text_without_title(part)) for part in rows)
+        own = {"id": name, "title": row.get("title") or "", "text": text}
         return own | {n: value for n, value in document_fields(row).items() if n not in own}
 
     def __repr__(self) -> str:
@@ -404,7 +437,7 @@ class Retriever:
             warnings.warn(f"query {name} has no candidates", stacklevel=4)
         asked = {name: text for name, text in queries.items() if given[name]}
         ranking = self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
-        return Ranking({name: ranking.scores(name) for name in queries})
+        return Ranking({name: ranking.scores(name) for name in queries}, None, ranking.passages)
 
     def _rank(self, queries: Mapping[Any, str], search: Callable[[Table], Ranking]) -> Ranking:
         self.collection.require()
@@ -419,7 +452,8 @@ class Retriever:
             return Ranking({name: {} for name in queries})
         table = self.reader.queries(list(asked.values()))
         ranking = search(TextTable({**table.columns, "id": list(asked)}))
-        return Ranking({name: ranking.scores(name) for name in queries}, ranking.shares)
+        scores = {name: ranking.scores(name) for name in queries}
+        return Ranking(scores, ranking.shares, ranking.passages)
 
     # Given pairs ------------------------------------------------------------------------------
 
@@ -467,10 +501,20 @@ class Retriever:
 
     def pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
         """Makes a batch of pairs; the document number of a text that is not indexed is −1."""
+        documents = list(map(self.find_passage, queries, documents))
         rows = list(map(self.collection.find, documents))
         asked = map(self.system.cut_query, self.reader.queries(queries)["tokens"])
         given = (self.system.cut_document(_tokens(self, document)) for document in documents)
         return pad_pairs(self.system, list(asked), list(given), rows)
+
+    @locked
+    def find_passage(self, query: str, document: Document) -> Document:
+        """Returns the passage of an indexed document that has the best score; else `document`."""
+        name = id_text(document)
+        if self.collection.find(name) < 0 or name not in self.collection.documents:
+            return document
+        best = self.rerank({"": query}, {"": [name]}).passages or {"": {}}
+        return best[""].get(name, self.documents[self.collection.row(name)]["id"])
 
     @locked
     def encode_queries(self, texts: Queries) -> list[EncodedText]:
@@ -487,7 +531,10 @@ class Retriever:
     @locked
     def explain(self, query: str, document: str | int) -> Explained:
         """Explains the rank of an indexed document, given by its id."""
-        row, document = self.collection.row(document), id_text(document)
+        self.collection.row(document)  # raises for an unknown id
+        passage = self.find_passage(query, document)
+        row = self.collection.row(passage)
+        document = document_ids(self.documents)[row]
         hits = self.search(query, DEPTH)
         ranked = [hit for hit in hits if hit.id == document]
         alone = ranked or self.search(query, 1, [document])
@@ -502,7 +549,7 @@ class Retriever:
             depth=DEPTH,
             hit=alone[0] if alone else None,
             best=hits[0] if hits else None,
-            alignment=self.align(query, document) if aligns else None,
+            alignment=self.align(query, passage) if aligns else None,
             path=path,
             text_of=self.text_of,
         )
@@ -531,11 +578,11 @@ class Retriever:
         rows = read_rows(documents, self.collection.number)
         names = [row["id"] for row in rows]
         for name in names:
-            if name in self.collection.rows:
+            if name in self.collection.documents:
                 raise ValueError(f"document={name}: is indexed already, remove it first")
         columns, index = self.reader.documents(rows).columns, self.system.index
         if self.documents is not None:
-            former = {FIELDS_COLUMN: [{}] * len(self), **self.documents[:]}
+            former = {FIELDS_COLUMN: [{}] * len(self.documents), **self.documents[:]}
             columns = {n: [*former[n], *new] for n, new in columns.items()}
             index = self.system.update_index
         self._update(TextTable(columns), index, self.collection.number)
@@ -544,10 +591,11 @@ class Retriever:
     @locked
     def remove(self, ids: str | int | Iterable[str | int]) -> None:
         """Removes documents from the index; NP decoding's output table keeps their rows."""
-        gone = set(map(self.collection.row, self.collection.known(ids)))
+        gone = {*self.collection.known(ids)}
         if len(gone) == len(self):
             raise ValueError(f"ids: must leave one of the {len(gone):,} documents")
-        kept = self.documents.select([row for row in range(len(self)) if row not in gone])
+        owners = enumerate(document_ids(self.documents))
+        kept = self.documents.select([row for row, name in owners if name not in gone])
         self._update(kept, self.system.update_index, self.collection.number)
 
     def _update(self, table: Table, index: Callable[[Table], Any], number: int = 0) -> None:
@@ -555,10 +603,11 @@ class Retriever:
         if model is not None and isinstance(model.model, WordLevel):  # the vocabulary is the words
             self.reader.tokenizer = build_word_tokenizer(table["text"][:])
             table = TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})
+        self.system.passages = Passages(self.reader.passages, table)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             index(table)
-        self.documents, self.collection = table, Collection(self.label, table, number)
+        self._hold(table, number)
 
 
 @locked
@@ -577,10 +626,15 @@ def align_layers(retriever: Retriever, query: str, document: Document) -> list[A
 def _hits(retriever: Retriever, query: str, number: str, ranking: Ranking) -> Hits:
     hits = []
     for rank, (name, score) in enumerate(ranking.scores(number).items(), start=1):
-        row, shares = retriever.document(name), retriever._named(ranking.shares[number][name])
-        title, snippet = row.pop("title"), find_snippet(query, row.pop("text"))
+        best = ranking.passage(number, name)
+        row, shares = retriever.document(best), retriever._named(ranking.shares[number][name])
+        passage, text = None, row.pop("text")
+        if ranking.passages:
+            start = retriever.documents[retriever.collection.row(best)]["start"]
+            passage = Passage(best, start, start + len(text))
+        title, snippet = row.pop("title"), find_snippet(query, text)
         del row["id"]
-        hits.append(Hit(rank, name, title, snippet, score, shares, row))
+        hits.append(Hit(rank, name, title, snippet, score, shares, row, passage))
     return Hits(str(query) if isinstance(query, str) else "", hits)
 
 
@@ -597,7 +651,7 @@ def _tokens(retriever: Retriever, document: Document) -> list[int]:
             f"document={document!r:.80}: must be the id of an indexed document for "
             f"{retriever.label}, add(documents) indexes a text"
         )
-    return retriever.reader.documents(read_rows([document]))["tokens"][0]
+    return retriever.reader.documents(read_rows([document]), splits=False)["tokens"][0]
 
 
 def _encode(retriever: Retriever, side: str, texts: list[list[int]]) -> list[EncodedText]:

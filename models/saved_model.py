@@ -18,7 +18,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,10 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts, exists, find_part, make_printable
+from gr_mvdr.passages import Passages
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import read_template
+from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.engine import EDGE
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.token_vectors import SIDES
@@ -317,9 +319,10 @@ class FinishedRun:
 
     def check_documents(self, documents: Table) -> None:
         """Raises ValueError if the run's number of documents or its tokeniser differs."""
-        if (number := self.provenance.get("documents", 0)) != len(documents):
+        kind = "passages" if self.provenance.get("passages") else "documents"
+        if (number := self.provenance.get(kind, 0)) != len(documents):
             raise ValueError(
-                f"{self.key}: has {number:,} documents of {self.provenance['collection']}, must "
+                f"{self.key}: has {number:,} {kind} of {self.provenance['collection']}, must "
                 f"have this run's {len(documents):,}"
             )
         if (tokenizer := self.tokenizer) is not None:
@@ -327,15 +330,19 @@ class FinishedRun:
             tokens = tokenizer(sample["text"], add_special_tokens=False)["input_ids"]
             check_tokenizer(self.key, tokens == [list(tokens) for tokens in sample["tokens"]])
 
-    def load_model(self, documents: Table | None = None) -> System:
+    def load_model(
+        self, documents: Table | None = None, passages: Passages = System.passages
+    ) -> System:
         """Opens the run's model; nothing is written into the folder.
 
         Args:
             documents: what a pipeline, which is not saved, is prepared on; None = another system.
+            passages: see `System`.
 
         Raises: as `open_model`.
         """
         system = open_model(self.path / MODEL, self.trust)
+        system.passages = passages
         if documents is not None and not system.trainable:
             system.prepare(documents, range(len(documents)), self.path / IDENTIFIERS)
         return system
@@ -361,7 +368,7 @@ class FinishedRun:
                 raise ValueError(f"path={path}: must hold the files that the run was made from")
             if (tokenizer := self.tokenizer) is not None:
                 data.tokenizer = tokenizer  # one trained again may differ
-            return self.load_model(data.documents), data
+            return self.load_model(data.documents, data.passage_map), data
 
     def _data_settings(self, path: str | None) -> dict[str, Any]:
         # Without trust, anything built from the data goes into the user's own caches.
@@ -390,9 +397,16 @@ def restore_run(path: str | Path, trust: bool = False) -> tuple[System, Any]:
     return FinishedRun.read("run", path, trust).restore()
 
 
-def text_options(source: Any) -> dict[str, list[str]]:
+def text_options(source: Any) -> dict[str, Any]:
     """Returns the options of a `TextReader`, of one or of a data module."""
-    return {name: list(getattr(source, name)) for name in ("text_fields", "cleaning", "views")}
+    options = {name: list(getattr(source, name)) for name in ("text_fields", "cleaning", "views")}
+    return options | {"passages": source.passages and asdict(source.passages)}
+
+
+def make_reader(data: Any) -> TextReader:
+    """Returns the reader of texts as a data module reads its collection's."""
+    options = data.text_fields, data.cleaning, tuple(data.views), data.passages
+    return TextReader(data.tokenizer, *options)
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:

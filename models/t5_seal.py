@@ -160,7 +160,7 @@ class T5SEAL(DocumentGenerator):
     # Reranking ------------------------------------------------------------------------------------
 
     @checked
-    def rerank(
+    def _rerank(
         self,
         queries: Table,
         documents: Table,

@@ -31,9 +31,11 @@ from data_modules.collection import Collection
 from data_modules.seal_examples import STOPWORDS
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import AtLeast, Count, part
+from gr_mvdr.passages import document_ids
 from gr_mvdr.progress import track
-from gr_mvdr.texts import TextReader, TextTable, split_words
+from gr_mvdr.texts import TextTable, split_words
 from models.retriever import Retriever
+from models.saved_model import make_reader
 
 _LETTERS = re.compile(r"[^\W\d_]{4,}")
 _WORDS_A_TYPO = 10
@@ -272,7 +274,7 @@ class Axioms(Analysis):
     def _draw_pairs(self) -> list[Pair]:
         """Draws pairs, with their perturbations and random non-relevant documents."""
         data, split = self.subject.data, self.subject.split
-        chosen, documents = self.subject.queries(self.queries), data.documents["id"][:]
+        chosen, documents = self.subject.queries(self.queries), data.collection.documents["id"][:]
         grades = data.evaluation.judgements(split, chosen)
         # One document is never changed, so that the index is not empty while others are exchanged.
         pairs = make_pairs(data.collection, split, chosen)[: len(documents) - 1]
@@ -302,8 +304,7 @@ class Axioms(Analysis):
 
     def _retriever(self) -> Retriever:
         model, data = self.subject.model, self.subject.data
-        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
-        return Retriever(model, reader, data.documents, data=data)
+        return Retriever(model, make_reader(data), data.documents, data=data)
 
     def _ask(self, retriever: Retriever, name: str, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         """Returns one row per pair: the scores of its relevant and its other documents, its metric,
@@ -343,7 +344,7 @@ class Axioms(Analysis):
             retriever.add([{**pair.document, "text": pair.texts[name]} for pair in pairs])
             yield retriever
         finally:  # an index keeps documents whose ids it knows, so the changed ones leave it first
-            kept = [row for row, one in enumerate(documents["id"][:]) if one not in {*ids}]
+            kept = [row for row, one in enumerate(document_ids(documents)) if one not in {*ids}]
             with torch.random.fork_rng():
                 for table in (documents.select(kept), documents):
                     retriever.system.update_index(table)

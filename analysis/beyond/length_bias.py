@@ -191,7 +191,7 @@ class LengthBias(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return True
+        return subject.data.passages is None  # a passage's length is chosen
 
     def finish(self) -> Findings:
         """Returns metrics of every form, the table `length_bias` and its figure."""

@@ -40,6 +40,7 @@ from models.base import System, Table
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.retriever import Retriever
+from models.saved_model import make_reader
 
 LEAST = 0.01  # the smallest change, as a share of the score, that others are divided by
 _TOKENS = 8192  # tokens per batch
@@ -280,7 +281,7 @@ class Patching(Analysis):
     def finish(self) -> Findings:
         """Returns the largest shares of a layer's part and of a head, two tables and a figure."""
         model, data, split = self.subject.model, self.subject.data, self.subject.split
-        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
+        reader = make_reader(data)
         retriever = Retriever(model, reader, data.documents, data=data)
         exchange, queries = Exchange(reader, data.documents), data.evaluation.test_queries(split)
         texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))

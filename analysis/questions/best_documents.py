@@ -57,7 +57,7 @@ class BestDocuments(Analysis):
                 if rank <= BEST or name in relevant[query]
             ]
             for one in documents:
-                document = data.documents[row[one["id"]]]
+                document = data.documents[row[searched.passage(query, one["id"])]]
                 one["title"] = document["title"]
                 one["snippet"] = find_snippet(text, text_without_title(document))
                 one["shares"] = [

@@ -275,7 +275,8 @@ def candidate_batches(
     data, model = subject.data, subject.model
     row = {name: number for number, name in enumerate(data.documents["id"][:])}
     candidates = data.evaluation.list_candidates(subject.split, queries)
-    named_rows = [(n, row[d]) for n, q in enumerate(queries["id"][:]) for d in candidates[q]]
+    passages, ids = model.passages, queries["id"][:]
+    named_rows = [(n, row[d]) for n, q in enumerate(ids) for d in passages.of(candidates[q])]
     pairs = [(query, document) for query, document in named_rows if model.covers(document)]
     read, texts = data.template, data.documents["tokens"]
     documents = {d: read.read_document(texts[d], data.document_length) for _, d in pairs}
@@ -330,7 +331,7 @@ class FrameworkRanking(Analysis):
         correlations = by_query.corr("spearman").groupby(level=1).mean()
         for key, truths in correlations.items():
             ranking = {query: own[key].droplevel(0).to_dict() for query, own in by_query}
-            judged = judge(Ranking(ranking), data, split, queries, ["mrr@10"])
+            judged = judge(model.passages.rank(Ranking(ranking)), data, split, queries, ["mrr@10"])
             values = torch.tensor([[one["mrr@10"]] for one in judged.values()]).double()
             low, high = interval(values)
             bounds = {"low": low, "high": high, "n": len(values)}

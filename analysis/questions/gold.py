@@ -90,6 +90,7 @@ def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.
     found = {}
     for document, offsets in zip(read, encoded["offset_mapping"], strict=True):
         shift = sum(len(document[field]) + len(SEPARATOR) for field in first if document[field])
+        shift -= document.get("start", 0)  # of a passage
         own = np.array(offsets[:room], dtype=np.int64).reshape(-1, 2) - shift
         found[document["id"]] = np.pad(own, ((before, after), (0, 0)))
     return found
@@ -397,8 +398,8 @@ class DecodedIdentifiers(Analysis):
         """
         data, split = self.subject.data, self.subject.split
         queries = self.subject.queries(self.queries)
-        relevant = data.evaluation.relevant(split, queries)
-        pairs = [(query, document) for query, found in relevant.items() for document in found]
+        passages, relevant = self.subject.model.passages, data.evaluation.relevant(split, queries)
+        pairs = [(query, one) for query, found in relevant.items() for one in passages.of(found)]
         gold = find_gold_tokens(data, split, pairs)
         if not gold:
             return Findings()

@@ -335,6 +335,7 @@ class Kernel(Analysis):
             depth = DEPTH + data.drop_identical
             tables = data.documents, queries, sample, self.features
             for name, ranking in kernel_rankings(model, *tables, depth).items():
+                ranking = model.passages.rank(ranking)
                 judged = judge(ranking, data, self.subject.split, queries, ["mrr@10"])
                 rows.setdefault(name, {})["mrr@10"] = average_metrics(judged)["mrr@10"]
         numbers = self.rows({"squared_key_norm": norm})

@@ -144,15 +144,17 @@ class SearchDiagnostics(Analysis):
         if len(ids) > self.most_documents:
             print(f"search: only recall is measured above most_documents={self.most_documents}")
         elif sample and not model.targets_are_ngrams:  # T5-SEAL has no exact search
-            every = {query["id"]: data.evaluation.keep_hits(query["id"], ids) for query in sample}
+            named = data.collection.documents["id"][:]
+            every = {query["id"]: data.evaluation.keep_hits(query["id"], named) for query in sample}
             exact = model.rerank(sample, data.documents, every)
         for query in track(sample, "diagnosing", total=len(sample)):
             name, gold = query["id"], relevant[query["id"]]
-            prefixes = [names.gold_prefixes(rows[d]) for d in gold if d in rows]
+            prefixes = [names.gold_prefixes(rows[d]) for d in model.passages.of(gold) if d in rows]
             trace = SearchTrace(set().union(*prefixes), model.template.stop)
             result = model.search([query["tokens"]], texts=[query["text"]], trace=trace)
             path, scores = trace.path(result), names.scores(result, 0)
-            hits = {ids[number]: score for number, score in scores.items()}
+            hits = Ranking({"": {ids[number]: score for number, score in scores.items()}})
+            hits = model.passages.rank(hits).scores("")
             hits = {document: hits[document] for document in data.evaluation.keep_hits(name, hits)}
             beam, exhaustive, difference = places_of(gold, hits), None, None
             if exact is not None:

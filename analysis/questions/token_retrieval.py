@@ -131,9 +131,10 @@ class TokenRetrieval(Analysis):
         judged = data.evaluation.relevant(self.subject.split, table)
         special, known = torch.tensor(find_special(data)), set(index.store.document_ids)
         for name, encoded, _ in model.encoded_queries(table) if len(table) else ():
-            relevant = [document for document in judged[name] if document in known]
+            relevant = [one for one in model.passages.of(judged[name]) if one in known]
             words = encoded[~torch.isin(encoded.ids, special)]
-            ignored = [name] if data.drop_identical and name in known else []
+            ignored = model.passages.of([name] if data.drop_identical else [])
+            ignored = [one for one in ignored if one in known]
             if relevant and len(words):
                 queries.append(Query(name, words, index.numbers(relevant), index.numbers(ignored)))
         return queries

@@ -39,6 +39,7 @@ def record_provenance(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "collection": collection.name,
         "documents": len(collection.documents),
+        "passages": len(data.texts) if data.passages else None,
         "sources": collection.sources,
         "built": collection.folder and collection.folder.name,
         "training_sources": data.training_sources,
@@ -77,7 +78,8 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
     for noun, key in (("query", "queries"), ("document", "documents")):
         if count := record["cut_texts"][key]:
             limit = f"{noun}_length"
-            print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens")
+            cure = "" if key == "queries" or record["passages"] else ", data.passages splits them"
+            print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens{cure}")
     if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
         print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
     if not record["splits"]:

@@ -5,7 +5,9 @@ docids prefer known ones. At every stage the system indexes exactly the document
 its statistics (idf, n-gram counts) and its constraint are those of the stage.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import rank_of, ranking_metric
 from gr_mvdr.measures import RANKINGS, STUDY, Group, keep_finite
 from gr_mvdr.options import Rule, Seed, Size, part
+from gr_mvdr.passages import document_ids
 from gr_mvdr.progress import track
 from models.base import System
 
@@ -69,10 +72,14 @@ class GrowingCorpus:
         Raises:
             ValueError: no query of `splits` has a relevant document that arrives after training.
         """
-        known, documents = data.known_documents, data.documents
-        new = np.setdiff1d(np.arange(len(documents)), known)
-        order = np.random.default_rng(self.seed).permutation(new)
-        stages, ids = [known, *np.array_split(order, self.parts)], documents["id"][:]
+        known, documents, rows_of = data.known_documents, data.documents, defaultdict(list)
+        ids = document_ids(documents)
+        for row in np.setdiff1d(np.arange(len(documents)), known).tolist():
+            rows_of[ids[row]].append(row)
+        order = np.random.default_rng(self.seed).permutation(len(rows_of))
+        new = [*rows_of.values()]
+        parts = ([new[place] for place in part] for part in np.array_split(order, self.parts))
+        stages = [known, *(np.array([*chain(*part)], np.int64) for part in parts)]
         arrivals = {ids[row]: stage for stage, rows in enumerate(stages) for row in rows}
         splits = dict.fromkeys([data.evaluation.test_splits[0], *self.splits])
         asked = concat([self._list_queries(data, split, arrivals) for split in splits])

@@ -3,7 +3,6 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -130,7 +129,15 @@ class SearchGrid:
     def open(self, model: MultiVector, queries: Table, depth: int, relevant: Relevant) -> Search:
         """Encodes the queries and returns the function that searches them."""
         encoded = model.encoded_queries(queries)
-        retrieve = partial(model.searcher.search, encoded, model.scoring)
+        queries_of = {query.id: query for query in encoded}
+
+        def retrieve(depth: int, options: SearchOptions) -> Ranking:
+            def ask(ids: list[str], k: int, among: Any) -> Ranking:
+                asked = [queries_of[name] for name in ids]
+                return model.searcher.search(asked, model.scoring, k, options)
+
+            return model.passages.search([*queries_of], depth, ask)
+
         exact = retrieve(FIRST, model.searcher.exact_search())
 
         def search(setting: Setting) -> tuple[Ranking, list[Measured]]:
@@ -187,7 +194,8 @@ class BeamGrid(SearchGrid):
     def open(self, model: Docid, queries: Table, depth: int, relevant: Relevant) -> Search:
         ids = model.document_ids
         # Scoring docids needs only the ids of the documents' table.
-        exact = model.rerank(queries, {"id": ids}, dict.fromkeys(queries["id"], ids)).top(FIRST)
+        named = dict.fromkeys(queries["id"], [*model.passages.counts] or ids)
+        exact = model.rerank(queries, {"id": ids}, named).top(FIRST)
 
         def search(setting: Setting) -> tuple[Ranking, list[Measured]]:
             if model.plan is not None:

@@ -24,6 +24,7 @@ from analysis.questions.best_documents import FILE
 from analysis.runs.run_folder import Run, read_kept
 from analysis.viewer.directed_alignment import DIRECTIONS, directed_alignment
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.passages import name_document
 from gr_mvdr.relevance import PairAlignment, divide
 
 LEVELS = 2**16 - 1  # steps from a matrix's smallest value to its largest
@@ -200,8 +201,10 @@ class AlignedRun:
 
     def rank(self, pair: Pair) -> int | None:
         """Returns the document's rank in the run's ranking of the query; None if it is missing."""
-        ranked = self.ranking.documents(pair[0])
-        return ranked.index(pair[1]) + 1 if pair[1] in ranked else None
+        for name in (pair[1], name_document(pair[1])):  # of a document, or of its passage
+            if name in (ranked := self.ranking.documents(pair[0])):
+                return ranked.index(name) + 1
+        return None
 
     def reciprocal_rank(self, pair: Pair) -> float:
         rank = self.rank(pair)
@@ -209,7 +212,8 @@ class AlignedRun:
 
     def score(self, pair: Pair) -> float | None:
         """Returns the document's score in that ranking; None if it is missing."""
-        return self.ranking.scores(pair[0]).get(pair[1])
+        scores = self.ranking.scores(pair[0])
+        return scores.get(pair[1], scores.get(name_document(pair[1])))
 
 
 def read_ranking(run: Run, name: str = "retrieve.trec") -> Ranking:

@@ -154,7 +154,7 @@ class Session:
         """Returns the collection, the systems and what each can do, and the page's glossary."""
         return {
             "collection": self.systems[0].run.setting,
-            "documents": len(self._reader.documents),
+            "documents": len(self._reader),
             "systems": [
                 {
                     "number": number,
@@ -233,6 +233,7 @@ class Session:
         retriever, given = self._retriever(system), document.get("id", document)
         if "id" in document:
             self._reader.document(given)  # raises for an unknown id: a text by itself is a document
+        given = retriever.find_passage(query, given)
         model, tokenizer = retriever.system, retriever.reader.tokenizer
         strings = partial(token_strings, tokenizer, spell=model.spell)
         layers = align_layers(retriever, query, given)

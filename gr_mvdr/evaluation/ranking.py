@@ -31,15 +31,19 @@ class Ranking:
         results: query id → {document id: score}; scores may be numpy or torch scalars.
         shares: query id → {document id: the parts of its score} (`models.base.Share`), if the
             search was asked for them.
+        passages: query id → {document id: id of its best passage}, if documents have passages.
 
     Raises:
         ValueError: a score is nan or inf. −inf is allowed: it marks an excluded document.
     """
 
     def __init__(
-        self, results: Mapping[str, Mapping[str, float]], shares: Mapping[str, Any] | None = None
+        self,
+        results: Mapping[str, Mapping[str, float]],
+        shares: Mapping[str, Any] | None = None,
+        passages: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        self.shares = shares
+        self.shares, self.passages = shares, passages
         self._results = {query: _ordered(query, scores) for query, scores in results.items()}
 
     @property
@@ -55,9 +59,14 @@ class Ranking:
         """Document id → score of a query, best first."""
         return dict(self._results.get(query_id, ()))
 
+    def passage(self, query_id: str, document: str) -> str:
+        """The id of a document's best passage, or the document's if documents have no passages."""
+        return self.passages[query_id][document] if self.passages else document
+
     def top(self, k: int) -> "Ranking":
         """The ranking cut to the ``k`` best documents of each query."""
-        return Ranking({q: dict(islice(scores.items(), k)) for q, scores in self._results.items()})
+        best = {q: dict(islice(scores.items(), k)) for q, scores in self._results.items()}
+        return Ranking(best, self.shares, self.passages)
 
     def __len__(self) -> int:
         return len(self._results)

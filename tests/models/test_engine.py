@@ -65,8 +65,8 @@ def test_an_engine_finds_what_our_index_finds(engine, kind, documents, queries, 
                 assert values == pytest.approx([share.value for share in shares], abs=1e-5)
     candidates = {query: among for query in queries["id"]}
     for alignment in (None, MaxSim("document_to_query")):
-        expected = own.rerank(queries, documents, candidates, alignment)
-        found = model.rerank(queries, documents, candidates, alignment)
+        expected = own.rerank(queries, documents, candidates, alignment=alignment)
+        found = model.rerank(queries, documents, candidates, alignment=alignment)
         for query in queries["id"]:
             assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-5)
     # The means propose all documents, and then one: its score is the full relevance.

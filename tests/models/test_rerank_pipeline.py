@@ -45,7 +45,7 @@ class Scripted(System):
     def retrieve(self, queries, k=100, among=None, with_shares=False):
         return self.rerank(queries, None, dict.fromkeys(queries["id"], self.documents)).top(k)
 
-    def rerank(self, queries, documents, candidates, sign=1):
+    def _rerank(self, queries, documents, candidates, sign=1):
         self.asked.append({query: list(candidates[query]) for query in queries["id"]})
         table = self.hparams.scores
         return Ranking(
