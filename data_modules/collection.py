@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -535,11 +535,9 @@ class BestPassages:
             rows: (n,) int64, any passage of each document.
         """
         best, documents = rows.copy(), np.searchsorted(self.starts, rows, "right") - 1
-        order = np.argsort(queries, kind="stable")
-        for group in np.split(order, np.flatnonzero(np.diff(queries[order])) + 1):
-            words = split_words(self.queries[int(queries[group[0]])]["text"]) if len(group) else []
-            scores = self.bm25.scores(words)
-            for place in group:
+        for query, places in groupby(np.argsort(queries, kind="stable"), queries.__getitem__):
+            scores = self.bm25.scores(split_words(self.queries[int(query)]["text"]))
+            for place in places:
                 start, end = self.starts[documents[place] : documents[place] + 2]
                 best[place] = start + scores[start:end].argmax()
         return best
@@ -547,17 +545,12 @@ class BestPassages:
     def list_all(self, queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Extends n pairs of a query and a passage to all passages of the passage's document."""
         documents = np.searchsorted(self.starts, rows, "right") - 1
-        counts = np.diff(self.starts)[documents]
-        before = np.cumsum(counts) - counts
-        places = np.arange(counts.sum()) + np.repeat(self.starts[documents] - before, counts)
-        return np.repeat(queries, counts), places
+        spans = [range(*self.starts[document : document + 2]) for document in documents]
+        return np.repeat(queries, list(map(len, spans))), np.fromiter(chain(*spans), np.int64)
 
 
 def find_relevant_pairs(
-    judgements: Dataset,
-    queries: Dataset,
-    documents: Dataset,
-    passages: BestPassages | None = None,
+    judgements: Dataset, queries: Dataset, documents: Dataset, passages: BestPassages | None = None
 ) -> Dataset:
     """The relevant judgements (grade > 0) as row numbers.
 

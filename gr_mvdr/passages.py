@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import fsum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Size
@@ -87,6 +87,14 @@ class PassageOptions:
         return number
 
 
+class Passage(NamedTuple):
+    """A passage of a document: its id, and its characters [start, end) in the document's text."""
+
+    id: str
+    start: int
+    end: int
+
+
 def name_document(passage: str) -> str:
     """Returns the id of a passage's document."""
     return passage.rpartition("#")[0]
@@ -116,11 +124,11 @@ class Passages:
         """
         Args:
             options: None = documents are not split.
-            table: the passages.
+            table: the passages; None = there are none yet.
         """
         self.options = options
         # The number of each document's passages.
-        self.counts = Counter(document_ids(table) if options is not None else ())
+        self.counts = Counter(document_ids(table) if options and table is not None else ())
 
     def of(self, documents: Sequence[str]) -> Sequence[str]:
         """Returns the ids of the documents' passages."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.options import checked, make_printable
+from gr_mvdr.passages import Passage
 from gr_mvdr.relevance import PairAlignment, divide
 from gr_mvdr.texts import split_words
 from models.base import Share
@@ -29,14 +30,6 @@ _LETTERS = 60  # characters of a text in a printed table
 _LINE = 200  # characters of a printed hit
 _LARGEST = 3  # shares shown in a notebook's table and in a reason
 _SNIPPET = 30  # words
-
-
-class Passage(NamedTuple):
-    """A passage of a document: its id, and its characters [start, end) in the document's text."""
-
-    id: str
-    start: int
-    end: int
 
 
 class Hit(NamedTuple):

@@ -39,7 +39,7 @@ from gr_mvdr.files import (
     temporary_folder,
 )
 from gr_mvdr.options import Rule, Size, checked, make_printable
-from gr_mvdr.passages import PassageOptions, Passages, document_ids, join_passages
+from gr_mvdr.passages import Passage, PassageOptions, Passages, document_ids, join_passages
 from gr_mvdr.texts import (
     Document,
     Documents,
@@ -60,16 +60,7 @@ from models.base import Share, System, Table, pad_pairs
 from models.export import export_model, upload
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
-from models.results import (
-    AlignedPair,
-    EncodedText,
-    Explained,
-    Hit,
-    Hits,
-    Passage,
-    count_of,
-    find_snippet,
-)
+from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, count_of, find_snippet
 from models.saved_model import (
     SETTINGS,
     FinishedRun,
@@ -245,12 +236,8 @@ class Retriever:
         """
         self.system, self.reader, self.data = system.eval(), reader, data
         self.label, self.lock = label or type(system).__name__, RLock()
-        self._hold(documents, number)
-
-    def _hold(self, documents: Table | None, number: int = 0) -> None:
+        self.system.passages = Passages(reader.passages, documents)
         self.documents, self.collection = documents, Collection(self.label, documents, number)
-        if documents is not None:
-            self.system.passages = Passages(self.reader.passages, documents)
 
     @classmethod
     @checked
@@ -510,11 +497,11 @@ class Retriever:
     @locked
     def find_passage(self, query: str, document: Document) -> Document:
         """Returns the passage of an indexed document that has the best score; else `document`."""
-        name = id_text(document)
-        if self.collection.find(name) < 0 or name not in self.collection.documents:
+        row, name = self.collection.find(document), id_text(document)
+        if self.system.passages.options is None or row < 0 or self.documents[row]["id"] == name:
             return document
-        best = self.rerank({"": query}, {"": [name]}).passages or {"": {}}
-        return best[""].get(name, self.documents[self.collection.row(name)]["id"])
+        best = self.rerank({"": query}, {"": [name]})
+        return best.passage("", name) if best.scores("") else self.documents[row]["id"]
 
     @locked
     def encode_queries(self, texts: Queries) -> list[EncodedText]:
@@ -607,7 +594,7 @@ class Retriever:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             index(table)
-        self._hold(table, number)
+        self.documents, self.collection = table, Collection(self.label, table, number)
 
 
 @locked

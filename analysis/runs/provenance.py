@@ -75,11 +75,12 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
         record: as returned by `record_provenance`.
         config: the run's configuration.
     """
-    for noun, key in (("query", "queries"), ("document", "documents")):
+    kinds = {"query": "queries", "passage" if record["passages"] else "document": "documents"}
+    for kind, key in kinds.items():
         if count := record["cut_texts"][key]:
-            limit = f"{noun}_length"
-            cure = "" if key == "queries" or record["passages"] else ", data.passages splits them"
-            print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens{cure}")
+            limit = "query_length" if kind == "query" else "document_length"
+            cure = ", data.passages splits them" if kind == "document" else ""
+            print(f"{count_of(count, kind)} cut at {limit}={config[limit]} tokens{cure}")
     if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
         print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
     if not record["splits"]:

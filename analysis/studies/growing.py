@@ -5,9 +5,7 @@ docids prefer known ones. At every stage the system indexes exactly the document
 its statistics (idf, n-gram counts) and its constraint are those of the stage.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -72,14 +70,13 @@ class GrowingCorpus:
         Raises:
             ValueError: no query of `splits` has a relevant document that arrives after training.
         """
-        known, documents, rows_of = data.known_documents, data.documents, defaultdict(list)
-        ids = document_ids(documents)
-        for row in np.setdiff1d(np.arange(len(documents)), known).tolist():
-            rows_of[ids[row]].append(row)
-        order = np.random.default_rng(self.seed).permutation(len(rows_of))
-        new = [*rows_of.values()]
-        parts = ([new[place] for place in part] for part in np.array_split(order, self.parts))
-        stages = [known, *(np.array([*chain(*part)], np.int64) for part in parts)]
+        known, documents = data.known_documents, data.documents
+        new, ids = np.setdiff1d(np.arange(len(documents)), known), document_ids(documents)
+        order = np.random.default_rng(self.seed).permutation(new)
+        # A document arrives with all its passages.
+        place = {ids[row]: number for number, row in enumerate(order)}
+        order = np.array(sorted(order, key=lambda row: place[ids[row]]), np.int64)
+        stages = [known, *np.array_split(order, self.parts)]
         arrivals = {ids[row]: stage for stage, rows in enumerate(stages) for row in rows}
         splits = dict.fromkeys([data.evaluation.test_splits[0], *self.splits])
         asked = concat([self._list_queries(data, split, arrivals) for split in splits])

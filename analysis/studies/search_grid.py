@@ -129,14 +129,12 @@ class SearchGrid:
     def open(self, model: MultiVector, queries: Table, depth: int, relevant: Relevant) -> Search:
         """Encodes the queries and returns the function that searches them."""
         encoded = model.encoded_queries(queries)
-        queries_of = {query.id: query for query in encoded}
 
         def retrieve(depth: int, options: SearchOptions) -> Ranking:
-            def ask(ids: list[str], k: int, among: Any) -> Ranking:
-                asked = [queries_of[name] for name in ids]
-                return model.searcher.search(asked, model.scoring, k, options)
+            def ask(_: list[str], k: int, among: Any) -> Ranking:
+                return model.searcher.search(encoded, model.scoring, k, options, among)
 
-            return model.passages.search([*queries_of], depth, ask)
+            return model.passages.search(queries["id"][:], depth, ask)
 
         exact = retrieve(FIRST, model.searcher.exact_search())
 
