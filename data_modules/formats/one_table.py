@@ -142,6 +142,7 @@ def _open_delimited(file: Path, ending: str, wanted: Mapping[str, str]) -> tuple
         return first, partial(table, columns=[], header=True, quoted=quoted, delimiter=delimiter)
     numbers = [str(number) for number in range(1, len(first) + 1)]
     is_named = not any(cell.isdigit() or len(cell) > _LONGEST for cell in first)
+    is_named |= first[0].startswith("<")  # a page instead of the file
     words = all(len(row[0].split()) == 1 for row in rows)
     if wanted:
         names = numbers

@@ -1,6 +1,10 @@
 """One table: which columns are read or refused, pairs and their splits, runs on it."""
 
+import csv
 import json
+import random
+from io import StringIO
+from itertools import product
 
 import pandas
 import polars
@@ -23,7 +27,7 @@ PARIS, ROME = (
 )
 BOTH = [("p", "", PARIS), ("r", "", ROME)]
 NUMBERED = [("0", "", PARIS), ("1", "", ROME)]
-PAGE = f"<!DOCTYPE html>\n<html><head>\n<title>404</title><p>{PARIS}</p>\n"
+PAGE = f"<!DOCTYPE html><html><head><title>404</title><p>{PARIS.replace(',', ' ')}</p>\n"
 # A file, its content, data.columns, and the (id, title, text) that it holds, or the refusal.
 TABLES = {
     "comma": ("a.csv", f'docid,contents\np,"{PARIS}"\nr,"Rome: ""roma"""\n', None, BOTH),
@@ -62,7 +66,7 @@ TABLES = {
     "open quote": ("a.csv", 'id,text\np,x\nr,"y\nq,z\n', None, r"a\.csv:3: expected texts in quo"),
     "UTF-16": ("a.csv", "id,text\np,x\n".encode("utf-16"), None, r"a\.csv:1: expected UTF-8"),
     "nothing": ("a.tsv", "\n", None, r"a\.tsv: is empty"),
-    "page": ("a.csv", PAGE, None, "columns <!DOCTYPE html> hold"),
+    "page": ("a.csv", PAGE, None, "columns <!DOCTYPE html>.* hold"),
     "null": ("a.parquet", {"text": ["x", None]}, None, 'row 1: expected a string "text", got null'),
     "number": ("a.jsonl", '{"text": 1}', None, r'a\.jsonl:1: expected a string "text", got 1'),
     "no Parquet": ("a.parquet", "id,text\n", None, r"a\.parquet: expected a table in parquet"),
@@ -92,6 +96,30 @@ def test_a_table_is_read_or_refused_in_a_line(name, content, columns, expected, 
     else:
         rows = read(file, columns).documents.select_columns(["id", "title", "text"])
         assert list(map(tuple, rows.to_pandas().values)) == expected
+
+
+CELLS = ["lorem ipsum ", "Zoë", "a ", ",", ";", "|", '"', "\n", "\n\n", "."]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("delimiter", ",;|\t")
+def test_what_csv_writes_is_read_back_and_an_unknown_header_is_refused(
+    delimiter, quoting, tmp_path
+):
+    draw = random.Random(0)
+    for name, end, bom in product(("a.csv", "a.tsv"), ("\n", "\r\n"), ("", "\ufeff")):
+        texts = ["".join(draw.choices(CELLS, k=9)).strip() + "!" for _ in range(20)]
+        rows = [(str(n), text) for n, text in enumerate(texts)]
+        for header in (("id", "text"), ("key", "Volltext")):
+            written = StringIO(newline="")
+            options = {"delimiter": delimiter, "quoting": quoting, "lineterminator": end}
+            csv.writer(written, **options).writerows([header, *rows])
+            file = write(tmp_path / name, bom + written.getvalue())
+            if header[0] == "id":
+                assert [(d.id, d.text) for d in read_layout(file).documents()] == rows
+            else:
+                with pytest.raises(ValueError, match=r"columns key, Volltext hold.*data\.columns"):
+                    read_layout(file)
 
 
 def test_a_table_of_pairs_is_a_judged_collection(tmp_path):
