@@ -81,11 +81,14 @@ def read(path: Path, columns: Mapping[str, str | int] | None = None) -> Layout:
     else:
         names, reader = _read_names(file), table_rows
     own = _Table(splits, reader, _choose_columns(file, names, wanted))
-    named = () if "query" not in own.columns else splits if len(splits) > 1 else SPLITS
+    given = splits if len(splits) > 1 else {}
+    # Files of two splits have the same names, so their sizes also tell a stored collection.
+    sizes = {split: [file.stat().st_size for file in files] for split, files in given.items()}
+    named = () if "query" not in own.columns else given or SPLITS
     return Layout(
         name=plain_name(path.resolve()).removesuffix(ending),
         files=tuple(chain.from_iterable(splits.values())),
-        options={"reader": "table/1", "columns": own.columns},
+        options={"reader": "table/1", "columns": own.columns, "splits": sizes},
         documents=own.documents,
         queries=own.queries,
         judgements={split: partial(own.judgements, split) for split in named},

@@ -174,6 +174,8 @@ def test_a_table_in_memory_is_the_same_collection_as_its_files(kind, tmp_path, c
     assert sorted(judged) == [("p", "p"), ("q", "q"), ("r", "p")]
     if kind == "splits":
         assert list(found.judgements("validation")) == ["q", "r"]
+        (held / "train").rename(held / "test")
+        assert list(read(held, store=tmp_path / "store").qrels) == ["test", "validation"]
 
 
 def test_a_run_in_python_takes_a_table(tmp_path, cache):
