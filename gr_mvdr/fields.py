@@ -123,6 +123,11 @@ def document_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def json_values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns fields as values that JSON can hold: a date is its text."""
+    return json.loads(json.dumps(fields, default=str))
+
+
 def filter_table(documents: Any) -> "pa.Table":
     """Returns the columns of documents that a filter reads: their fields, `id` and `title`.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor
 
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
+from gr_mvdr.fields import json_values
 from gr_mvdr.options import checked, make_printable
 from gr_mvdr.passages import Passage
 from gr_mvdr.relevance import PairAlignment, divide
@@ -53,6 +54,11 @@ class Hit(NamedTuple):
     shares: tuple[Share, ...]
     fields: Mapping[str, Any] = {}
     passage: Passage | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the attributes as values that JSON can hold."""
+        shares = [share._asdict() for share in self.shares]
+        return self._asdict() | {"shares": shares, "fields": json_values(self.fields)}
 
     def __repr__(self) -> str:
         named = " ".join(filter(None, (self.id, self.title)))
@@ -95,8 +101,7 @@ class Hits(list[Hit]):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the query and the attributes of each hit as values that JSON can hold."""
-        hits = [h._asdict() | {"shares": [share._asdict() for share in h.shares]} for h in self]
-        return {"query": self.query, "hits": hits}
+        return {"query": self.query, "hits": [hit.to_dict() for hit in self]}
 
     def _repr_html_(self) -> str:
         table = self.to_pandas()

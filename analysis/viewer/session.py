@@ -17,6 +17,7 @@ from analysis.runs.run_folder import Run, ranking_file
 from analysis.viewer.pairs import describe_pair, read_ranking
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
+from gr_mvdr.fields import json_values
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import Rule, make_printable
 from gr_mvdr.tokenizers import token_strings
@@ -182,9 +183,9 @@ class Session:
             for query in chosen[:LISTED]
         ]
 
-    def document(self, id: str) -> dict[str, str]:
-        """Returns a document's id, title and text."""
-        return self._reader.document(id)
+    def document(self, id: str) -> dict[str, Any]:
+        """Returns a document's id, title, text and further fields."""
+        return json_values(self._reader.document(id))
 
     # Search ---------------------------------------------------------------------------------------
 
@@ -304,7 +305,7 @@ def _normalise(text: str) -> str:
 
 
 def _describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:
-    return hit._asdict() | {"gold": hit.id in gold}
+    return hit.to_dict() | {"gold": hit.id in gold}
 
 
 def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:

@@ -8,7 +8,6 @@ number is incomplete.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.fields import FIELDS_COLUMN, document_fields
+from gr_mvdr.fields import FIELDS_COLUMN, document_fields, json_values
 from gr_mvdr.files import (
     check_fingerprint,
     new_folder,
@@ -205,7 +204,7 @@ class EngineIndex(Searcher):
                 for row, vectors, ids in zip(table, *columns, strict=True):
                     both = {TOKENS: vectors.numpy(), MEAN: vectors.mean(0).numpy()}
                     payload = {ID: row["id"], "text": row["text"], "tokens": ids.tolist()}
-                    payload[FIELDS_COLUMN] = json.loads(_fields_text(row))
+                    payload[FIELDS_COLUMN] = json_values(document_fields(row))
                     (place,) = _points([row["id"]])
                     points.append(self.api.PointStruct(id=place, vector=both, payload=payload))
                 self.client.upsert(self.collection, points)
@@ -291,15 +290,11 @@ class EngineIndex(Searcher):
         return {point.payload[ID]: point.score / z for point in points}
 
 
-def _fields_text(row: Mapping[str, Any]) -> str:
-    return json.dumps(document_fields(row), default=str)
-
-
 def _made_from(documents: Documents) -> dict[str, Any]:
     """Returns what a collection's content depends on, its fields included."""
     made_from, table = dict(documents.made_from), documents.table
     if FIELDS_COLUMN in table.column_names:
-        texts = sorted(f"{row['id']} {_fields_text(row)}" for row in table)
+        texts = sorted(f"{row['id']} {json_values(document_fields(row))}" for row in table)
         made_from[FIELDS_COLUMN] = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
     return made_from
 

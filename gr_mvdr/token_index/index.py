@@ -151,7 +151,8 @@ class TokenIndex(Searcher):
     def narrowed(self, options: SearchOptions, among: Sequence[str]) -> SearchOptions:
         """Returns the search for some documents: the exact one if it is cheaper."""
         n_tokens = int(self.store.counts[self.numbers(among)].sum())
-        return options.exact if options.effort(n_tokens, len(among)) > 1 else options
+        is_cheap = options.token_effort(n_tokens) > 1
+        return options.exact if is_cheap else super().narrowed(options, among)
 
     def score_all(
         self, queries: Sequence[Query], scoring: Scoring, kept: Tensor | None = None

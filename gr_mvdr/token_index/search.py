@@ -252,8 +252,11 @@ class SearchOptions:
 
     def effort(self, n_tokens: int, n_documents: int) -> float:
         """Returns the cost of the search relative to the exact search of stored documents."""
-        tokens = _TOKEN * getattr(self.proposer, "neighbours", 0) / max(1, n_tokens)
-        return max(tokens, _DOCUMENT * self.n_scored / max(1, n_documents))
+        return max(self.token_effort(n_tokens), _DOCUMENT * self.n_scored / n_documents)
+
+    def token_effort(self, n_tokens: int) -> float:
+        """Returns the cost of retrieving tokens relative to reading `n_tokens`."""
+        return _TOKEN * getattr(self.proposer, "neighbours", 0) / max(1, n_tokens)
 
     @property
     def n_scored(self) -> int:

@@ -26,13 +26,14 @@ from torch.nn.functional import normalize
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.relevance import Scoring
 from gr_mvdr.texts import TextTable
-from gr_mvdr.token_index.search import Documents, Query, SearchOptions
+from gr_mvdr.token_index.search import Documents, Query, Searcher, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.retriever import Retriever
 from tests.benchmarks.rows import ROOT, cpu_seconds, print_row, show
 from tests.searches import make_search
 
 SIZES, QUERIES, DEPTHS = (1_000, 8_700, 38_000), 64, (10, 100)  # documents
+SHARES = (0.5, 0.1, 0.05, 0.01)  # of the documents that a filter keeps
 COMPARED = 2_600  # documents for all searches
 MEAN_LENGTH, LONGEST, DIMENSION = 104, 200, 128
 WORDS, TOPICS, TOPIC_WORDS, QUERY_LENGTHS = 16_000, 300, 400, (5, 18)
@@ -127,10 +128,8 @@ class Vectors:
             yield self.documents[name][None].pack()
 
 
-def measure(
-    vectors: Vectors, options: SearchOptions, folder: Path
-) -> tuple[float, float, Rankings]:
-    """Builds an index and searches it: seconds of the build, seconds a query, and rankings."""
+def build(vectors: Vectors, options: SearchOptions, folder: Path) -> tuple[float, Searcher]:
+    """Builds an index, and tunes its search: seconds, and the index."""
     names, start, searcher = list(vectors.documents), cpu_seconds(), options.searcher()
     made_from = {"dimension": vectors.queries[0].vectors.vectors.shape[1]}
     table, lengths = TextTable({"id": names, "text": [""] * len(names)}), [1] * len(names)
@@ -138,15 +137,49 @@ def measure(
     if options.recall:
         sample = [query._replace(id=str(n)) for n, query in enumerate(vectors.sample)]
         searcher.tune(sample, COLBERT, max(DEPTHS))
-    built = cpu_seconds() - start
+    return cpu_seconds() - start, searcher
 
-    def search(query: Query) -> list[str]:
-        return searcher.search([query], COLBERT, max(DEPTHS)).documents(query.id)
 
-    search(vectors.queries[0]), search(vectors.queries[1])
+def search(
+    searcher: Searcher, queries: Sequence[Query], among: Sequence[str] | None = None
+) -> tuple[float, Rankings]:
+    """Searches the whole index, or some documents: seconds a query, and rankings."""
+
+    def one(query: Query) -> list[str]:
+        how = None if among is None else searcher.narrowed(searcher.options, among)
+        return searcher.search([query], COLBERT, max(DEPTHS), how, among).documents(query.id)
+
+    one(queries[0]), one(queries[1])
     start = cpu_seconds()
-    rankings = [search(query) for query in vectors.queries]
-    return built, (cpu_seconds() - start) / len(rankings), rankings
+    rankings = [one(query) for query in queries]
+    return (cpu_seconds() - start) / len(rankings), rankings
+
+
+def measure(
+    vectors: Vectors, options: SearchOptions, folder: Path
+) -> tuple[float, float, Rankings]:
+    """Builds an index and searches it: seconds of the build, seconds a query, and rankings."""
+    built, searcher = build(vectors, options, folder)
+    return built, *search(searcher, vectors.queries)
+
+
+def compare_filters(vectors: Vectors) -> None:
+    """Prints a row for the tuned search of all documents and of random shares of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        _, exact = build(vectors, make_search(), Path(folder) / "exact")
+        _, tuned = build(vectors, TUNED, Path(folder) / "tuned")
+        names, order = list(vectors.documents), np.random.default_rng(0).permutation
+        base, _ = search(tuned, vectors.queries)
+        for share in SHARES:
+            count = max(max(DEPTHS), round(share * len(names)))
+            kept = [names[number] for number in order(len(names))[:count]]
+            (_, expected), (seconds, found) = (
+                search(one, vectors.queries, kept) for one in (exact, tuned)
+            )
+            how = "exact" if tuned.narrowed(tuned.options, kept).proposer is None else "gather"
+            work = f"{share:.0%} of {len(names):,} documents kept, {how}: recall"
+            ours = show(seconds), f"all: {show(base)}", seconds / base
+            print_row(f"{work} {recalls(expected, found)}", *ours)
 
 
 def recalls(exact: Rankings, found: Rankings) -> str:
@@ -196,6 +229,8 @@ def compare_all(vectors: Vectors) -> None:
 
 def main(run: str | None = None) -> None:
     torch.set_num_threads(1)
+    if run:
+        compare_filters(Vectors(0, run))
     compare_all(Vectors(COMPARED, run))
     for documents in () if run else SIZES:
         vectors, rows = Vectors(documents), []
@@ -205,6 +240,7 @@ def main(run: str | None = None) -> None:
         (_, base, exact), (built, seconds, found) = rows
         work = describe("gather, recall=0.99", vectors, exact, found, built)
         print_row(work, show(seconds), f"exact: {show(base)}", seconds / base)
+        compare_filters(vectors)
 
 
 if __name__ == "__main__":

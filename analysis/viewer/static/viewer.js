@@ -159,12 +159,14 @@ function differenceTable(first, second, what) {
 
 /** A retrieved document with the largest shares of its score, and what separates it from another. */
 function hitCard(hit, other, title) {
+  const fields = Object.entries(hit.fields ?? {});
   const gains = other ? differences(hit.shares, other.shares).filter((one) => Math.abs(one.difference) > 5e-4).slice(0, 3) : [];
   return make("li", { class: hit.gold ? "hit gold" : "hit" },
     make("div", {}, make("span", { class: "hit-rank" }, `${hit.rank}`), title),
     make("p", { class: "small quiet" }, hit.title ? `${hit.id}, ` : null, term("score", "score in the search"), ` ${shown(hit.score)}`,
       hit.gold ? make("strong", { class: "gold-mark" }, term("relevant", "gold")) : null),
     words("p", hit.snippet, { class: "snippet" }),
+    fields.length ? words("p", fields.map(([name, value]) => `${name}: ${value}`).join(" · "), { class: "small quiet" }) : null,
     hit.shares.length ? bars(hit.shares, hit.score, 4) : null,
     gains.length ? make("p", { class: "small gains" }, `Against number ${other.rank}: `,
       gains.map(({ text, difference }, place) => [place ? ", " : "", words("bdi", spoken(text)), ` ${signed(difference)}`])) : null);

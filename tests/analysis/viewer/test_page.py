@@ -32,7 +32,10 @@ QUERIES = {
 
 def make_session():
     """Three untrained systems over hostile texts; T5-SEAL is said to find no gold document."""
-    rows = [{"id": n, "title": title, "text": text} for n, (title, text) in TEXTS.items()]
+    rows = [
+        {"id": n, "title": title, "text": text, "fields": {"source": "<i>book</i>"}}
+        for n, (title, text) in TEXTS.items()
+    ]
     systems = load_systems("fruits <b>", rows=rows, queries=QUERIES)
     known = [
         KnownQuery(f"q{n}", text, [gold], [{gold: 1}, {gold: 2}, {}])
@@ -313,6 +316,7 @@ def test_hostile_texts_are_shown_as_text(page):
         expect(visible(page, ".reason")).not_to_be_empty()
         page.go_back()
     assert page.locator("main :is(script, img, bdi *, .snippet *)").count() == 0
+    expect(page.get_by_text("source: <i>book</i>").first).to_be_visible()
 
 
 def test_the_glossary_has_every_term_of_the_page(page):
