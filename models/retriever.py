@@ -165,14 +165,15 @@ class Collection:
 
     @cached_property
     def _filtered(self) -> Any:
-        table = filter_table(self._table)
-        return table.set_column(table.column_names.index("id"), "id", [document_ids(self._table)])
+        table = filter_table(self._table).take(sorted(self.documents.values()))
+        names = sorted(self.documents, key=self.documents.__getitem__)
+        return table.set_column(table.column_names.index("id"), "id", [names])
 
-    def matching(self, where: Any, among: str | int | Iterable[str | int] | None) -> list[str]:
+    def matching(self, where: Any, among: Sequence[str] | None) -> list[str]:
         """Returns the ids of the documents that a filter keeps; see `find_matching`."""
         self.require()
-        matching = [*dict.fromkeys(find_matching(self._filtered, where))]
-        return matching if among is None else [n for n in self.known(among) if n in {*matching}]
+        matching = find_matching(self._filtered, where)
+        return matching if among is None else sorted({*matching} & {*among})
 
 
 def write_documents(documents: Table, file: Path) -> None:
