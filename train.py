@@ -198,6 +198,9 @@ def prepare_model(
     data.check_splits(is_trained(config), bool(config.study))
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
+    settings.data.language = data.analyzer.language  # a model knows the language that was guessed
+    if config.data.language == "auto" and rank() == 0:
+        print(f"data.language={settings.data.language}: guessed from the documents")
     settings.tokenizer.special_tokens = data.special_tokens  # a model knows tokens, not texts
     if "backbone" in settings:
         settings.backbone.template = data.template.settings

@@ -634,6 +634,7 @@ class TrainingTables:
             negatives; hard negatives always exclude them.
         drop_identical: whether the document with the query's own id is excluded like a relevant
             one.
+        language: of the texts, see `Analyzer`.
     """
 
     pairs: Dataset
@@ -650,6 +651,7 @@ class TrainingTables:
     negatives: dict[str, Path] = field(default_factory=dict)
     mask_relevant: bool = False
     drop_identical: bool = False
+    language: str = "none"
 
     @property
     def split_name(self) -> str:

@@ -15,8 +15,8 @@ from data_modules.negatives import index_texts, read_candidates
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.evaluation.metrics import METRICS
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
-from gr_mvdr.texts import split_words
 
 Different = Annotated[
     Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
@@ -112,12 +112,15 @@ class EvaluationData:
         """
         relevant, (_, named) = self.relevant(split, queries), self._given.get(split, ("", {}))
         known = set(self.data.collection.documents["id"][:]) if self.data.add_relevant else set()
-        words = {q["id"]: split_words(q["text"]) for q in queries if q["id"] not in named}
+        every = zip(
+            queries["id"][:], map(self.data.analyzer.terms, queries["text"][:]), strict=True
+        )
+        terms = {query: own for query, own in every if query not in named}
         depth, lists = self.data.candidates, {}
         found = self.data.passage_map.search(
-            [*words],
+            [*terms],
             depth + self.data.drop_identical,
-            lambda ids, k, among: self.bm25.search({q: words[q] for q in ids}, k, among),
+            lambda ids, k, among: self.bm25.search({q: terms[q] for q in ids}, k, among),
         )
         for query in queries["id"][:]:
             if (candidates := named.get(query)) is None:
@@ -200,7 +203,7 @@ class EvaluationData:
     @cached_property
     def bm25(self) -> InvertedLists:
         """BM25 over the joined fields of all documents, the source of candidates."""
-        return index_texts(self.data.texts)
+        return index_texts(self.data.texts, self.data.analyzer)
 
     def count_cut_texts(self) -> dict[str, int]:
         """Counts the queries and the documents that are cut to their maximum length."""

@@ -37,6 +37,7 @@ from data_modules.tokenisation import (
     replace_titles,
     split_documents,
 )
+from gr_mvdr.analyzer import Analyzer, Language, guess_language
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, Count, ExistingPath, Rule, Seed, Size, Text, part
@@ -68,6 +69,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         passages: arguments of `PassageOptions`, which split documents; None = they are not split.
         text_fields: the fields that make up a document's text, joined with " | ".
         cleaning: steps of `clean_text`, applied to documents and queries.
+        language: of the texts, see `Analyzer`; "auto" = guessed from the documents.
         query_length, document_length: maximum length in tokens, template tokens included; longer
             texts are cut.
         training_length: tokens of a document that training reads; None = document_length.
@@ -94,6 +96,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     passages: Annotated[dict[str, Any], PassageOptions] | None = None
     text_fields: Fields = ("title", "text")
     cleaning: Sequence[Literal["html", "unicode", "punctuation"]] = ()
+    language: Language = "auto"
     query_length: Length = 64
     document_length: Length = 256
     training_length: Length | None = None
@@ -162,6 +165,12 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         return collection
 
     @cached_property
+    def analyzer(self) -> Analyzer:
+        """Makes the terms of BM25 and of its candidates."""
+        auto = self.language == "auto"
+        return Analyzer(guess_language(self.texts["text"]) if auto else self.language)
+
+    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here.
 
@@ -174,7 +183,8 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         texts = self.texts
         if self.tokenizer_options["unit"] != "word" and self.new_documents:
             texts = texts.select(self._known_rows(texts))
-        return choose_tokenizer(texts, training, **self.tokenizer_options)
+        language = self.analyzer.language if self.tokenizer_options["unit"] == "word" else "none"
+        return choose_tokenizer(texts, training, language, **self.tokenizer_options)
 
     @cached_property
     def template(self) -> TextTemplate:
@@ -373,6 +383,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             training=split == self.train_split,
             mask_relevant=self.mask_relevant,
             drop_identical=self.drop_identical,
+            language=self.analyzer.language,
         )
 
     @property

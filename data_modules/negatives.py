@@ -14,13 +14,14 @@ from datasets import Dataset
 from data_modules.collection import PairSet, TrainingTables, cache_folder, write_once, write_run
 from data_modules.formats.layout import NamedPair
 from data_modules.formats.named_pairs import ScoredLists, read_pairs
-from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25
+from gr_mvdr.analyzer import Analyzer
+from gr_mvdr.evaluation.bm25 import InvertedLists, count_terms
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import CONFIG, check_finished
 from gr_mvdr.options import ExistingPath, Rule, Size, Text, exists, part, show
 from gr_mvdr.passages import document_ids
 from gr_mvdr.progress import track
-from gr_mvdr.texts import split_words, text_without_title
+from gr_mvdr.texts import text_without_title
 
 _KEY = "data.examples.negatives"
 _RANKING = "retrieve.trec"  # of a run's folder
@@ -151,10 +152,10 @@ def read_candidates(
     return candidates
 
 
-def index_texts(documents: Dataset) -> InvertedLists:
+def index_texts(documents: Dataset, analyzer: Analyzer) -> InvertedLists:
     """Builds a BM25 index over a table's column "text"."""
     texts = (text for rows in documents.iter(1000) for text in rows["text"])
-    return index_bm25(documents["id"][:], map(split_words, texts))
+    return count_terms(documents["id"][:], map(analyzer.terms, texts)).bm25()
 
 
 @dataclass(kw_only=True)
@@ -304,19 +305,22 @@ class Bm25Negatives(RankedNegatives):
         """See `Negatives`; the run is kept in the cache of ``datasets``."""
         queries, documents = tables.queries, tables.documents
         known = hashlib.sha256(tables.known_rows.tobytes()).hexdigest()
-        made_from = f"bm25/2 {self.depth} {queries._fingerprint} {documents._fingerprint} {known}"
+        analyzer = Analyzer(tables.language)
+        texts = f"{queries._fingerprint} {documents._fingerprint} {known}"
+        made_from = f"bm25/3 {analyzer.language} {self.depth} {texts}"
         name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
 
         def search(index: InvertedLists) -> Iterator[NamedPair]:
             rows = zip(queries["id"][:], queries["text"][:], strict=True)
             for query, text in track(rows, "BM25 run", total=len(queries)):
-                for document, score in index.best(split_words(text), self.depth).items():
+                for document, score in index.best(analyzer.terms(text), self.depth).items():
                     yield NamedPair("", query, document, score)
 
         run = cache_folder("runs") / name
         with write_once(run) as partial:
             if partial is not None:
-                write_run(search(index_texts(documents.select(tables.known_rows))), partial, "bm25")
+                known_documents = documents.select(tables.known_rows)
+                write_run(search(index_texts(known_documents, analyzer)), partial, "bm25")
         return f"{_KEY}=bm25", run
 
 

@@ -38,6 +38,7 @@ from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
     SPECIAL_TOKENS,
     UNK_ID,
+    WordTokenizer,
     add_special_tokens,
     build_word_tokenizer,
     load_tokenizer,
@@ -53,6 +54,7 @@ _LEARNED_FROM = 50_000  # most documents, and most queries, that a new tokeniser
 def choose_tokenizer(
     documents: Dataset,
     queries: Dataset,
+    language: str,
     backbone: Text | None,
     path: ExistingPath | None,
     unit: Literal["piece", "word"],
@@ -69,6 +71,7 @@ def choose_tokenizer(
 
     Args:
         documents, queries: the texts that a new tokeniser is trained on (training queries only).
+        language: of the words of `unit`, see `Analyzer`.
         backbone: name of a pretrained backbone; its tokeniser is used unless there is a path.
         path: path of a `tokenizer.json`, such as T5's vocabulary.
         unit: "piece" (a Unigram tokeniser is trained if there is no backbone and no path) or "word"
@@ -89,7 +92,7 @@ def choose_tokenizer(
     """
     if unit == "word" or (backbone is None and path is None):
         special = list((special_tokens or {}).values())
-        loaded = _make_tokenizer(documents, queries, unit, vocab_size, lowercase, special)
+        loaded = _make_tokenizer(documents, queries, language, unit, vocab_size, lowercase, special)
     else:
         key = "tokenizer.path" if path else "backbone.name"
         rows = read_backbone_config(backbone, None).vocab_size if backbone else None
@@ -120,6 +123,7 @@ def choose_tokenizer(
 def _make_tokenizer(
     documents: Dataset,
     queries: Dataset,
+    language: str,
     unit: str,
     vocab_size: int,
     lowercase: bool,
@@ -129,16 +133,18 @@ def _make_tokenizer(
     made_from = documents._fingerprint, queries._fingerprint
     key = short_hash("unigram/7", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
     if unit == "word":
-        key = short_hash("word/1", *made_from)
+        key = short_hash("word/2", *made_from, language)
     path = cache_folder("tokenizers") / f"{key}.json"
     with write_once(path) as partial:
         if partial is not None:
             if unit == "word":
-                made = build_word_tokenizer(_texts(documents, queries))
+                made = build_word_tokenizer(_texts(documents, queries), language)
             else:
                 texts = (_spread(table, _LEARNED_FROM) for table in (documents, queries))
                 made = train_tokenizer(chain(_texts(*texts), special), vocab_size, lowercase)
             made.backend_tokenizer.save(str(partial))
+    if unit == "word":
+        return WordTokenizer(tokenizers.Tokenizer.from_file(str(path)), language)
     return load_tokenizer(path)
 
 
@@ -238,6 +244,10 @@ def encode_texts(
     Words are separated by white space. The start of a word is the position of its first token, so
     that the tokens of a span of words can be cut out of the text's tokens.
     """
+    if isinstance(tokenizer, WordTokenizer):
+        words = [*map(tokenizer.words, texts)]
+        starts = [[*accumulate(map(len, own), initial=0)][:-1] for own in words]
+        return [[*chain.from_iterable(own)] for own in words], starts
     if tokenizer.is_fast:
         tokenizer(texts[:1], add_special_tokens=False)  # sets the backend's options
         encoded = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -401,7 +411,8 @@ def encode_special_tokens(
 def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
     """The SHA-256 of everything that determines a tokeniser's output; part of cache keys."""
     if tokenizer.is_fast:
-        made_of = tokenizer.backend_tokenizer.to_str()
+        language = tokenizer.init_kwargs.get("language", "")
+        made_of = language + tokenizer.backend_tokenizer.to_str()
     else:
         made_of = f"{type(tokenizer).__name__} {sorted(tokenizer.get_vocab().items())}"
     return hashlib.sha256(made_of.encode()).hexdigest()

@@ -29,7 +29,6 @@ Documents = Document | Iterable[Document] | Mapping[Any, Document]
 Queries = str | Iterable[str | Mapping[str, Any]]
 BODY = "body"  # the view that holds a document's text
 ID_RULE = "a word without white space, as TREC runs need"
-_WORD = re.compile(r"\w+")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # ASCII without control characters and entities
 # Elements whose content is not text. Without an end tag, a text only mentions them ("the <style>
@@ -73,15 +72,6 @@ def clean_text(text: str, steps: Sequence[str]) -> str:
             raise ValueError(f"data.cleaning=[{step}]: must be of {', '.join(STEPS)}")
         text = " ".join(STEPS[step](text).split())
     return text
-
-
-def split_words(text: str) -> list[str]:
-    """Splits a text into BM25's terms: lower-cased runs of letters, digits and underscores.
-
-    There is no stemming.
-    """
-    # All small sigmas become σ: lower() gives ς or σ depending on what follows the letter.
-    return _WORD.findall(text.lower().replace("ς", "σ"))
 
 
 def join_texts(parts: Iterable[str]) -> str:

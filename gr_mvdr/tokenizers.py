@@ -7,23 +7,34 @@ end token. What a model puts around texts (end tokens, markers, docids) is added
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AddedToken,
+    AutoTokenizer,
+    BatchEncoding,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import is_sentencepiece_available
 
+from gr_mvdr.analyzer import Analyzer, Language, Remembered, list_stop_words, split_words
 from gr_mvdr.files import check_file, check_files, hub_options, reading
-from gr_mvdr.texts import split_words
 
 # T5's order of special ids, which this library's own tokenisers share.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
+_SPECIAL = dict(
+    pad_token="<pad>",
+    eos_token="</s>",
+    unk_token="<unk>",
+    extra_special_tokens=["<extra_id_0>"],
+    split_special_tokens=True,
+)
 Spell = Callable[[Sequence[int]], str]  # docid tokens → their names
-# Python's \w, written out: the \w of `tokenizers` also matches combining marks.
-_LETTERS = tokenizers.Regex(r"[\p{L}\p{N}_]+")
-WORD_SPLIT = tokenizers.pre_tokenizers.Split(_LETTERS, behavior="removed", invert=True)
 
 
 def load_tokenizer(
@@ -66,7 +77,9 @@ def load_tokenizer(
                     raise
                 cause = "is SentencePiece's file alone, pip install sentencepiece reads it"
                 raise ValueError(cause) from None
-            if isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
+            if (language := tokenizer.init_kwargs.get("language")) is not None:
+                tokenizer = WordTokenizer(tokenizer.backend_tokenizer, language)
+            elif isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
                 _split_special_pieces(tokenizer)
         if tokenizer.pad_token_id is None:
             raise ValueError("has no token that pads a text (pad_token)")
@@ -143,33 +156,64 @@ def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
         model.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([before, cut])
 
 
-def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Builds a tokeniser of whole words, the terms of lexical systems.
+class WordTokenizer(PreTrainedTokenizerFast):
+    """A tokeniser of whole words for lexical systems: words of one term have one id.
 
-    Words are those of `gr_mvdr.texts.split_words`.
+    The ids of the special tokens come first, then those of the language's stop words, which are
+    not terms, then those of the terms (`first_term`). A token is shown as the first word of the
+    collection that has its term.
 
-    Args:
-        texts: every word of these texts gets an id; other words become the unknown token.
+    Attributes:
+        analyzer: the analyzer of the language.
     """
-    words = dict.fromkeys(word for text in texts for word in split_words(text))
-    ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *words])}
+
+    def __init__(self, model: tokenizers.Tokenizer, language: Language = "none"):
+        super().__init__(tokenizer_object=model, language=language, **_SPECIAL)
+        self.analyzer = Analyzer(language)
+        self._ids = {self.analyzer.term(word) or word: n for word, n in self.get_vocab().items()}
+        self._ids |= {word: self.get_vocab()[word] for word in self.analyzer.stop_words}
+        self._read = Remembered(lambda chunk: [*map(self._id, split_words(chunk))])
+
+    def _id(self, word: str) -> int:
+        return self._ids.get(self.analyzer.term(word) or word, UNK_ID)
+
+    def words(self, text: str) -> list[list[int]]:
+        """Returns the token ids of each word that white space separates."""
+        return [*map(self._read.__getitem__, text.split())]
+
+    def __call__(self, text: Any, pair: str = "", **options: Any) -> BatchEncoding:
+        """Returns the token ids of a text, with another after it, or of several texts.
+
+        There are no special tokens around them.
+        """
+        texts = [f"{text} {pair}"] if isinstance(text, str) else text
+        ids = [[*chain.from_iterable(self.words(text))] for text in texts]
+        return BatchEncoding({"input_ids": ids[0] if isinstance(text, str) else ids})
+
+    def __reduce__(self) -> Any:
+        return WordTokenizer, (self.backend_tokenizer, self.analyzer.language)
+
+
+def first_term(language: str) -> int:
+    """Returns the smallest id of a term in a `WordTokenizer` of a language."""
+    return len(SPECIAL_TOKENS) + len(list_stop_words(language))
+
+
+def build_word_tokenizer(texts: Iterable[str], language: Language = "none") -> WordTokenizer:
+    """Builds the tokeniser of the words of these texts; words of other terms are unknown tokens."""
+    analyzer, words = Analyzer(language), dict[str, str]()  # term → its first word
+    for chunk in dict.fromkeys(chunk for text in texts for chunk in text.split()):
+        for word in split_words(chunk):
+            if (term := analyzer.term(word)) is not None:
+                words.setdefault(term, word)
+    listed = [*SPECIAL_TOKENS, *analyzer.stop_words, *words.values()]
+    ids = {token: number for number, token in enumerate(listed)}
     model = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
-    model.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.Lowercase(), tokenizers.normalizers.Replace("ς", "σ")]
-    )
-    model.pre_tokenizer = WORD_SPLIT
-    return wrap_tokenizer(model)
+    return WordTokenizer(model, language)
 
 
 def wrap_tokenizer(model: tokenizers.Tokenizer) -> PreTrainedTokenizerFast:
     """Wraps a tokeniser and gives it T5's special tokens; inside a text, these are read as text."""
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=model,
-        pad_token="<pad>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        extra_special_tokens=["<extra_id_0>"],
-        split_special_tokens=True,
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, **_SPECIAL)
     _split_special_pieces(tokenizer)
     return tokenizer

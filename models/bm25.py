@@ -1,21 +1,28 @@
 """Lexical systems, where A_ij > 0 if the terms are equal (Eq. 1)."""
 
 from collections.abc import Hashable, Iterator
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
+from gr_mvdr.analyzer import Analyzer, Language
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25
-from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.options import Fraction, NonNegative, part
+from gr_mvdr.evaluation.bm25 import InvertedLists, Query, count_terms
+from gr_mvdr.evaluation.metrics import name_metric
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate
+from gr_mvdr.options import Fraction, NonNegative, Text, part
+from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, relevance
-from gr_mvdr.texts import split_words
-from gr_mvdr.tokenizers import UNK_ID
+from gr_mvdr.tokenizers import first_term
 from models.base import Among, Candidates, Share, System, Table, hash_documents
+
+# What `tune` chooses from.
+_K1, _B = (0.6, 0.9, 1.2, 1.5, 2.0), (0.3, 0.4, 0.6, 0.75, 0.9)
 
 
 class LexicalSystem(System):
@@ -57,34 +64,70 @@ class LexicalSystem(System):
 
 @part("model")
 class BM25(LexicalSystem):
-    """BM25 over the run's tokens, which are whole words under conf/model/bm25.yaml."""
+    """BM25 over the terms of an analyzer, which are the run's tokens under conf/model/bm25.yaml."""
 
     share_of, score_is = "word", "BM25"
     trainable = False
 
-    def __init__(self, k1: NonNegative = 1.5, b: Fraction = 0.75):
+    def __init__(
+        self,
+        k1: NonNegative = 1.5,
+        b: Fraction = 0.75,
+        language: Language = "none",
+        reads: Literal["tokens", "texts"] = "tokens",
+        tune: Text | None = None,
+        metric: Text = "mrr@10",
+    ):
         """
         Args:
             k1: saturation of the term frequency.
             b: strength of the length normalisation.
+            language: the language of the texts, see `Analyzer`.
+            reads: "tokens" of a `WordTokenizer`, or "texts", whatever the run's tokens are.
+            tune: the split on which k1 and b are chosen, by `metric`; None = as given.
         """
         super().__init__()
         self.save_hyperparameters()
+        self.tunes_search, self.tuning_split = bool(tune), tune
+        self.analyzer, self.first_term = Analyzer(language), first_term(language)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Indexes the documents' terms."""
-        self.searcher = index_bm25(documents["id"][:], self.terms(documents), **self.hparams)
+        counts = count_terms(documents["id"][:], self.terms(documents))
+        self.searcher = counts.bm25(self.hparams.k1, self.hparams.b)
+        self.tuned = (counts, documents, directory) if self.tunes_search else None
+        self._save(documents, directory)
+
+    def _save(self, documents: Table, directory: str | Path | None) -> None:
         if directory is not None:
-            self.searcher.save(directory, collection=hash_documents(documents))
+            made_of = {name: self.hparams[name] for name in ("language", "reads")}
+            self.searcher.save(directory, collection=hash_documents(documents), **made_of)
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens what `index` wrote; see `System.open_index`."""
-        made_of = {"collection": hash_documents(documents), **self.hparams}
-        self.searcher = InvertedLists.open(directory, **made_of)
+        made_of = {name: self.hparams[name] for name in ("k1", "b", "language", "reads")}
+        collection = hash_documents(documents)
+        self.searcher = InvertedLists.open(directory, collection=collection, **made_of)
+
+    def tune_search(self, queries: Table, depth: int, qrels: Qrels) -> None:
+        """Chooses the k1 and b that are best for judged queries, and saves the index anew."""
+        counts, *place = self.tuned
+        name, asked = name_metric(self.hparams.metric), self.query_terms(queries)
+        values = {
+            (k1, b): evaluate(counts.bm25(k1, b).search(asked, depth), qrels, [name])[name]
+            for k1, b in track([*product(_K1, _B)], "choosing k1 and b")
+        }
+        k1, b = best = max(values, key=values.__getitem__)
+        print(f"model.k1={k1} model.b={b}: {name} is {values[best]:.3f} on {self.tuning_split}")
+        self.hparams.update(k1=k1, b=b, tune=None)
+        self.searcher, self.tunes_search, self.tuned = counts.bm25(k1, b), False, None
+        self._save(*place)
 
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
-        """Yields each text's terms, without special tokens; a list would need 3 kB per text."""
-        return ([t for t in tokens if t > UNK_ID] for tokens in table["tokens"])
+        """Yields each text's terms; a list of all would need 3 kB per text."""
+        if self.hparams.reads == "texts":
+            return map(self.analyzer.terms, table["text"])
+        return ([t for t in tokens if t >= self.first_term] for tokens in table["tokens"])
 
     def query_terms(self, queries: Table) -> dict[str, Query]:
         """Returns query id → its terms, each as often as it occurs."""
@@ -102,11 +145,13 @@ class BM25(LexicalSystem):
         """Sets A_ij = 1 for equal terms and S_ij to the term's BM25 weight divided by its tf.
 
         Then Σ_i S_ij A_ij = idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)). Special tokens,
-        including the end token, and unknown words are not terms.
+        including the end token, stop words and unknown words are not terms.
         """
+        if self.hparams.reads == "texts":
+            raise NotImplementedError("BM25 of texts: has no alignment of a batch of token ids")
         equal = batch.document_ids.unsqueeze(2) == batch.query_ids.unsqueeze(1)
-        documents = batch.document_mask & (batch.document_ids > UNK_ID)
-        queries = batch.query_mask & (batch.query_ids > UNK_ID)
+        documents = batch.document_mask & (batch.document_ids >= self.first_term)
+        queries = batch.query_mask & (batch.query_ids >= self.first_term)
         aligned = (equal & pair_mask(documents, queries)).float()
         frequency = aligned.sum(1, keepdim=True)  # (B, 1, N)
         length = documents.sum(1)[:, None, None] / self.searcher.settings["mean_length"]
@@ -129,20 +174,3 @@ class BM25(LexicalSystem):
         places = [known.get(term, -1) for term in terms.flatten().tolist()]
         frequency = terms.new_tensor(np.append(counts, 0)[places]).float().view(terms.shape)
         return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
-
-
-class WordBM25(BM25):
-    """BM25 over the words of `text`, for any tokeniser."""
-
-    def terms(self, table: Table) -> Iterator[list[Hashable]]:
-        """Yields the words of each text."""
-        return map(split_words, table["text"])
-
-    def open_index(self, documents: Table, directory: str | Path) -> None:
-        """See `BM25.open_index`; also raises ValueError if the index holds token ids."""
-        super().open_index(documents, directory)
-        if any(not isinstance(term, str) for term in self.searcher.vocabulary):
-            raise ValueError(f"{directory}: must be an index of words, not of token ids")
-
-    def align(self, batch: PairBatch) -> PairAlignment:
-        raise NotImplementedError("BM25 of words: has no alignment of a batch of token ids")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gr_mvdr.analyzer import Language
 from gr_mvdr.backbones import check_length, load_backbone, max_length, read_states
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
@@ -15,7 +16,7 @@ from gr_mvdr.losses import rotate_documents
 from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
-from gr_mvdr.token_index.bm25_candidates import FOLDER, find_candidates, open_words
+from gr_mvdr.token_index.bm25_candidates import FOLDER, Words
 from models.base import Among, Share, System, Table, hash_documents, token_shares
 from models.training import OptimizerOptions
 
@@ -52,6 +53,7 @@ class CrossEncoder(System):
         pooling: Literal["mean", "first"] = "mean",
         depth: Size = 100,
         gradient_cache: Size | None = None,
+        language: Language = "none",
     ):
         """
         Args:
@@ -65,6 +67,8 @@ class CrossEncoder(System):
             pooling: whether the head scores the mean of the states or the first state.
             depth: the number of BM25 documents that `retrieve` reranks; it returns no others.
             gradient_cache: pairs encoded at once in training, see `encode_share`; None = all.
+            language: of the texts, for BM25.
+            language: of the texts, for BM25.
         """
         super().__init__()
         self.save_hyperparameters()
@@ -176,7 +180,9 @@ class CrossEncoder(System):
     def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the lists of words; see `System.open_index`."""
         self.documents = documents
-        self.words = open_words(documents, Path(directory), hash_documents(documents))
+        self.words = Words.open(
+            documents, Path(directory), hash_documents(documents), self.hparams.language
+        )
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them.
@@ -184,7 +190,7 @@ class CrossEncoder(System):
         For shares, the retrieved pairs are encoded again.
         """
         candidates = {
-            query: find_candidates(self.words, text, self.hparams.depth, among)
+            query: self.words.best(text, self.hparams.depth, among)
             for query, text in zip(queries["id"], queries["text"], strict=True)
         }
         ranking = self._rerank(queries, self.documents, candidates).top(k)

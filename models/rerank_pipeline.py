@@ -18,7 +18,7 @@ from gr_mvdr.measures import COST, COSTS, Measured, keep_finite
 from gr_mvdr.options import TARGET, Size, Text, admitting, build, part, show
 from gr_mvdr.passages import Passages
 from models.base import Among, Candidates, Share, System, Table, check_form
-from models.bm25 import BM25, WordBM25
+from models.bm25 import BM25
 from models.saved_model import FinishedRun
 
 
@@ -59,7 +59,7 @@ class Stage:
             self.model = run.load_model(documents, passages)
             words = run.config.get("tokenizer", {}).get("unit") == "word"
             if words and isinstance(self.model, BM25):  # its tokens were the texts' words
-                self.model = WordBM25(**self.model.hparams)
+                self.model = BM25(**self.model.hparams | {"reads": "texts"})
                 self.model.passages = passages
             name, form = next(iter((run.config.get("rerank") or {}).items()), ("", {}))
             check_form(self.model, f"rerank.{name}", form)

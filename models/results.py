@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from gr_mvdr.analyzer import split_words
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.fields import json_values
 from gr_mvdr.options import checked, make_printable
 from gr_mvdr.passages import Passage
 from gr_mvdr.relevance import PairAlignment, divide
-from gr_mvdr.texts import split_words
 from models.base import Share
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
-from tokenizers.models import WordLevel
 
 from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking
@@ -55,7 +54,13 @@ from gr_mvdr.texts import (
 )
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
-from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, readable, token_strings
+from gr_mvdr.tokenizers import (
+    WordTokenizer,
+    build_word_tokenizer,
+    load_tokenizer,
+    readable,
+    token_strings,
+)
 from models.base import Share, System, Table, pad_pairs
 from models.export import export_model, upload
 from models.generative import GenerativeSystem
@@ -587,9 +592,8 @@ class Retriever:
         self._update(kept, self.system.update_index, self.collection.number)
 
     def _update(self, table: Table, index: Callable[[Table], Any], number: int = 0) -> None:
-        model = getattr(self.reader.tokenizer, "backend_tokenizer", None)
-        if model is not None and isinstance(model.model, WordLevel):  # the vocabulary is the words
-            self.reader.tokenizer = build_word_tokenizer(table["text"][:])
+        if isinstance(own := self.reader.tokenizer, WordTokenizer):  # its words are the documents'
+            self.reader.tokenizer = build_word_tokenizer(table["text"][:], own.analyzer.language)
             table = TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})
         self.system.passages = Passages(self.reader.passages, table)
         with torch.random.fork_rng():

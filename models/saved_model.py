@@ -372,7 +372,10 @@ class FinishedRun:
 
     def _data_settings(self, path: str | None) -> dict[str, Any]:
         # Without trust, anything built from the data goes into the user's own caches.
-        settings = self.config["data"] | ({} if self.trust else {"store": None})
+        # Runs of before `data.language` read words as they are.
+        settings = (
+            {"language": "none"} | self.config["data"] | ({} if self.trust else {"store": None})
+        )
         options = settings.get("tokenizer_options") or {}
         if options.get("path") and not exists(options["path"]):  # of the run in `weights`
             settings["tokenizer_options"] = {**options, "path": None}

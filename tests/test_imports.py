@@ -22,7 +22,7 @@ ENTRY_POINTS = {"train.py", "analysis/compare/comparison.py", "analysis/studies/
 # What gr_mvdr and models import; any other library is for the function that needs it.
 NEEDED = {
     *("torch", "transformers", "pytorch_lightning", "lightning_fabric", "torchmetrics"),
-    *("numpy", "tqdm", "tokenizers", "safetensors", "huggingface_hub", "yaml"),
+    *("numpy", "tqdm", "tokenizers", "safetensors", "huggingface_hub", "yaml", "regex"),
 }
 
 

@@ -1,9 +1,10 @@
-"""BM25 (Robertson & Zaragoza) by bm25s, and the inverted lists that lexical systems search."""
+"""BM25 (Robertson & Zaragoza), and the inverted lists that lexical systems search."""
 
+from array import array
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -86,6 +87,12 @@ class InvertedLists:
         self, queries: Mapping[str, Query], k: int, among: Collection[str] | None = None
     ) -> Ranking:
         """Applies `best` to many queries: query id → terms."""
+        unknown = [
+            q for q, terms in queries.items() if not any(t in self.vocabulary for t in terms)
+        ]
+        if unknown:
+            count = f"{len(unknown):,} of {len(queries):,} queries have no term of the documents"
+            print(f"{count} (data.language), the first is {unknown[0]!r}")
         bar = track(queries.items(), "searching", total=len(queries))
         return Ranking({name: self.best(query, k, among) for name, query in bar})
 
@@ -138,34 +145,52 @@ def _weight(query: Query, term: Hashable) -> np.float32:
     return np.float32(query[term] if isinstance(query, Mapping) else 1.0)
 
 
-def index_bm25(
-    ids: Sequence[str], documents: Iterable[Sequence[Hashable]], k1: float = 1.5, b: float = 0.75
-) -> InvertedLists:
-    """Computes the BM25 scores of all terms in all documents, in Lucene's form.
+class TermCounts(NamedTuple):
+    """How often each term occurs in each document.
 
-    score(q, d) = Σ_j idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)),
-    idf(t) = ln(1 + (N − df + ½) / (df + ½)). `settings` has mean |d| as `mean_length`, k1 and b.
-
-    Args:
+    Attributes:
         ids: the ids of the D documents.
-        documents: the terms of each document (words, or token ids).
-        k1: saturation of the term frequency.
-        b: strength of the length normalisation.
+        vocabulary: term → its column, in the order of the terms' first occurrence.
+        matrix: (D, terms) fp32, scipy's csc_matrix of tf.
     """
-    import bm25s
-    from scipy.sparse import csc_matrix
 
-    # Terms are numbered in the order of their first occurrence; the texts are read only once.
+    ids: Sequence[str]
+    vocabulary: dict[Hashable, int]
+    matrix: Any
+
+    def bm25(self, k1: float = 1.5, b: float = 0.75) -> InvertedLists:
+        """Computes the BM25 scores of all terms in all documents, in Lucene's form.
+
+        score(q, d) = Σ_j idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)),
+        idf(t) = ln(1 + (N − df + ½) / (df + ½)). `settings` has mean |d| as `mean_length`, k1, b.
+
+        Args:
+            k1: saturation of the term frequency.
+            b: strength of the length normalisation.
+        """
+        frequency = np.diff(self.matrix.indptr)
+        lengths = np.asarray(self.matrix.sum(axis=1, dtype=np.float64)).ravel()
+        mean_length = float(lengths.mean()) if lengths.any() else 0.0
+        norms = (k1 * (1 - b + b * lengths / (mean_length or 1.0))).astype(np.float32)
+        idf = np.log1p((len(self.ids) - frequency + 0.5) / (frequency + 0.5)).astype(np.float32)
+        weights = self.matrix.copy()
+        weights.data /= weights.data + norms[weights.indices]
+        weights.data *= np.repeat(idf, frequency)
+        settings = {"mean_length": mean_length, "k1": k1, "b": b}
+        return InvertedLists(self.ids, self.vocabulary, weights, settings)
+
+
+def count_terms(ids: Sequence[str], documents: Iterable[Iterable[Hashable]]) -> TermCounts:
+    """Counts the terms (words, or token ids) of the D documents; their texts are read once."""
+    from scipy.sparse import csr_matrix
+
     vocabulary: dict[Hashable, int] = {}
-    numbers = [
-        np.array([vocabulary.setdefault(t, len(vocabulary)) for t in document], "i4")
-        for document in documents
-    ]
-    matrix = csc_matrix((len(ids), len(vocabulary)), dtype=np.float32)
-    if vocabulary:
-        scorer = bm25s.BM25(k1=k1, b=b, method="lucene")
-        names = {str(n): n for n in range(len(vocabulary))}  # bm25s wants words as keys
-        scorer.index((numbers, names), show_progress=False)
-        matrix = csc_matrix(tuple(scorer.scores[name] for name in _ARRAYS), matrix.shape)
-    mean_length = sum(map(len, numbers)) / max(1, len(numbers))
-    return InvertedLists(ids, vocabulary, matrix, {"mean_length": mean_length, "k1": k1, "b": b})
+    numbers, bounds = array("i"), array("q", [0])
+    for document in track(documents, "counting terms", total=len(ids)):
+        numbers.extend([vocabulary.setdefault(term, len(vocabulary)) for term in document])
+        bounds.append(len(numbers))
+    ones = np.ones(len(numbers), np.float32)
+    parts = ones, np.frombuffer(numbers, "i4"), np.frombuffer(bounds, "i8")
+    matrix = csr_matrix(parts, (len(ids), len(vocabulary)))
+    matrix.sum_duplicates()
+    return TermCounts(ids, vocabulary, matrix.tocsc())

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from gr_mvdr.analyzer import split_words
 from gr_mvdr.files import read_text, reading
 from gr_mvdr.identifiers.scheme import Scheme, Table
 from gr_mvdr.options import Seed, Size, Text, build, part
-from gr_mvdr.texts import split_words
 
 _WORDS = 100_000  # of TF-IDF's vocabulary, the most frequent ones
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}

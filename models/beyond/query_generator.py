@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gr_mvdr.analyzer import Language
 from gr_mvdr.backbones import check_length, find_start_token
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
@@ -22,7 +23,7 @@ from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Table
-from models.bm25 import WordBM25
+from models.bm25 import BM25
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
@@ -55,6 +56,7 @@ class QueryGenerator(GenerativeSystem):
         optimizer: OptimizerOptions,
         label_smoothing: Rate = 0.0,
         seed: Seed = 0,
+        language: Language = "none",
     ):
         """
         Args:
@@ -67,6 +69,7 @@ class QueryGenerator(GenerativeSystem):
             optimizer: options of `make_optimizer`.
             label_smoothing: label smoothing of the training loss.
             seed: random seed of the sampling.
+            language: of the documents and queries, for BM25.
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
@@ -108,12 +111,12 @@ class QueryGenerator(GenerativeSystem):
         texts = zip(documents["text"][:], queries, strict=True)
         whole = [" ".join([text, *own]) for text, own in texts]
         columns = {name: documents[name][:] for name in ("id", "tokens")}
-        self.bm25 = WordBM25()
+        self.bm25 = BM25(language=self.hparams.language, reads="texts")
         self.bm25.index(TextTable({**columns, "text": whole}), directory / "bm25")
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens the words that `index` counted; see `System.open_index`."""
-        self.bm25 = WordBM25()
+        self.bm25 = BM25(language=self.hparams.language, reads="texts")
         self.bm25.open_index(documents, Path(directory) / "bm25")
 
     @torch.inference_mode()

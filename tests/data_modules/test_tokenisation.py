@@ -59,7 +59,7 @@ def test_spans_of_words_cut_from_tokens_decode_to_the_words(make):
 def choose(**options):
     defaults = dict(backbone=None, path=None, unit="piece", vocab_size=120, lowercase=True)
     documents, queries = table(sentences(100)), table(sentences(20, seed=5))
-    return choose_tokenizer(documents, queries, **{**defaults, **options})
+    return choose_tokenizer(documents, queries, "none", **{**defaults, **options})
 
 
 def test_a_given_vocabulary_fits_into_the_embedding_table(tmp_path):

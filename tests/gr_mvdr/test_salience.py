@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gr_mvdr.alignment import MaxSim, TopP
-from gr_mvdr.evaluation.bm25 import index_bm25
+from gr_mvdr.evaluation.bm25 import count_terms
 from gr_mvdr.relevance import Scoring
 from gr_mvdr.salience import (
     FrequencySalience,
@@ -134,7 +134,7 @@ def test_max_sim_over_one_hot_vectors_is_bm25():
 
     texts = [one_hot(text, frequency) for text in documents]
     saliences = torch.stack([Scoring(MaxSim())(text, one_hot(query, idf)) for text in texts])
-    index = index_bm25(list("abcd"), documents, k1=1.2, b=0.6)
+    index = count_terms(list("abcd"), documents).bm25(k1=1.2, b=0.6)
     expected = torch.as_tensor(index.scores(query), dtype=torch.float32)
     ratio = saliences / expected
     assert (expected > 0).all() and torch.allclose(ratio, ratio[0].expand(4), rtol=1e-4)

@@ -5,11 +5,12 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from data_modules.tokenisation import train_tokenizer
-from gr_mvdr.texts import split_words
+from gr_mvdr.analyzer import split_words
 from gr_mvdr.tokenizers import (
     EOS_ID,
     SPECIAL_TOKENS,
     UNK_ID,
+    WordTokenizer,
     build_word_tokenizer,
     load_tokenizer,
 )
@@ -101,7 +102,10 @@ def test_special_tokens_within_a_text_are_text(make, tmp_path):
     tokenizer.save_pretrained(tmp_path / "run")
     again = load_tokenizer(tmp_path / "run")
     assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
-    # As an exported folder is opened by others, beside the T5's own configuration.
-    (tmp_path / "run" / "config.json").write_text('{"model_type": "t5"}')
-    for other in (again, AutoTokenizer.from_pretrained(tmp_path / "run")):
+    others = [again]
+    if not isinstance(again, WordTokenizer):  # whose analyzer is in no other library
+        # As an exported folder is opened by others, beside the T5's own configuration.
+        (tmp_path / "run" / "config.json").write_text('{"model_type": "t5"}')
+        others.append(AutoTokenizer.from_pretrained(tmp_path / "run"))
+    for other in others:
         assert all(ids(other, text) == ids(tokenizer, text) for text in SPECIAL_TEXTS)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch, pad
-from models.bm25 import BM25, WordBM25
+from models.bm25 import BM25
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_words_are_not_compared_with_token_ids(tools, tmp_path):
     """A stage of a pipeline that reads words too: none of the query's words would be found."""
     documents = tools.Texts([[7, 8], [9]], "d")
     BM25().index(documents, tmp_path)
-    with pytest.raises(ValueError, match="must be an index of words, not of token ids"):
-        WordBM25().open_index(documents, tmp_path)
+    with pytest.raises(ValueError, match="was made with reads "):
+        BM25(reads="texts").open_index(documents, tmp_path)
     with pytest.raises(NotImplementedError, match="batch of token ids"):
-        WordBM25().score(pairs_of(documents, documents))
+        BM25(reads="texts").score(pairs_of(documents, documents))

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.token_index.bm25_candidates import find_candidates
 from gr_mvdr.tokenizers import EOS_ID
 
 
@@ -111,8 +110,8 @@ def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tm
     model = make(depth=2)
     model.index(documents, tmp_path / "index")
     assert (tmp_path / "index/bm25/lists.safetensors").is_file()
-    best = find_candidates(model.words, queries["text"][0], 2)
-    assert len(find_candidates(model.words, queries["text"][0], 100)) > 2
+    best = model.words.best(queries["text"][0], 2)
+    assert len(model.words.best(queries["text"][0], 100)) > 2
     found = model.retrieve(queries, 100)
     assert found == model.rerank(queries, documents, {"q0": best, "q1": []})
     assert set(found.documents("q0")) == set(best) and found.documents("q1") == []

@@ -8,7 +8,7 @@ import pytest
 from analysis.beyond.axioms import ORIGINAL, find_effects, make_pairs, misspell, perturb, shuffle
 from analysis.run import analyse_again
 from data_modules.almanac import almanac
-from gr_mvdr.texts import split_words
+from gr_mvdr.analyzer import split_words
 from tests.runs import TINY, undrawn
 
 
