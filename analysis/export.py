@@ -66,7 +66,7 @@ def export_run(
         FileExistsError: the folder exists already.
         FileNotFoundError: there is no such run.
         UnfinishedRun: a part of the run is missing.
-        ValueError: its system has no weights, this version cannot restore it, or the hub cannot be
+        ValueError: it is a pipeline of other runs, this version cannot restore it, or the hub cannot be
             reached or refuses.
     """
     read = read_run(Path(run))
@@ -75,8 +75,8 @@ def export_run(
     if folder.exists():
         raise FileExistsError(f"output={folder}: exists, must be a new folder")
     system, data = restore_run(read.path, trust=trust)
-    if not system.trainable:
-        raise ValueError(f"{type(system).__name__}: has no weights to export")
+    if system.paradigm == "pipeline":
+        raise ValueError(f"{type(system).__name__}: consists of other runs, export these")
     if isinstance(system, Docid) or (isinstance(system, T5SEAL) and not push):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.index(data.documents)  # what a constraint needs
@@ -117,22 +117,22 @@ def build_model_card(
     similarity = None
     if is_multi_vector and not lacking:
         similarity = SIMILARITIES.get(system.scoring.normaliser)
-    _, model = find_backbone(system)
+    model = find_backbone(system)[1] if system.trainable else None  # BM25 has none
     typed = run.provenance.get("overrides") or []
     # Names in the place of paths: the card may be published.
     named = [re.sub(r"(?<![\w.-])[~.]*/([^,\]]*/)?", "", word) for word in typed]
-    library = "sentence-transformers" if similarity else "transformers"
+    library = "sentence-transformers" if similarity else "transformers" if model else None
     values = {
         "title": escape_markdown(f"{run.system} on {run.provenance['collection']}"),
         "paradigm": system.paradigm.replace("_", "-"),
         "kind": type(system).__name__,
         "tables": "\n\n".join("\n".join(format_markdown(table)) for table in _describe(run)),
-        "backbone": type(model).__name__,
+        "backbone": type(model).__name__ if model else "",
         "sets_epsilon": generates and hasattr(model.config, "layer_norm_eps"),
         "similarity": similarity,
         "lacking": ", ".join(lacking),
         "head": type(system.head).__name__ if generates and type(system.head) is not Head else "",
-        "is_encoder": not generates,
+        "is_encoder": bool(model) and not generates,
         "beam": system.hparams.beam_size if generate_searches(system) else 0,
         "has_identifiers": isinstance(system, Docid),
         "query_length": system.hparams.get("query_length"),

@@ -1,6 +1,6 @@
 """What a collection is searched, reranked and measured with (gr_as_mvdr §6.3)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,13 @@ from datasets import Dataset
 
 from data_modules.collection import TokenColumn, sample_rows
 from data_modules.examples import Example, collate
-from data_modules.negatives import index_texts, read_candidates
+from data_modules.negatives import read_candidates
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists
+from gr_mvdr.evaluation.bm25 import InvertedLists, count_terms
 from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
+from gr_mvdr.tokenizers import WordTokenizer, keep_terms
 
 Different = Annotated[
     Sequence[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
@@ -112,9 +113,7 @@ class EvaluationData:
         """
         relevant, (_, named) = self.relevant(split, queries), self._given.get(split, ("", {}))
         known = set(self.data.collection.documents["id"][:]) if self.data.add_relevant else set()
-        every = zip(
-            queries["id"][:], map(self.data.analyzer.terms, queries["text"][:]), strict=True
-        )
+        every = zip(queries["id"][:], self.terms(queries), strict=True)
         terms = {query: own for query, own in every if query not in named}
         depth, lists = self.data.candidates, {}
         found = self.data.passage_map.search(
@@ -203,7 +202,15 @@ class EvaluationData:
     @cached_property
     def bm25(self) -> InvertedLists:
         """BM25 over the joined fields of all documents, the source of candidates."""
-        return index_texts(self.data.texts, self.data.analyzer)
+        documents = self.data.documents
+        return count_terms(documents["id"][:], self.terms(documents)).bm25()
+
+    def terms(self, table: Dataset) -> Iterator[list[Hashable]]:
+        """Yields the terms of texts; in a run of words, their tokens are the terms."""
+        analyzer = self.data.analyzer
+        if isinstance(self.data.tokenizer, WordTokenizer):
+            return keep_terms(table["tokens"], analyzer.language)
+        return map(analyzer.terms, table["text"])
 
     def count_cut_texts(self) -> dict[str, int]:
         """Counts the queries and the documents that are cut to their maximum length."""

@@ -152,12 +152,6 @@ def read_candidates(
     return candidates
 
 
-def index_texts(documents: Dataset, analyzer: Analyzer) -> InvertedLists:
-    """Builds a BM25 index over a table's column "text"."""
-    texts = (text for rows in documents.iter(1000) for text in rows["text"])
-    return count_terms(documents["id"][:], map(analyzer.terms, texts)).bm25()
-
-
 @dataclass(kw_only=True)
 class Negatives:
     """A source of hard negatives; a subclass names candidates for each query.
@@ -304,9 +298,9 @@ class Bm25Negatives(RankedNegatives):
     def source(self, tables: TrainingTables) -> tuple[str, Path]:
         """See `Negatives`; the run is kept in the cache of ``datasets``."""
         queries, documents = tables.queries, tables.documents
-        known = hashlib.sha256(tables.known_rows.tobytes()).hexdigest()
+        rows = hashlib.sha256(tables.known_rows.tobytes()).hexdigest()
         analyzer = Analyzer(tables.language)
-        texts = f"{queries._fingerprint} {documents._fingerprint} {known}"
+        texts = f"{queries._fingerprint} {documents._fingerprint} {rows}"
         made_from = f"bm25/3 {analyzer.language} {self.depth} {texts}"
         name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
 
@@ -319,8 +313,9 @@ class Bm25Negatives(RankedNegatives):
         run = cache_folder("runs") / name
         with write_once(run) as partial:
             if partial is not None:
-                known_documents = documents.select(tables.known_rows)
-                write_run(search(index_texts(known_documents, analyzer)), partial, "bm25")
+                known = documents.select(tables.known_rows)
+                counts = count_terms(known["id"][:], map(analyzer.terms, known["text"]))
+                write_run(search(counts.bm25()), partial, "bm25")
         return f"{_KEY}=bm25", run
 
 

@@ -6,7 +6,7 @@ end token. What a model puts around texts (end tokens, markers, docids) is added
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,12 @@ class WordTokenizer(PreTrainedTokenizerFast):
 def first_term(language: str) -> int:
     """Returns the smallest id of a term in a `WordTokenizer` of a language."""
     return len(SPECIAL_TOKENS) + len(list_stop_words(language))
+
+
+def keep_terms(texts: Iterable[Sequence[int]], language: str) -> Iterator[list[int]]:
+    """Yields of each text of a `WordTokenizer` the tokens that are terms."""
+    first = first_term(language)
+    return ([token for token in tokens if token >= first] for tokens in texts)
 
 
 def build_word_tokenizer(texts: Iterable[str], language: Language = "none") -> WordTokenizer:

@@ -18,7 +18,7 @@ from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate
 from gr_mvdr.options import Fraction, NonNegative, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, relevance
-from gr_mvdr.tokenizers import first_term
+from gr_mvdr.tokenizers import first_term, keep_terms
 from models.base import Among, Candidates, Share, System, Table, hash_documents
 
 # What `tune` chooses from.
@@ -109,6 +109,11 @@ class BM25(LexicalSystem):
         collection = hash_documents(documents)
         self.searcher = InvertedLists.open(directory, collection=collection, **made_of)
 
+    @property
+    def proposes_candidates(self) -> bool:
+        """Whether its index is the one that proposes candidates to every system."""
+        return self.hparams.reads == "tokens" and (self.hparams.k1, self.hparams.b) == (1.5, 0.75)
+
     def tune_search(self, queries: Table, depth: int, qrels: Qrels) -> None:
         """Chooses the k1 and b that are best for judged queries, and saves the index anew."""
         counts, *place = self.tuned
@@ -127,7 +132,7 @@ class BM25(LexicalSystem):
         """Yields each text's terms; a list of all would need 3 kB per text."""
         if self.hparams.reads == "texts":
             return map(self.analyzer.terms, table["text"])
-        return ([t for t in tokens if t >= self.first_term] for tokens in table["tokens"])
+        return keep_terms(table["tokens"], self.hparams.language)
 
     def query_terms(self, queries: Table) -> dict[str, Query]:
         """Returns query id → its terms, each as often as it occurs."""

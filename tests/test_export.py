@@ -137,6 +137,19 @@ def test_what_the_hub_refuses_is_one_line(runs, tmp_path, hub, monkeypatch):
     assert sorted(run.rglob("*")) == files and not (tmp_path / "exported").exists()
 
 
+def test_bm25_searches_new_documents_as_its_run_did(runs, tmp_path):
+    run = Retriever.load(runs("bm25"))
+    exported = Retriever.load(export_run(runs("bm25"), tmp_path / "exported"))
+    rows = [run.document(name) for name in run.documents["id"][:]]
+    exported.index([{key: row[key] for key in ("id", "title", "text")} for row in rows])
+    query = rows[0]["text"]
+    for one in (run, exported):
+        pair = one.align(query, rows[0]["id"])
+        assert pair.score == pytest.approx(one.search(query, 1)[0].score, abs=1e-4)
+    scores = [{h.id: h.score for h in one.search(query, 5)} for one in (run, exported)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
 def test_a_missing_library_is_named(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ValueError, match=r"≥ 6 is missing, .*: pip install 'gr-mvdr\[export\]'"):
@@ -145,8 +158,11 @@ def test_a_missing_library_is_named(runs, tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_exported_is_named(runs, tmp_path):
-    with pytest.raises(ValueError, match=r"BM25: has no weights to export"):
-        export_run(runs("bm25"), tmp_path / "exported")
+    bm25 = runs("bm25")
+    stages = f"model.stages=[{{run: {bm25}, depth: 5}}, {{run: {bm25}}}]"
+    pipeline = runs("rerank_pipeline", stages)
+    with pytest.raises(ValueError, match=r"RerankPipeline: consists of other runs, export these"):
+        export_run(pipeline, tmp_path / "exported")
     with pytest.raises(FileExistsError, match=r"output=.*: exists, must be a new folder"):
         export_run(runs("t5_seal"), tmp_path)
     (tmp_path / "empty").mkdir()

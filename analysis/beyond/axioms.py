@@ -29,11 +29,12 @@ from analysis.statistics import mean_table
 from data_modules.almanac.world import Entry, World
 from data_modules.collection import Collection
 from data_modules.seal_examples import STOPWORDS
+from gr_mvdr.analyzer import split_words
 from gr_mvdr.measures import Metric
 from gr_mvdr.options import AtLeast, Count, part
 from gr_mvdr.passages import document_ids
 from gr_mvdr.progress import track
-from gr_mvdr.texts import TextTable, split_words
+from gr_mvdr.texts import TextTable
 from models.retriever import Retriever
 from models.saved_model import make_reader
 

@@ -22,6 +22,7 @@ from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
 from gr_mvdr.measures import RERANK, RETRIEVE, Group, Measured, costs, macro
 from models.base import System, Table
+from models.bm25 import BM25
 
 # Query id → metric → value.
 QueryMetrics = dict[str, dict[str, float]]
@@ -80,6 +81,8 @@ def evaluate_reranking(
             are the places of their metrics.
     """
     rows = []
+    if isinstance(model, BM25) and model.proposes_candidates:
+        data.evaluation.bm25 = model.searcher  # one index serves the search and the candidates
     for split in data.evaluation.test_splits:
         queries = data.evaluation.rerank_queries(split)
         candidates = data.evaluation.list_candidates(split, queries)

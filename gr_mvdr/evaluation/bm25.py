@@ -87,12 +87,9 @@ class InvertedLists:
         self, queries: Mapping[str, Query], k: int, among: Collection[str] | None = None
     ) -> Ranking:
         """Applies `best` to many queries: query id → terms."""
-        unknown = [
-            q for q, terms in queries.items() if not any(t in self.vocabulary for t in terms)
-        ]
-        if unknown:
-            count = f"{len(unknown):,} of {len(queries):,} queries have no term of the documents"
-            print(f"{count} (data.language), the first is {unknown[0]!r}")
+        if unknown := sum(self.vocabulary.keys().isdisjoint(own) for own in queries.values()):
+            count = f"{unknown:,} of {len(queries):,} queries"
+            print(f"{count} have no term of any document and find nothing (data.language)")
         bar = track(queries.items(), "searching", total=len(queries))
         return Ranking({name: self.best(query, k, among) for name, query in bar})
 

@@ -7,9 +7,9 @@ from gr_mvdr.analyzer import LANGUAGES, Analyzer, guess_language, split_words
 SENTENCES = {
     "en": "The birds that live on this island are not seen in winter, and they fly to the south.",
     "de": "Die Vögel, die auf dieser Insel leben, sind im Winter nicht da und fliegen nach Süden.",
-    "fr": "Les oiseaux de cette île ne sont pas là en hiver et ils volent vers le sud avec le vent.",
+    "fr": "Les oiseaux de cette île ne sont pas là en hiver et ils volent vers le sud au vent.",
     "es": "Los pájaros que viven en esta isla no están en invierno y vuelan hacia el sur.",
-    "nl": "De vogels die op dit eiland wonen zijn er in de winter niet en vliegen naar het zuiden.",
+    "nl": "De vogels die op dit eiland wonen zijn er in de winter niet en vliegen naar het zuid.",
     "ru": "Птицы, которые живут на этом острове, зимой не видны, и они летят на юг.",
     "zh": "这个岛上的鸟在冬天看不到，它们飞向南方 (bird)。",
     "ja": "この島の鳥は冬には見られず、南へ飛んで行く。",

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import T5ForConditionalGeneration
 
 from gr_mvdr.heads.plain import real_places
 from gr_mvdr.template import read_template
-from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
+from gr_mvdr.tokenizers import SPECIAL_TOKENS, load_tokenizer, wrap_tokenizer
 from models.beyond.query_generator import QueryGenerator
 from models.export import export_model
 from models.saved_model import open_model, write_tokenizer
@@ -114,7 +117,10 @@ def test_a_query_generator_loads_back(tools, export, tmp_path):
 
 def test_a_tokeniser_without_an_end_token_appends_its_separator(tmp_path):
     """A BERT whose tokeniser adds no [CLS] and no [SEP] of its own."""
-    tokenizer = build_word_tokenizer(["a b"])
+    words = {token: number for number, token in enumerate([*SPECIAL_TOKENS, "a", "b"])}
+    model = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    model.pre_tokenizer = WhitespaceSplit()
+    tokenizer = wrap_tokenizer(model)
     tokenizer.eos_token, tokenizer.sep_token = None, "</s>"
     write_tokenizer(tokenizer, tmp_path)
     written = load_tokenizer(tmp_path)
