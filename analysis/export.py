@@ -66,8 +66,8 @@ def export_run(
         FileExistsError: the folder exists already.
         FileNotFoundError: there is no such run.
         UnfinishedRun: a part of the run is missing.
-        ValueError: it is a pipeline of other runs, this version cannot restore it, or the hub cannot be
-            reached or refuses.
+        ValueError: it is a pipeline of other runs, this version cannot restore it, or the hub
+            cannot be reached or refuses.
     """
     read = read_run(Path(run))
     default = temporary_folder("push") / "export" if push else read.path / "export"

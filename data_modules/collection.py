@@ -26,7 +26,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.formats.layout import Layout, LayoutChecks, NamedPair
-from gr_mvdr.evaluation.bm25 import InvertedLists
+from gr_mvdr.evaluation.bm25 import InvertedLists, Query
 from gr_mvdr.fields import FIELDS_COLUMN, arrow_columns, arrow_structs, common_types
 from gr_mvdr.files import (
     checksum,
@@ -40,7 +40,6 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
-from gr_mvdr.texts import split_words
 
 TABLES = "tables"  # the name of a folder of cached tables
 ROWS = 1000  # rows held in memory before they are written
@@ -516,12 +515,12 @@ def _judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:
 class BestPassages:
     """The passages of documents, and which one of a document is BM25's best for a query."""
 
-    def __init__(self, table: Dataset, queries: Dataset, bm25: InvertedLists):
+    def __init__(self, table: Dataset, queries: Sequence[Query], bm25: InvertedLists):
         """
         Args:
             table: the passages of D documents, those of each document together.
-            queries: a column text.
-            bm25: the words of the passages.
+            queries: the terms of each query.
+            bm25: the terms of the passages.
         """
         self.table, self.queries, self.bm25 = table, queries, bm25
         # (D + 1,) int64, the row of each document's first passage, and the number of rows.
@@ -536,7 +535,7 @@ class BestPassages:
         """
         best, documents = rows.copy(), np.searchsorted(self.starts, rows, "right") - 1
         for query, places in groupby(np.argsort(queries, kind="stable"), queries.__getitem__):
-            scores = self.bm25.scores(split_words(self.queries[int(query)]["text"]))
+            scores = self.bm25.scores(self.queries[query])
             for place in places:
                 start, end = self.starts[documents[place] : documents[place] + 2]
                 best[place] = start + scores[start:end].argmax()

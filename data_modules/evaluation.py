@@ -15,7 +15,6 @@ from data_modules.negatives import read_candidates
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists, count_terms
 from gr_mvdr.evaluation.metrics import METRICS
-from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
 from gr_mvdr.tokenizers import WordTokenizer, keep_terms
 

@@ -362,7 +362,9 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         qrels = self.collection.qrels[split]
         if self.passages is None:
             return find_relevant_pairs(qrels, queries, self.documents), None
-        passages = BestPassages(self.documents, queries, self.evaluation.bm25)
+        passages = BestPassages(
+            self.documents, [*self.evaluation.terms(queries)], self.evaluation.bm25
+        )
         return find_relevant_pairs(qrels, queries, self.collection.documents, passages), passages
 
     def _tables(self, split: str) -> TrainingTables:

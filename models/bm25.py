@@ -17,6 +17,7 @@ from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate
 from gr_mvdr.options import Fraction, NonNegative, Text, part
 from gr_mvdr.progress import track
+from gr_mvdr.salience import inverse_document_frequency
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.tokenizers import first_term, keep_terms
 from models.base import Among, Candidates, Share, System, Table, hash_documents
@@ -177,5 +178,5 @@ class BM25(LexicalSystem):
         """Returns each term's idf; a term that no document holds has the largest possible idf."""
         known, counts = self.searcher.vocabulary, np.diff(self.searcher.matrix.indptr)
         places = [known.get(term, -1) for term in terms.flatten().tolist()]
-        frequency = terms.new_tensor(np.append(counts, 0)[places]).float().view(terms.shape)
-        return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
+        idf = inverse_document_frequency(np.append(counts, 0)[places], len(self.searcher.ids))
+        return torch.from_numpy(idf).to(terms.device, torch.float32).view(terms.shape)

@@ -12,6 +12,7 @@ import torch
 from gr_mvdr.evaluation.ranking import Ranking, SearchCosts, best_documents
 from gr_mvdr.files import check_fingerprint, open_tensors, reading, write_tensors
 from gr_mvdr.progress import track
+from gr_mvdr.salience import inverse_document_frequency
 
 _ARRAYS = ("data", "indices", "indptr")
 _FILE = "lists.safetensors"
@@ -169,7 +170,7 @@ class TermCounts(NamedTuple):
         lengths = np.asarray(self.matrix.sum(axis=1, dtype=np.float64)).ravel()
         mean_length = float(lengths.mean()) if lengths.any() else 0.0
         norms = (k1 * (1 - b + b * lengths / (mean_length or 1.0))).astype(np.float32)
-        idf = np.log1p((len(self.ids) - frequency + 0.5) / (frequency + 0.5)).astype(np.float32)
+        idf = inverse_document_frequency(frequency, len(self.ids)).astype(np.float32)
         weights = self.matrix.copy()
         weights.data /= weights.data + norms[weights.indices]
         weights.data *= np.repeat(idf, frequency)
