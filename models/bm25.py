@@ -17,8 +17,8 @@ from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate
 from gr_mvdr.options import Fraction, NonNegative, Text, part
 from gr_mvdr.progress import track
-from gr_mvdr.salience import inverse_document_frequency
 from gr_mvdr.relevance import PairAlignment, relevance
+from gr_mvdr.salience import inverse_document_frequency
 from gr_mvdr.tokenizers import first_term, keep_terms
 from models.base import Among, Candidates, Share, System, Table, hash_documents
 

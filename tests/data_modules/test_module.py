@@ -82,7 +82,7 @@ def test_training_reads_what_it_would_without_the_new_documents():
         examples.append([(e.source, e.targets, ids[e.document], names) for e, names in drawn])
     assert examples[0] == examples[1]
     # A search reads all of them.
-    assert len(held.evaluation.bm25.best(held.tokenizer("zirkonium")["input_ids"], 40)) == 6
+    assert len(held.evaluation.bm25.best(held.analyzer.terms("zirkonium"), 40)) == 6
 
 
 @pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split", "new_documents"])
