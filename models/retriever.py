@@ -101,6 +101,7 @@ ById = Annotated[Any, Rule(_BY_ID, lambda given: isinstance(given, Mapping))]
 Folder = Annotated[Any, Rule("a folder", lambda given: isinstance(given, str | os.PathLike))]
 Device = Annotated[Any, Rule("a device of torch, such as cuda", _is_device)]
 Dtype = Annotated[Any, Rule("a type of floating-point numbers, such as torch.bfloat16", _is_float)]
+Ids = str | int | Iterable[str | int]
 Layer = Annotated[int, Rule("a whole number", lambda layer: True)]  # a rule makes `checked` look
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -159,7 +160,7 @@ class Collection:
             )
         return row
 
-    def known(self, ids: str | int | Iterable[str | int]) -> list[str]:
+    def known(self, ids: Ids) -> list[str]:
         """Returns ids as a list, if all are ids of indexed documents."""
         given = [*ids] if isinstance(ids, Mapping) else ids  # such as scores
         names = [id_text(name) for name in list_documents(given)]
@@ -174,11 +175,14 @@ class Collection:
         names = sorted(self.documents, key=self.documents.__getitem__)
         return table.set_column(table.column_names.index("id"), "id", [names])
 
-    def matching(self, where: Any, among: Sequence[str] | None) -> list[str]:
-        """Returns the ids of the documents that a filter keeps; see `find_matching`."""
+    def choose(self, among: Ids | None, where: Any) -> list[str] | None:
+        """Returns the ids to which a search is restricted; see `Retriever.search`."""
+        names = None if among is None else self.known(among)
+        if where is None:
+            return names
         self.require()
         matching = find_matching(self._filtered, where)
-        return matching if among is None else sorted({*matching} & {*among})
+        return matching if names is None else sorted({*matching} & {*names})
 
 
 def write_documents(documents: Table, file: Path) -> None:
@@ -379,7 +383,7 @@ class Retriever:
         self,
         query: Queries,
         k: Size = 10,
-        among: str | int | Iterable[str | int] | None = None,
+        among: Ids | None = None,
         where: Any = None,
     ) -> Hits | list[Hits]:
         """Finds the k best documents of a query, with the shares of their scores.
@@ -394,9 +398,7 @@ class Retriever:
         """
         if isinstance(query, str):
             check_query(query)
-        names = among if among is None else self.collection.known(among)
-        if where is not None:
-            names = self.collection.matching(where, names)
+        names = self.collection.choose(among, where)
         texts = {str(number): text for number, text in enumerate(list_queries(query))}
         ranking = self._rank(texts, lambda t: self.system.retrieve(t, k, names, with_shares=True))
         every = [_hits(self, text, number, ranking) for number, text in texts.items()]
@@ -411,11 +413,14 @@ class Retriever:
 
     @locked
     @checked
-    def retrieve(self, queries: ById, k: Size = 100) -> Ranking:
+    def retrieve(
+        self, queries: ById, k: Size = 100, among: Ids | None = None, where: Any = None
+    ) -> Ranking:
         """Searches for many queries (id → text), without shares; a blank query finds nothing, with
-        a warning.
+        a warning. `among` and `where` are those of `search`.
         """
-        return self._rank(queries, lambda table: self.system.retrieve(table, k))
+        names = self.collection.choose(among, where)
+        return self._rank(queries, lambda table: self.system.retrieve(table, k, names))
 
     @locked
     @checked
@@ -582,7 +587,7 @@ class Retriever:
         return names
 
     @locked
-    def remove(self, ids: str | int | Iterable[str | int]) -> None:
+    def remove(self, ids: Ids) -> None:
         """Removes documents from the index; NP decoding's output table keeps their rows."""
         gone = {*self.collection.known(ids)}
         if len(gone) == len(self):

@@ -28,6 +28,7 @@ from data_modules.formats.layout import Document, Judgement, Layout, NamedPair, 
 from data_modules.formats.readers import array_items, find_all, needed, string
 from data_modules.formats.rows import DPR, table_documents
 from gr_mvdr.options import check_choice, show
+from gr_mvdr.texts import FIELDS
 
 # Those with training topics: all but de and yo.
 MIRACL = "ar bn en es fa fi fr hi id ja ko ru sw te th zh".split()
@@ -226,6 +227,8 @@ def ir_dataset(
         rule = f"{unknown[0]} must be one of {', '.join(known)}, the texts of {name}"
         raise ValueError(f"data.columns={show(dict(chosen))}: {rule}")
 
+    read = {"doc_id", heading, *(FIELDS["text"] if texts is None else texts)}
+
     def documents() -> Iterator[Document]:
         for where, row in _rows(name, "docs", data.docs_iter):
             title = (getattr(row, heading) or "") if heading else ""
@@ -233,7 +236,8 @@ def ir_dataset(
                 text = row.default_text().removeprefix(title).strip()
             else:
                 text = " ".join(filter(None, (getattr(row, field) for field in texts)))
-            yield Document(where, row.doc_id, title, text)
+            fields = {name: getattr(row, name) for name in row._fields if name not in read}
+            yield Document(where, row.doc_id, title, text, fields)
 
     def queries() -> Iterator[Query]:
         for id in wanted.values():

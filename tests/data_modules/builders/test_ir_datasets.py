@@ -86,9 +86,9 @@ def tiny(registered):
 def test_an_id_is_read_with_the_splits_that_are_named(tiny, store, collected):
     collection = collected(ir_dataset(tiny, ["train", "dev-small"]), "keep")
     assert [tuple(row.values()) for row in collection.documents] == [
-        ("d1", "Apple", "A fruit."),
-        ("d2", "", "Untitled."),
-        ("d3", "T", ""),
+        ("d1", "Apple", "A fruit.", {"url": "u1", "size": 1}),
+        ("d2", "", "Untitled.", {"url": "u2", "size": 1}),
+        ("d3", "T", "", {"url": "u3", "size": 1}),
     ]
     assert collection.queries["id"][:] == ["q1", "q2", "q3"]  # q1 once
     assert collection.judgements("train") == {"q1": {"d1": 2, "d2": 1}}
