@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -87,7 +87,12 @@ class NearestTokens(Proposer):
         return [self._proposal(opened, query.vectors, scoring, scorer, rows) for query in queries]
 
     def _proposal(
-        self, opened: "TokenSearch", query: TokenVectors, scoring: Scoring, scorer: Any, rows: Any
+        self,
+        opened: "TokenSearch",
+        query: TokenVectors,
+        scoring: Scoring,
+        scorer: Any,
+        rows: "Rows",
     ) -> Proposal:
         query, retrieved = self._retrieve(opened, query, isinstance(scorer, Imputed), rows)
         documents, count = retrieved.documents, len(retrieved.documents)
@@ -121,12 +126,12 @@ class NearestTokens(Proposer):
         return retrieved.documents, *imputed_terms(retrieved, *how), query.ids
 
     def _retrieve(
-        self, opened: "TokenSearch", query: TokenVectors, rescore: bool, rows: Tensor
+        self, opened: "TokenSearch", query: TokenVectors, rescore: bool, rows: "Rows"
     ) -> tuple[TokenVectors, Retrieved]:
         """Returns the query's most salient tokens, on the CPU, and the tokens they retrieve."""
         query = keep_salient(query, self.keep_query)
         vectors = query.vectors if query.keys is None else query.keys
-        k = min(self.neighbours, len(rows))
+        k = min(self.neighbours, len(rows.numbers))
         similarities, tokens = opened.search(vectors, k, self.probes, rescore, rows)
         salience = opened.store.salience(tokens.flatten().clamp(min=0))
         if salience is not None:
@@ -140,6 +145,20 @@ class NearestTokens(Proposer):
             if share < 1 and salience is not None and not salience.get(side):
                 rule = "must be 1 without salience"
                 raise ValueError(f"model.search.proposer.keep_{side}={share}: {rule}")
+
+
+class Rows(NamedTuple):
+    """Token rows that can be retrieved.
+
+    Attributes:
+        numbers: (R,) int64 ascending.
+        documents: (K,) int64 the documents of which they are all; None = of all documents.
+        selector: faiss's set of the rows; None = all that the inverted file has.
+    """
+
+    numbers: Tensor
+    documents: Tensor | None = None
+    selector: Any = None
 
 
 class TokenSearch:
@@ -162,6 +181,7 @@ class TokenSearch:
         if store.dtype == "residual":
             self._codec = store.codecs[store.searched]
         self._lists: Any = None  # a faiss index
+        self._narrowed = Rows(self.rows)
 
     @property
     def size_in_bytes(self) -> int:
@@ -199,13 +219,21 @@ class TokenSearch:
                 write_tensors(file, tensors, [*made_from, crc32(content)])
             self._lists = faiss.deserialize_index(content)
 
-    def rows_of(self, documents: Tensor | None) -> Tensor:
-        """(R,) int64 those of `rows` that belong to documents; None = all."""
+    def rows_of(self, documents: Tensor | None) -> Rows:
+        """Returns those of `rows` that belong to documents; None = all. The last are kept."""
         if documents is None:
-            return self.rows
-        kept = torch.zeros(len(self.store), dtype=torch.bool)
-        kept[documents] = True
-        return self.rows[kept.repeat_interleave(self.store.counts)[self.rows]]
+            return Rows(self.rows)
+        last = self._narrowed.documents
+        if last is None or not torch.equal(documents, last):
+            import faiss
+
+            kept = torch.zeros(len(self.store), dtype=torch.bool)
+            kept[documents] = True
+            tokens = kept.repeat_interleave(self.store.counts)
+            bits: Any = np.packbits(tokens.numpy(), bitorder="little")
+            select: Any = faiss.IDSelectorBitmap
+            self._narrowed = Rows(self.rows[tokens[self.rows]], documents, select(bits))
+        return self._narrowed
 
     def search(
         self,
@@ -213,7 +241,7 @@ class TokenSearch:
         neighbours: int,
         probes: int | None,
         rescore: bool = True,
-        rows: Tensor | None = None,
+        rows: Rows | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Finds the k' nearest tokens of each query token.
 
@@ -236,33 +264,23 @@ class TokenSearch:
         """
         if not queries.isfinite().all():
             raise ValueError("a query's vectors are not finite: the model's weights are broken")
-        rows = self.rows if rows is None else rows
+        rows = rows or Rows(self.rows)
         if probes is None:
-            return self._every_token(queries, neighbours, rows)
+            return self._every_token(queries, neighbours, rows.numbers)
         queries = queries.cpu()  # like faiss and the store
         turned = queries if self._codec is None else self._codec.turn(queries)
-        options = self._probing(probes, rows)
-        similarities, found = self._lists.search(
-            turned.contiguous().numpy(), neighbours, params=options
-        )
+        import faiss
+
+        options: Any = faiss.SearchParametersIVF
+        options = options(nprobe=probes, sel=rows.selector)
+        turned = turned.contiguous().numpy()
+        similarities, found = self._lists.search(turned, neighbours, params=options)
         if rescore:
             found.sort(axis=1)  # in the order on disk
         tokens = torch.from_numpy(found)
         if rescore:
             similarities = self.store.similarities(queries, tokens)
         return torch.as_tensor(similarities).masked_fill(tokens < 0, -torch.inf), tokens
-
-    def _probing(self, probes: int, rows: Tensor) -> Any:
-        """Returns faiss's options of a search of some rows."""
-        import faiss
-
-        library: Any = faiss  # its types lag behind
-        if len(rows) == len(self.rows):
-            return library.SearchParametersIVF(nprobe=probes)
-        kept = np.zeros(self.store.n_tokens, bool)
-        kept[rows.numpy()] = True
-        selector = library.IDSelectorBitmap(np.packbits(kept, bitorder="little"))
-        return library.SearchParametersIVF(nprobe=probes, sel=selector)
 
     def _every_token(
         self, queries: Tensor, neighbours: int, every: Tensor
