@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.formats.layout import Layout, LayoutChecks, NamedPair
 from gr_mvdr.evaluation.bm25 import InvertedLists, Query
-from gr_mvdr.fields import FIELDS_COLUMN, arrow_columns, arrow_structs, common_types
+from gr_mvdr.fields import FIELDS_COLUMN, arrow_columns, common_types, typed_columns
 from gr_mvdr.files import (
     checksum,
     name_errors,
@@ -108,11 +108,12 @@ def write_documents(folder: Path, rows: Iterable[dict[str, Any]]) -> int:
 
         write_batches(folder / "documents.arrow", schema, texts())
     if types:
-        column = pa.schema([(FIELDS_COLUMN, pa.struct(list(types.items())))])
+        kinds = pa.schema(types)
+        column = pa.schema([(FIELDS_COLUMN, pa.struct(list(kinds)))])
         with pa.OSFile(str(pieces), "rb") as source:
             read = ((pa.ipc.open_stream(source).read_all(), count) for count in counts)
-            structs = ([arrow_structs(table, types, count)] for table, count in read)
-            batches = (pa.RecordBatch.from_arrays(one, schema=column) for one in structs)
+            typed = (pa.record_batch(typed_columns(*one, types), kinds) for one in read)
+            batches = (pa.record_batch([batch.to_struct_array()], column) for batch in typed)
             write_batches(folder / f"{FIELDS_COLUMN}.arrow", column, batches)
     pieces.unlink()
     return sum(counts)

@@ -79,17 +79,16 @@ def _narrow(column: Any) -> Any:
     return pa.string()
 
 
-def arrow_structs(table: "pa.Table", types: Mapping[str, Any], count: int) -> "pa.StructArray":
-    """Returns `count` rows of a table as structs with exactly the fields of `types`."""
+def typed_columns(table: "pa.Table", count: int, types: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns of `types` for a table of `count` rows, which may lack some."""
     import pyarrow as pa
 
-    columns = [
-        _converted(table[name].combine_chunks(), kind)
+    return {
+        name: _converted(table[name].combine_chunks(), kind)
         if name in table.column_names
         else pa.nulls(count, kind)
         for name, kind in types.items()
-    ]
-    return pa.StructArray.from_arrays(columns, fields=[pa.field(*one) for one in types.items()])
+    }
 
 
 def _converted(column: Any, kind: Any) -> Any:
@@ -138,18 +137,14 @@ def filter_table(documents: Any) -> "pa.Table":
 
     names = [n for n in ("id", "title", FIELDS_COLUMN) if n in documents.column_names]
     if hasattr(documents, "with_format"):
-        table = documents.select_columns(names).with_format("arrow")[:]
+        own = documents.select_columns(names).with_format("arrow")[:]
+        fields = own[FIELDS_COLUMN].combine_chunks() if FIELDS_COLUMN in names else pa.array([{}])
+        columns = dict(zip(fields.type.names, fields.flatten(), strict=True))
     else:
-        table = pa.table({n: documents[n] for n in names if n != FIELDS_COLUMN})
-        if FIELDS_COLUMN in names:
-            columns = arrow_columns(documents[FIELDS_COLUMN])
-            structs = arrow_structs(columns, common_types({}, columns), len(documents))
-            table = table.append_column(FIELDS_COLUMN, structs)
-    columns = {}
-    if FIELDS_COLUMN in names:
-        structs = table[FIELDS_COLUMN].combine_chunks()
-        columns = dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
-    return pa.table(columns | {n: table[n] for n in names if n != FIELDS_COLUMN})
+        own, rows = documents, documents[FIELDS_COLUMN] if FIELDS_COLUMN in names else []
+        table = arrow_columns(rows)
+        columns = typed_columns(table, len(rows), common_types({}, table))
+    return pa.table(columns | {n: own[n] for n in names if n != FIELDS_COLUMN})
 
 
 def find_matching(table: "pa.Table", where: Any) -> Kept:

@@ -22,11 +22,11 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.fields import (
     FIELDS_COLUMN,
     arrow_columns,
-    arrow_structs,
     common_types,
     document_fields,
     filter_table,
     find_matching,
+    typed_columns,
 )
 from gr_mvdr.files import (
     CONFIG,
@@ -192,8 +192,8 @@ def write_documents(documents: Table, file: Path) -> None:
 
     columns = dict(documents[:])
     fields = arrow_columns(columns.pop(FIELDS_COLUMN, []))
-    if types := common_types({}, fields):  # Parquet has no structs without a field
-        columns[FIELDS_COLUMN] = arrow_structs(fields, types, len(documents))
+    if typed := typed_columns(fields, len(documents), common_types({}, fields)):
+        columns[FIELDS_COLUMN] = pyarrow.StructArray.from_arrays([*typed.values()], [*typed])
     parquet.write_table(pyarrow.table(columns), file)
 
 

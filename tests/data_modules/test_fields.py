@@ -9,6 +9,7 @@ from data_modules import collection
 from data_modules.formats.catalogue import read_layout
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.fields import filter_table, find_matching
+from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import build_word_tokenizer
 
 ROWS = [
@@ -59,6 +60,12 @@ def test_texts_of_a_table_that_are_all_numbers_are_numbers(tmp_path):
         {"year": 2021, "price": 0.5, "code": "007"},
         {"year": None, "price": 1.0, "code": "8"},
     ]
+
+
+def test_documents_without_further_fields_are_filtered_by_id_and_title(tmp_path):
+    documents = read(tmp_path, "a.csv", "id,title,text\np,x,one\nq,y,two\n")
+    for table in (documents, TextTable({**documents[:], "fields": [{}, {}]})):
+        assert find_matching(filter_table(table), {"title": "y"}) == ["q"]
 
 
 def test_a_filter_that_cannot_be_is_said_in_one_line(tmp_path):
