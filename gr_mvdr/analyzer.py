@@ -83,11 +83,10 @@ _SAMPLE = 1000  # texts, of which the first 1,000 characters count
 _ASCII_WORD = re.compile(r"\w+")
 # Words keep their combining marks, and the joiners of Indic scripts and of Persian.
 _WORD = regex.compile(r"[\w\p{M}\u200c\u200d]+")
-_UNSPACED = (
-    r"[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
-)
-_CHARACTER = regex.compile(_UNSPACED)
-_RUN = regex.compile(rf"(?P<unspaced>(?:{_UNSPACED})+)|(?:(?!{_UNSPACED}).)+")
+# A character of a script without spaces.
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
+_CHARACTER = regex.compile(UNSPACED)
+_RUN = regex.compile(rf"(?P<unspaced>(?:{UNSPACED})+)|(?:(?!{UNSPACED}).)+")
 _KEPT = 2**20  # most chunks whose terms an analyzer remembers
 
 

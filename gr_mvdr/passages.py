@@ -4,7 +4,6 @@ A table of passages has a row for each passage: its `id` is DOCUMENT#NUMBER, its
 after the document's title, and its `start` the place of its first character in the document's text.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,13 +11,15 @@ from itertools import chain
 from math import fsum
 from typing import Any, Literal, NamedTuple
 
+import regex
+
+from gr_mvdr.analyzer import UNSPACED
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Size
 
-# Characters of the scripts that put no spaces between words; each counts as a word.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
-_SENTENCE_END = re.compile(r"[.!?…。！？।؟]['\"”’»)\]]*$")
+# What passages are measured in: a character of a script without spaces counts as a word.
+_WORD = regex.compile(rf"{UNSPACED}|(?:(?!{UNSPACED})\S)+")
+_SENTENCE_END = regex.compile(r"[.!?…。！？।؟]['\"”’»)\]]*$")
 # Searches passages: ids of queries, number of passages, and the ids of those that it may find.
 Search = Callable[[list[str], int, Sequence[str] | None], Ranking]
 

@@ -129,15 +129,25 @@ class Docid(DocumentGenerator):
         if not kept:  # last: an impossible head leaves no files
             self.save_identifiers(folder)
             # Documents with the same identifier have the same score: their order is arbitrary.
-            if names == ids and (warning := self.identifiers.describe_collisions()):
+            if warning := self._own.describe_collisions():
                 print(f"{warning}: {scheme.advice}")
+
+    def _named(self, ids: Sequence[str]) -> list[int]:
+        """Returns the rows with an identifier of their own; other passages have the document's."""
+        return [row for row, name in enumerate(self.passages.name_by(ids)) if name == ids[row]]
+
+    @property
+    def _own(self) -> Identifiers:
+        ids, sequences = self.identifiers.document_ids, self.identifiers.sequences
+        rows = self._named(ids)
+        return Identifiers([ids[row] for row in rows], [sequences[row] for row in rows])
 
     def save_identifiers(self, directory: Path) -> None:
         """Writes identifiers, scheme and statistics to the new folder `directory`."""
         with new_folder(directory) as unfinished:
             self.identifiers.save(unfinished / SAVED)
             self.scheme.save(unfinished / "scheme.safetensors")
-            statistics = self.identifiers.statistics()
+            statistics = self._own.statistics()
             for row in self.scheme.statistics():
                 statistics["/".join(filter(None, (row.place, row.metric.name)))] = row.value
             write_json(unfinished / "statistics.json", statistics)
@@ -163,8 +173,7 @@ class Docid(DocumentGenerator):
         if ids == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
         self.scheme.device, names = self.device, self.passages.name_by(ids)
-        named = [row for row, name in enumerate(names) if name == ids[row]]
-        own = self.scheme.assign(documents.select(named))
+        own = self.scheme.assign(documents.select(self._named(ids)))
         sequences = dict(zip(own.document_ids, own.sequences, strict=True))
         self.identifiers = Identifiers(ids, [sequences[name] for name in names])
         self.head.extend(self.identifiers.tokens)
@@ -178,7 +187,7 @@ class Docid(DocumentGenerator):
 
     def statistics(self) -> list[Measured]:
         """Returns statistics of the identifiers, the head's memory and the plan's costs."""
-        rows = [IDENTIFIERS[k].row(value) for k, value in self.identifiers.statistics().items()]
+        rows = [IDENTIFIERS[k].row(value) for k, value in self._own.statistics().items()]
         rows = keep_finite(rows + self.scheme.statistics(), IDENTIFIED)
         return super().statistics() + rows + (self.plan.statistics() if self.plan else [])
 
