@@ -161,7 +161,8 @@ class Passages:
             return search([*queries], k, among)
         among = None if among is None else self.of(among)
         missing, parts = [*queries], dict[str, Ranking]()
-        depth = self.counts.total() if at_once else k * min(2, max(self.counts.values(), default=1))
+        total = self.counts.total()
+        depth = max(k, total if at_once else k * -(-total // max(1, len(self.counts))))
         while missing:
             found = search(missing, depth, among)
             parts |= dict.fromkeys(missing, ranked := self.rank(found))
