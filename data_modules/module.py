@@ -258,7 +258,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     def text_options(self) -> dict[str, Any]:
         """The options that determine the tokens of a collection's texts."""
         splits = ("train_split", "validation_split", "new_documents")
-        names = (*splits, "tokenizer_options", "text_fields", "cleaning")
+        names = (*splits, "tokenizer_options", "language", "text_fields", "cleaning")
         names += ("passages",) if self.passages else ()
         return {name: getattr(self, name) for name in names}
 
