@@ -37,7 +37,7 @@ from data_modules.tokenisation import (
     replace_titles,
     split_documents,
 )
-from gr_mvdr.analyzer import Analyzer, Language, guess_language
+from gr_mvdr.analyzer import Analyzer, Language
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, Count, ExistingPath, Rule, Seed, Size, Text, part
@@ -167,8 +167,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     @cached_property
     def analyzer(self) -> Analyzer:
         """Makes the terms of BM25 and of its candidates."""
-        auto = self.language == "auto"
-        return Analyzer(guess_language(self.texts["text"]) if auto else self.language)
+        return Analyzer.of(self.language, self.texts["text"])
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

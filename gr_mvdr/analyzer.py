@@ -143,6 +143,11 @@ class Analyzer:
             self._stem = Stemmer.Stemmer(stemmer).stemWord
         self._terms = Remembered(lambda chunk: [*filter(None, map(self.term, split_words(chunk)))])
 
+    @classmethod
+    def of(cls, language: Language, texts: Sequence[str]) -> "Analyzer":
+        """Makes the analyzer of texts; "auto" = their language is guessed."""
+        return cls(guess_language(texts) if language == "auto" else language)
+
     def term(self, word: str) -> str | None:
         """Returns the term of a word of `split_words`; None for a stop word."""
         return None if word in self.stop_words else self._stem(word)

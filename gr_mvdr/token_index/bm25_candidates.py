@@ -40,8 +40,8 @@ class Words(NamedTuple):
         Raises:
             ValueError: the lists are of other texts, or are damaged.
         """
-        analyzer, place = Analyzer(language), directory / FOLDER
-        made_of = {"words_of": collection, "language": language}
+        analyzer, place = Analyzer.of(language, table["text"]), directory / FOLDER
+        made_of = {"words_of": collection, "language": analyzer.language}
         with suppress(FileNotFoundError):
             return cls(InvertedLists.open(place, **made_of), analyzer)
         lists = count_terms(table["id"][:], map(analyzer.terms, table["text"])).bm25()
