@@ -110,6 +110,25 @@ def _split_unspaced(word: str) -> Iterator[str]:
         yield from map("".join, pairwise(characters)) if len(characters) > 1 else [run[0]]
 
 
+def find_spans(text: str) -> list[tuple[int, int]]:
+    """Finds the characters [start, end) of each of a text's words.
+
+    A word that is spelled in another way than in the text, such as the ligature "ﬁ", covers the
+    whole run without white space that it is in.
+    """
+    spans = []
+    for chunk in re.finditer(r"\S+", text):
+        place, plain = 0, chunk[0].lower()
+        for word in split_words(chunk[0]):
+            if (start := plain.find(word, place)) < 0 or len(plain) != len(chunk[0]):
+                spans.append(chunk.span())
+                continue
+            spans.append((chunk.start() + start, chunk.start() + start + len(word)))
+            paired = _CHARACTER.match(word)
+            place = start + (paired.end() if paired else len(word))  # pairs overlap
+    return spans
+
+
 class Remembered(dict[str, Any]):
     """What a function returns for each chunk of a text; most chunks occur again and again."""
 

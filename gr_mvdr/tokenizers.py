@@ -21,7 +21,14 @@ from transformers import (
 )
 from transformers.utils import is_sentencepiece_available
 
-from gr_mvdr.analyzer import Analyzer, Language, Remembered, list_stop_words, split_words
+from gr_mvdr.analyzer import (
+    Analyzer,
+    Language,
+    Remembered,
+    find_spans,
+    list_stop_words,
+    split_words,
+)
 from gr_mvdr.files import check_file, check_files, hub_options, reading
 
 # T5's order of special ids, which this library's own tokenisers share.
@@ -188,7 +195,10 @@ class WordTokenizer(PreTrainedTokenizerFast):
         """
         texts = [f"{text} {pair}"] if isinstance(text, str) else text
         ids = [[*chain.from_iterable(self.words(text))] for text in texts]
-        return BatchEncoding({"input_ids": ids[0] if isinstance(text, str) else ids})
+        found = {"input_ids": ids[0] if isinstance(text, str) else ids}
+        if options.get("return_offsets_mapping"):
+            found["offset_mapping"] = [*map(find_spans, texts)]
+        return BatchEncoding(found)
 
     def __reduce__(self) -> Any:
         return WordTokenizer, (self.backend_tokenizer, self.analyzer.language)

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
 
 
 def test_a_query_generator_writes_queries_with_the_weights_of_a_run(tmp_path):
-    keys = [*KEYS, "model=query_generator", "model.n_queries=2"]
+    keys = [*KEYS, "model=query_generator", "model.n_queries=2", "data.language=none"]
     trained = train(small(tmp_path, *keys, "name=trained"))
     again = train(small(tmp_path, *keys, f"weights={trained.path}", "name=again"))
     shutil.rmtree(trained.path)  # the other run holds the weights itself

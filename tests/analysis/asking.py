@@ -8,6 +8,7 @@ import torch
 from analysis.questions.analysis import Findings, Subject
 from analysis.run import ask
 from gr_mvdr.alignment import MaxSim
+from gr_mvdr.passages import Passages
 from gr_mvdr.relevance import PairAlignment, Scoring
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.search import Query
@@ -17,8 +18,9 @@ from tests.searches import build_index
 
 def data_of(**parts):
     """As much of a data module as an analysis reads; it is its own evaluation."""
-    known = dict(test_splits=["test"], template=TextTemplate(), drop_identical=False)
-    data = SimpleNamespace(collection=SimpleNamespace(name="almanac"), **known | parts)
+    known = dict(test_splits=["test"], template=TextTemplate(), drop_identical=False, passages=None)
+    collection = SimpleNamespace(name="almanac", documents=parts.get("documents"))
+    data = SimpleNamespace(collection=collection, **known | parts)
     data.evaluation = data
     return data
 
@@ -50,7 +52,7 @@ def text_of(vectors, ids=None):
 class Indexed:
     """A multi-vector system whose documents and queries have given vectors, by their ids."""
 
-    paradigm, scoring = "multi_vector", Scoring(MaxSim())
+    paradigm, scoring, passages = "multi_vector", Scoring(MaxSim()), Passages()
 
     def __init__(self, folder, documents, queries):
         packed, self.queries = stack([*documents.values()]).pack(), queries

@@ -12,7 +12,7 @@ QUERIES = {"q1": "Which city has a statue?", "q2": "a river", "q3": " "}
 
 @pytest.fixture(scope="module")
 def runs(finished_run):
-    return finished_run("bm25"), finished_run("t5_colbert", *TINY)
+    return finished_run("bm25", "data.language=none"), finished_run("t5_colbert", *TINY)
 
 
 def frame(queries=QUERIES, **columns) -> pd.DataFrame:

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from gr_mvdr.analyzer import LANGUAGES, Analyzer, guess_language, split_words
+from gr_mvdr.analyzer import LANGUAGES, Analyzer, find_spans, guess_language, split_words
 
 SENTENCES = {
     "en": "The birds that live on this island are not seen in winter, and they fly to the south.",
@@ -45,6 +45,9 @@ def test_a_text_has_the_terms_of_its_words_in_every_language(language):
     pytest.importorskip("Stemmer")
     analyzer, draw = Analyzer(language), random.Random(0)
     text = "".join(draw.choices("".join(SENTENCES.values()) + "\n\t  ", k=2000))
+    spelled = [text[start:end].lower() for start, end in find_spans(text)]
+    for word, found in zip(split_words(text), spelled, strict=True):
+        assert word == found or word not in found  # another spelling covers the whole chunk
     terms = [analyzer.term(word) for word in split_words(text)]
     assert analyzer.terms(text) == [term for term in terms if term]
 

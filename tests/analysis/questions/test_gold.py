@@ -15,6 +15,7 @@ from analysis.questions.gold import (
 from data_modules.collection import Collection
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.decoding.beam_search import Hypotheses
+from gr_mvdr.passages import Passages
 from gr_mvdr.relevance import Explanation, PairAlignment
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import EOS_ID
@@ -189,7 +190,7 @@ def test_every_occurrence_of_an_identifier_is_covered():
 class Decoder:
     """A generative system that ends its search with given sequences of each query."""
 
-    paradigm, template = "generative", TextTemplate()
+    paradigm, template, passages = "generative", TextTemplate(), Passages()
 
     def __init__(self, sequences):
         self.sequences = sequences  # tuple of query tokens → sequences, the best first
