@@ -195,7 +195,7 @@ class WordTokenizer(PreTrainedTokenizerFast):
         """
         texts = [f"{text} {pair}"] if isinstance(text, str) else text
         ids = [[*chain.from_iterable(self.words(text))] for text in texts]
-        found = {"input_ids": ids[0] if isinstance(text, str) else ids}
+        found: dict[str, Any] = {"input_ids": ids[0] if isinstance(text, str) else ids}
         if options.get("return_offsets_mapping"):
             found["offset_mapping"] = [*map(find_spans, texts)]
         return BatchEncoding(found)

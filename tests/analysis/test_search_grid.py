@@ -39,7 +39,7 @@ def test_every_combination_is_a_row_with_its_quality_and_costs(made, tiny_data, 
     grids = [{"search": ["gather"], "neighbours": [3, 100]}, {"search": ["exact"]}]
     retrieve, encode = system.searcher.search, mock.Mock(wraps=system.encoded_queries)
 
-    def refusing(encoded, scoring, k, search, among):
+    def refusing(encoded, scoring, k, search, among=None):
         if search.pool == 9999:
             raise ValueError("must be ≤ the index's tokens")
         return retrieve(encoded, scoring, k, search, among)
