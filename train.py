@@ -47,7 +47,7 @@ from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.collection import sample_tokens
 from data_modules.module import RetrievalDataModule
-from data_modules.sources import keep_table
+from data_modules.sources import write_given_table
 from gr_mvdr.files import CHECKPOINT, new_folder, read_checkpoint, sha256
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.measures import Measured, costs
@@ -87,7 +87,7 @@ def train(config: Sequence[str] | DictConfig, data: Any = None) -> Run | None:
     Args:
         config: the arguments of `python train.py`, or a configuration composed from
             `conf/train.yaml`.
-        data: a table in memory instead of `data.path` (`keep_table`); only with arguments.
+        data: a table in memory instead of `data.path` (`write_given_table`); only with arguments.
 
     Returns:
         The finished run: its `path`, its flat `metrics`; None on all ranks but the first.
@@ -99,7 +99,7 @@ def train(config: Sequence[str] | DictConfig, data: Any = None) -> Run | None:
     if isinstance(config, DictConfig):
         return make_run(config)
     if data is not None:
-        config = ["data=files", *config, f"data.path='{keep_table(data)}'"]
+        config = ["data=files", *config, f"data.path='{write_given_table(data)}'"]
     composed = compose_command("train", config)
     if (processes := processes_to_start(composed)) > 1:
         raise ValueError(
@@ -220,7 +220,7 @@ def prepare_model(
             take_latent_meanings(backbone, sample)
         if device is not None and hasattr(model, "scheme"):
             model.scheme.device = device
-        model.passages = data.passage_map
+        model.passages = data.evaluation.passage_map
         model.prepare(data.documents, data.known_documents, identifiers)
         said = taken.give(model, data.tokenizer) if taken is not None else None
     if taken is None and is_trained(config) and (left_out := find_backbone(model)[1].left_out):

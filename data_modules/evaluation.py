@@ -9,13 +9,19 @@ from typing import Annotated, Any
 import numpy as np
 from datasets import Dataset
 
-from data_modules.collection import TokenColumn, sample_rows
+from data_modules.collection import (
+    BestPassages,
+    TokenColumn,
+    find_relevant_pairs,
+    sample_rows,
+)
 from data_modules.examples import Example, collate
 from data_modules.negatives import read_candidates
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists, count_terms
 from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.options import Count, ExistingPath, Pattern, Rule, Size, Text
+from gr_mvdr.passages import Passages
 from gr_mvdr.tokenizers import WordTokenizer, keep_terms
 
 Different = Annotated[
@@ -104,6 +110,19 @@ class EvaluationData:
         judged = self.judgements(split, queries).items()
         return {query: [d for d, grade in own.items() if grade > 0] for query, own in judged}
 
+    @cached_property
+    def passage_map(self) -> Passages:
+        """Makes rankings of documents from those of the data's `texts`; a system holds it, too."""
+        return Passages(self.data.passages, self.data.texts)
+
+    def relevant_pairs(self, split: str, queries: Dataset) -> tuple[Dataset, BestPassages | None]:
+        """Returns the pairs of `find_relevant_pairs`, and what chose their passages."""
+        data, qrels = self.data, self.data.collection.qrels[split]
+        if data.passages is None:
+            return find_relevant_pairs(qrels, queries, data.documents), None
+        passages = BestPassages(data.documents, [*self.terms(queries)], self.bm25)
+        return find_relevant_pairs(qrels, queries, data.collection.documents, passages), passages
+
     def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
         """Query id → the ids of the documents to rerank, best first.
 
@@ -115,7 +134,7 @@ class EvaluationData:
         every = zip(queries["id"][:], self.terms(queries), strict=True)
         terms = {query: own for query, own in every if query not in named}
         depth, lists = self.data.candidates, {}
-        found = self.data.passage_map.search(
+        found = self.passage_map.search(
             [*terms],
             depth + self.data.drop_identical,
             lambda ids, k, among: self.bm25.search({q: terms[q] for q in ids}, k, among),
@@ -183,7 +202,7 @@ class EvaluationData:
             The (query id, document id) of each pair, and the pairs in batches of `batch_size`.
         """
         queries = sample_rows(self.test_queries(split), limit)
-        rows, _ = self.data.relevant_pairs(split, queries)
+        rows, _ = self.relevant_pairs(split, queries)
         names, items, chosen = [], [], rows.select(range(min(limit, len(rows))))
         for row in chosen:
             if not covers(row["document_row"]):

@@ -14,11 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.collection import (
     BUILT,
-    BestPassages,
     Collection,
     TrainingTables,
     collect,
-    find_relevant_pairs,
     find_store,
     open_collection,
 )
@@ -41,7 +39,7 @@ from gr_mvdr.analyzer import Analyzer, Language
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import sha256
 from gr_mvdr.options import AtLeast, Count, ExistingPath, Rule, Seed, Size, Text, part
-from gr_mvdr.passages import PassageOptions, Passages, document_ids
+from gr_mvdr.passages import PassageOptions, document_ids
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate, read_template
 
@@ -181,7 +179,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         training = self._split_queries(split) if split else collection.queries.select([])
         texts = self.texts
         if self.tokenizer_options["unit"] != "word" and self.new_documents:
-            texts = texts.select(self._known_rows(texts))
+            texts = texts.select(self.known_documents)
         language = self.analyzer.language if self.tokenizer_options["unit"] == "word" else "none"
         return choose_tokenizer(texts, training, language, **self.tokenizer_options)
 
@@ -215,11 +213,6 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         return join_fields(split_documents(cleaned, self.passages), self.text_fields)
 
     @cached_property
-    def passage_map(self) -> Passages:
-        """Makes rankings of documents from those of `texts`; a system holds it, too."""
-        return Passages(self.passages, self.texts)
-
-    @cached_property
     def documents(self) -> Dataset:
         """The corpus: id, title, text (the joined fields), tokens (all), word_starts, title_tokens.
 
@@ -236,15 +229,12 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
 
         Every document, except those that only queries of `new_documents` ask for.
         """
-        return self._known_rows(self.texts)
-
-    def _known_rows(self, table: Dataset) -> np.ndarray:
         new = {d for name in self.new_documents for d in self.collection.relevant_documents(name)}
         if self.train_split is not None:
             new -= self.collection.relevant_documents(self.train_split)
         if not new:
-            return np.arange(len(table))
-        return np.flatnonzero([identifier not in new for identifier in document_ids(table)])
+            return np.arange(len(self.texts))
+        return np.flatnonzero([name not in new for name in document_ids(self.texts)])
 
     def _split_queries(self, split: str) -> Dataset:
         return clean_table(self.collection.split_queries(split), self.cleaning)
@@ -356,19 +346,9 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             rule = f"must have ≥ 2 relevant documents, has {count}: {reason}"
             raise ValueError(f"data.train_split={self.train_split}: {rule}")
 
-    def relevant_pairs(self, split: str, queries: Dataset) -> tuple[Dataset, BestPassages | None]:
-        """The pairs of `find_relevant_pairs`, and what chose their passages."""
-        qrels = self.collection.qrels[split]
-        if self.passages is None:
-            return find_relevant_pairs(qrels, queries, self.documents), None
-        passages = BestPassages(
-            self.documents, [*self.evaluation.terms(queries)], self.evaluation.bm25
-        )
-        return find_relevant_pairs(qrels, queries, self.collection.documents, passages), passages
-
     def _tables(self, split: str) -> TrainingTables:
         queries = self.queries(split)
-        pairs, passages = self.relevant_pairs(split, queries)
+        pairs, passages = self.evaluation.relevant_pairs(split, queries)
         return TrainingTables(
             pairs=pairs,
             passages=passages,

@@ -76,7 +76,7 @@ class FilesDataModule(RetrievalDataModule):
         return self.collect(read_layouts(self.path, self.format, self.columns))
 
 
-def keep_table(table: Any) -> Path:
+def write_given_table(table: Any) -> Path:
     """Writes a table in memory once, for `data.path`; returns its folder.
 
     Args:
@@ -84,7 +84,7 @@ def keep_table(table: Any) -> Path:
             pandas' and polars' DataFrame.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: it is something else.
     """
     if not isinstance(table, Dataset | DatasetDict):
         try:

@@ -125,7 +125,7 @@ class Passages:
         """
         Args:
             options: None = documents are not split.
-            table: the passages; None = there are none yet.
+            table: the passages; None = nothing is indexed yet.
         """
         self.options = options
         # The number of each document's passages.

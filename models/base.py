@@ -223,12 +223,7 @@ class System(pl.LightningModule):
             return self._retrieve(asked, depth, rows, with_shares, **search)
 
         # A beam search is the same at every depth.
-        return self._ranks.search(ids, k, ask, among, at_once=self.generates == "document")
-
-    @property
-    def _ranks(self) -> Passages:
-        """What makes its rankings; a pipeline's stages rank documents already."""
-        return Passages() if self.paradigm == "pipeline" else self.passages
+        return ranks_of(self).search(ids, k, ask, among, at_once=self.generates == "document")
 
     def _retrieve(self, queries: Table, k: int, among: Among, with_shares: bool) -> Ranking:
         """The system's own search of the tables' rows, in evaluation mode; see `retrieve`."""
@@ -246,45 +241,17 @@ class System(pl.LightningModule):
             form: options of the system's own, those of `rerank.<form>` in the configuration.
         """
         self.eval()
-        rows = {query: self._ranks.of(names) for query, names in candidates.items()}
-        return self._ranks.rank(self._rerank(queries, documents, rows, **form))
+        ranks = ranks_of(self)
+        rows = {query: ranks.of(names) for query, names in candidates.items()}
+        return ranks.rank(self._rerank(queries, documents, rows, **form))
 
     def _rerank(self, queries: Table, documents: Table, candidates: Candidates) -> Ranking:
         """Orders rows of the documents' table; here by `score`, batching pairs of similar length.
 
         A subclass may take further options, see `rerank`.
         """
-        scores = self.read_pairs(queries, documents, candidates, lambda b: self.score(b).tolist())
+        scores = read_pairs(self, queries, documents, candidates, lambda b: self.score(b).tolist())
         return Ranking(scores)
-
-    def read_pairs(
-        self,
-        queries: Table,
-        documents: Table,
-        candidates: Candidates,
-        read: Callable[[PairBatch], list],
-    ) -> dict[str, dict[str, Any]]:
-        """Applies `read` to all pairs; returns query id → document id → value, such as a score.
-
-        Args:
-            queries, documents, candidates: see `rerank`.
-            read: maps a batch of pairs of similar length to one value for each pair.
-        """
-        names, needed = documents["id"][:], set().union(*candidates.values())
-        rows = [row for row, name in enumerate(names) if name in needed]
-        tokens = documents[rows]["tokens"] if rows else []
-        texts = {names[row]: self.cut_document(t) for row, t in zip(rows, tokens, strict=True)}
-        query_texts = zip(queries["id"][:], map(self.cut_query, queries["tokens"][:]), strict=True)
-        pairs = [(query, text, name) for query, text in query_texts for name in candidates[query]]
-        pairs.sort(key=lambda pair: len(pair[1]) + len(texts[pair[2]]))
-        results: dict[str, dict[str, Any]] = {query: {} for query in queries["id"][:]}
-        for start in track(range(0, len(pairs), _BATCH), "reranking"):
-            chosen = pairs[start : start + _BATCH]
-            sides = [text for _, text, _ in chosen], [texts[name] for *_, name in chosen]
-            values = read(pad_pairs(self, *sides))
-            for (query, _, name), value in zip(chosen, values, strict=True):
-                results[query][name] = value
-        return results
 
     def close(self) -> None:
         """Closes what an index holds open, such as a database; until then its folder is locked."""
@@ -318,6 +285,41 @@ class System(pl.LightningModule):
     def statistics(self) -> list[Measured]:
         """Returns further numbers about an indexed system."""
         return []
+
+
+def ranks_of(system: System) -> Passages:
+    """Returns what makes a system's rankings; a pipeline's stages rank documents already."""
+    return Passages() if system.paradigm == "pipeline" else system.passages
+
+
+def read_pairs(
+    system: System,
+    queries: Table,
+    documents: Table,
+    candidates: Candidates,
+    read: Callable[[PairBatch], list],
+) -> dict[str, dict[str, Any]]:
+    """Applies `read` to all pairs; returns query id → document id → value, such as a score.
+
+    Args:
+        queries, documents, candidates: see `System.rerank`.
+        read: maps a batch of pairs of similar length to one value for each pair.
+    """
+    names, needed = documents["id"][:], set().union(*candidates.values())
+    rows = [row for row, name in enumerate(names) if name in needed]
+    tokens = documents[rows]["tokens"] if rows else []
+    texts = {names[row]: system.cut_document(t) for row, t in zip(rows, tokens, strict=True)}
+    query_texts = zip(queries["id"][:], map(system.cut_query, queries["tokens"][:]), strict=True)
+    pairs = [(query, text, name) for query, text in query_texts for name in candidates[query]]
+    pairs.sort(key=lambda pair: len(pair[1]) + len(texts[pair[2]]))
+    results: dict[str, dict[str, Any]] = {query: {} for query in queries["id"][:]}
+    for start in track(range(0, len(pairs), _BATCH), "reranking"):
+        chosen = pairs[start : start + _BATCH]
+        sides = [text for _, text, _ in chosen], [texts[name] for *_, name in chosen]
+        values = read(pad_pairs(system, *sides))
+        for (query, _, name), value in zip(chosen, values, strict=True):
+            results[query][name] = value
+    return results
 
 
 def check_form(system: System, key: str, form: Mapping[str, Any]) -> None:

@@ -90,7 +90,7 @@ class BM25(LexicalSystem):
         super().__init__()
         self.save_hyperparameters()
         self.tunes_search, self.tuning_split = bool(tune), tune
-        self.analyzer, self.first_term = Analyzer(language), first_term(language)
+        self.first_term = first_term(language)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Indexes the documents' terms."""
@@ -116,7 +116,7 @@ class BM25(LexicalSystem):
         return self.hparams.reads == "tokens" and (self.hparams.k1, self.hparams.b) == (1.5, 0.75)
 
     def tune_search(self, queries: Table, depth: int, qrels: Qrels) -> None:
-        """Chooses the k1 and b that are best for judged queries, and saves the index anew."""
+        """Chooses the k1 and b that are best for judged queries, and saves the index again."""
         counts, *place = self.tuned
         name, asked = name_metric(self.hparams.metric), self.query_terms(queries)
         values = {
@@ -132,7 +132,7 @@ class BM25(LexicalSystem):
     def terms(self, table: Table) -> Iterator[list[Hashable]]:
         """Yields each text's terms; a list of all would need 3 kB per text."""
         if self.hparams.reads == "texts":
-            return map(self.analyzer.terms, table["text"])
+            return map(Analyzer(self.hparams.language).terms, table["text"])
         return keep_terms(table["tokens"], self.hparams.language)
 
     def query_terms(self, queries: Table) -> dict[str, Query]:

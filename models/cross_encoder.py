@@ -17,7 +17,7 @@ from gr_mvdr.options import Size, build, part
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.bm25_candidates import FOLDER, Words
-from models.base import Among, Share, System, Table, hash_documents, token_shares
+from models.base import Among, Share, System, Table, hash_documents, read_pairs, token_shares
 from models.training import OptimizerOptions
 
 # Names of the inner size of feed-forward layers in the configurations of transformers.
@@ -67,7 +67,6 @@ class CrossEncoder(System):
             pooling: whether the head scores the mean of the states or the first state.
             depth: the number of BM25 documents that `retrieve` reranks; it returns no others.
             gradient_cache: pairs encoded at once in training, see `encode_share`; None = all.
-            language: of the texts, for BM25.
             language: of the texts, for BM25.
         """
         super().__init__()
@@ -196,7 +195,7 @@ class CrossEncoder(System):
         ranking = self._rerank(queries, self.documents, candidates).top(k)
         if with_shares:
             best = {query: ranking.documents(query) for query in ranking.query_ids}
-            shares = self.read_pairs(queries, self.documents, best, self.shares)
+            shares = read_pairs(self, queries, self.documents, best, self.shares)
             ranking.shares = {q: {d: shares[q][d] for d in own} for q, own in best.items()}
         return ranking
 

@@ -368,7 +368,7 @@ class FinishedRun:
                 raise ValueError(f"path={path}: must hold the files that the run was made from")
             if (tokenizer := self.tokenizer) is not None:
                 data.tokenizer = tokenizer  # one trained again may differ
-            return self.load_model(data.documents, data.passage_map), data
+            return self.load_model(data.documents, data.evaluation.passage_map), data
 
     def _data_settings(self, path: str | None) -> dict[str, Any]:
         # Without trust, anything built from the data goes into the user's own caches.

@@ -19,7 +19,7 @@ from models.results import count_of
 
 PACKAGES = (
     *("torch", "transformers", "pytorch-lightning"),
-    *("datasets", "faiss-cpu", "bm25s", "scikit-learn"),
+    *("datasets", "faiss-cpu", "bm25s", "PyStemmer", "scikit-learn"),
 )
 
 

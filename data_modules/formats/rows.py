@@ -30,7 +30,7 @@ _IDS = re.compile(r"\d+(,\d+)*")
 def documents(
     read: Reader, *files: Path, id: str, text: str, title: str = ""
 ) -> Iterator[Document]:
-    """Yields the documents of some files, with what else a row has as further fields.
+    """Yields the documents of some files; the other columns of a row are further fields.
 
     Args:
         read: reads one file.

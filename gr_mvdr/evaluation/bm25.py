@@ -166,16 +166,21 @@ class TermCounts(NamedTuple):
             k1: saturation of the term frequency.
             b: strength of the length normalisation.
         """
-        frequency = np.diff(self.matrix.indptr)
+        from scipy.sparse import csc_matrix
+
+        counts, indices, indptr = (getattr(self.matrix, name) for name in _ARRAYS)
+        frequency = np.diff(indptr)
         lengths = np.asarray(self.matrix.sum(axis=1, dtype=np.float64)).ravel()
         mean_length = float(lengths.mean()) if lengths.any() else 0.0
         norms = (k1 * (1 - b + b * lengths / (mean_length or 1.0))).astype(np.float32)
         idf = inverse_document_frequency(frequency, len(self.ids)).astype(np.float32)
-        weights = self.matrix.copy()
-        weights.data /= weights.data + norms[weights.indices]
-        weights.data *= np.repeat(idf, frequency)
+        weights = norms[indices]
+        weights += counts
+        np.divide(counts, weights, out=weights)
+        weights *= np.repeat(idf, frequency)
+        matrix = csc_matrix((weights, indices, indptr), self.matrix.shape)
         settings = {"mean_length": mean_length, "k1": k1, "b": b}
-        return InvertedLists(self.ids, self.vocabulary, weights, settings)
+        return InvertedLists(self.ids, self.vocabulary, matrix, settings)
 
 
 def count_terms(ids: Sequence[str], documents: Iterable[Iterable[Hashable]]) -> TermCounts:

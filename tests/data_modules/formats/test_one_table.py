@@ -16,7 +16,7 @@ from pyarrow.parquet import write_table
 
 from data_modules.collection import collect
 from data_modules.formats.catalogue import read_layout
-from data_modules.sources import keep_table
+from data_modules.sources import write_given_table
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, TINY
 from train import train
@@ -162,8 +162,8 @@ def test_a_table_in_memory_is_the_same_collection_as_its_files(kind, tmp_path, c
     write_feather(table, tmp_path / "file.arrow", compression="zstd")
     with pa.ipc.new_stream(str(tmp_path / "stream.arrow"), table.schema) as stream:
         stream.write_table(table, max_chunksize=2)
-    held = keep_table(HELD[kind])
-    assert keep_table(HELD[kind]) == held
+    held = write_given_table(HELD[kind])
+    assert write_given_table(HELD[kind]) == held
     found = read(held, store=tmp_path / "store")
     for name in ("file.arrow", "stream.arrow"):
         file = read(tmp_path / name)

@@ -1,4 +1,5 @@
 import math
+import random
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_scores_are_the_formula_and_the_sum_of_the_terms_shares(query, k1, b):
     for score, parts in zip(result, lists.shares(terms, TEXTS).values(), strict=True):
         assert [term for term, _ in parts] == terms
         assert sum(value for _, value in parts) == pytest.approx(score, abs=1e-5)
+
+
+def test_the_scores_are_those_of_bm25s():
+    bm25s, draw = pytest.importorskip("bm25s"), random.Random(0)
+    words = [f"w{int(draw.paretovariate(0.6))}" for _ in range(3000)]
+    texts = [words[n : n + draw.randrange(1, 40)] for n in range(0, 3000, 30)]
+    theirs = bm25s.BM25(k1=1.2, b=0.6, method="lucene")
+    theirs.index(texts, show_progress=False)
+    ours = count_terms([f"d{n}" for n in range(len(texts))], texts).bm25(1.2, 0.6)
+    for start in range(0, 3000, 100):
+        asked = [word for word in words[start : start + 5] if word in ours.vocabulary]
+        assert ours.scores(asked).tolist() == pytest.approx(theirs.get_scores(asked), abs=1e-4)
 
 
 def test_the_best_are_those_with_a_common_term_ties_by_id():
