@@ -336,12 +336,14 @@ def relaxed_top_k(
     Returns:
         (…, m) of the scores' dtype, 0 at padding. Both solvers pass gradients to the scores.
     """
-    if isinstance(k, int) and k < 1:
-        raise ValueError(f"k={k}: must be ≥ 1")
+    if isinstance(k, int):
+        if k < 1:
+            raise ValueError(f"k={k}: must be ≥ 1")
+        k = torch.full((), k, device=scores.device)
     if not scores.numel():
         return torch.zeros_like(scores)
     mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
-    k = torch.as_tensor(k, device=scores.device).expand(scores.shape[:-1]).reshape(-1, 1)
+    k = k.expand(scores.shape[:-1]).reshape(-1, 1)
     m = scores.shape[-1]
     parts = [scores.reshape(-1, m), k, mask.expand(scores.shape).reshape(-1, m)]
     if scores.device.type in _NO_FLOAT64:

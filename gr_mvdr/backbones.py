@@ -307,7 +307,7 @@ def read_states(
     """
     packs = encoder.config._attn_implementation == "packed" and mask.device.type == "cpu"
     if not packs or attended is not None or not mask.any():
-        seen = _encoder_mask(encoder, mask if attended is None else attended)
+        seen = encoder_mask(encoder, mask if attended is None else attended)
         return encoder(attention_mask=seen, **inputs).last_hidden_state
     first = _position_table(encoder)[1]
     positions = torch.arange(first, first + mask.shape[1]).expand_as(mask)
@@ -317,7 +317,7 @@ def read_states(
     return states.new_zeros(*mask.shape, states.shape[1]).masked_scatter(mask[..., None], states)
 
 
-def _encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
+def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
     """Converts a mask (B, L) bool into the form that the encoder takes.
 
     Given a (B, L) mask, transformers tests whether anything is padded, and the CPU waits for the

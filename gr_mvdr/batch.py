@@ -1,7 +1,7 @@
 """The one form in which texts reach a model: padded (query, document) pairs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ class PairBatch:
             NaN = no score.
         relevant: (B, R) int64, 1 + the numbers of further documents that are relevant to each
             query, padded with 0; None = unknown.
+        host: the same pairs on the CPU, where `to` came from; a changed batch has none.
     """
 
     query_ids: Tensor
@@ -39,14 +40,28 @@ class PairBatch:
     negatives: Tensor | None = None
     teacher: Tensor | None = None
     relevant: Tensor | None = None
+    host: "PairBatch | None" = field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.query_ids)
 
     def to(self, device: torch.device) -> "PairBatch":
-        """The same pairs on another device."""
-        tensors = {name: value for name, value in vars(self).items() if value is not None}
-        return PairBatch(**{name: value.to(device) for name, value in tensors.items()})
+        """The same pairs on another device; only a copy to the CPU waits for a device."""
+        late = torch.device(device).type != "cpu"
+        tensors = self.tensors.items()
+        moved = PairBatch(**{name: x.to(device, non_blocking=late) for name, x in tensors})
+        moved.host = self if self.query_ids.device.type == "cpu" else None
+        return moved
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that the batch has, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    @property
+    def on_host(self) -> "PairBatch":
+        """The same pairs on the CPU, so that asking them for a size does not wait for a device."""
+        return self.host or self.to(torch.device("cpu"))
 
     @property
     def is_negative(self) -> Tensor:
@@ -79,7 +94,9 @@ class PairBatch:
         targets = len(self.document_ids) + size - len(self.document_index)
         sides = {name: getattr(self, name)[:targets] for name in ("document_ids", "document_mask")}
         own = self.document_index[:size]
-        return replace(self, **sides, document_index=own, negatives=None, teacher=None)
+        kept = replace(self, **sides, document_index=own, negatives=None, teacher=None)
+        kept.host = self.host and self.host.without_negatives()
+        return kept
 
     @property
     def sides(self) -> dict[str, Tensor]:

@@ -176,7 +176,7 @@ def gather_batch(batch: PairBatch) -> PairBatch:
     """
     if world_size() == 1:
         return batch
-    gathered = {name: gather(value) for name, value in vars(batch).items() if value is not None}
+    gathered = {name: gather(value) for name, value in batch.tensors.items()}
     parts = zip(*gathered.values(), strict=True)
     return assemble_batch([PairBatch(**dict(zip(gathered, part, strict=True))) for part in parts])
 
@@ -189,11 +189,7 @@ def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
     Args:
         parts: padded to the same lengths.
     """
-    joined = {
-        name: torch.cat([vars(part)[name] for part in parts])
-        for name, value in vars(parts[0]).items()
-        if value is not None
-    }
+    joined = {name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors}
     sizes = torch.tensor([len(part.document_ids) for part in parts])
     starts = (sizes.cumsum(0) - sizes).tolist()
     numbered = list(zip(starts, parts, strict=True))
@@ -210,7 +206,11 @@ def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
 
 
 def encode_share(
-    encode: Callable[[Tensor, Tensor], Encoded], ids: Tensor, mask: Tensor, size: int | None
+    encode: Callable[[Tensor, Tensor], Encoded],
+    ids: Tensor,
+    mask: Tensor,
+    size: int | None,
+    device: torch.device,
 ) -> list[Encoded]:
     """Encodes this rank's share of the texts in chunks (a gradient cache).
 
@@ -219,8 +219,10 @@ def encode_share(
 
     Args:
         encode: ids (b, L) int64 and mask (b, L) bool → an encoding of b texts.
-        ids, mask: (B, L) the texts of all ranks, B ≥ W; a chunk is cut to its longest text.
+        ids, mask: (B, L) the texts of all ranks, B ≥ W, on the CPU, which then need not wait for
+            their lengths: a chunk is cut to its longest text.
         size: largest number of texts in a chunk; None = one chunk, which is encoded only once.
+        device: where the texts are encoded.
     """
     if size is not None and torch.is_grad_enabled():
         encode = partial(checkpoint, encode, use_reentrant=False)
@@ -235,5 +237,5 @@ def encode_share(
             length = int(real.sum(1).max())
             texts, real = texts[:, :length], real[:, :length]
         if len(texts):
-            encoded.append(encode(texts, real))
+            encoded.append(encode(*(x.to(device, non_blocking=True) for x in (texts, real))))
     return encoded

@@ -228,8 +228,6 @@ class FrequencySalience(Salience):
         self.register_buffer("mean_length", torch.tensor(torch.nan))
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        if self.mean_length.isnan():
-            raise ValueError("FrequencySalience: call fit with the collection's documents first")
         equal = ids.unsqueeze(-1) == ids.unsqueeze(-2)
         frequency = (equal & mask.unsqueeze(-2)).sum(-1, dtype=torch.float32)
         length = mask.sum(-1, keepdim=True) / self.mean_length

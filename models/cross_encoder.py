@@ -117,13 +117,15 @@ class CrossEncoder(System):
         The batches of all ranks are joined; each rank scores its share of the pairs.
         """
         batch = gather_batch(batch)
-        scored = choose_pairs(batch, self.hparams.negatives_per_query)
+        host = batch.on_host
+        scored = choose_pairs(host, self.hparams.negatives_per_query)
         document, query = scored.nonzero(as_tuple=True)
-        pairs = self.join(batch, document, query)
-        parts = encode_share(self.joint_scores, *pairs, self.hparams.gradient_cache)
-        scores = gather_rows(torch.cat(parts))
+        pairs = self.join(host, document, query)
+        how = self.hparams.gradient_cache, self.device
+        scores = gather_rows(torch.cat(encode_share(self.joint_scores, *pairs, *how)))
         relevance = scores.new_full(scored.shape, -torch.inf)
-        relevance[document, query] = scores
+        places = (document * len(batch) + query).to(self.device, non_blocking=True)
+        relevance = relevance.flatten().index_put((places,), scores).view(scored.shape)
         return self.loss_function(relevance, batch)
 
     def score(self, batch: PairBatch) -> Tensor:

@@ -212,13 +212,14 @@ class Docid(DocumentGenerator):
         Raises:
             ValueError: a document has no identifier; `index` assigns missing ones.
         """
-        sequences = [self.identifiers.sequences[row] for row in batch.document_index.tolist()]
+        host = batch.on_host
+        sequences = [self.identifiers.sequences[row] for row in host.document_index.tolist()]
         if not all(sequences):
-            row = batch.document_index[[not s for s in sequences].index(True)]
+            row = host.document_index[[not s for s in sequences].index(True)]
             name = self.identifiers.document_ids[row]
             raise ValueError(f"document {name!r} has no identifier: it came after training")
-        ids, mask = (x.to(self.device, non_blocking=True) for x in pad(sequences))
-        return replace(batch, document_ids=ids, document_mask=mask)
+        ids, mask = pad(sequences)
+        return replace(host, document_ids=ids, document_mask=mask).to(self.device)
 
     def target_source(self, document: int) -> list[int]:
         """Returns the document's identifier."""

@@ -113,7 +113,7 @@ class GenerativeSystem(System):
         query_mask = batch.query_mask.repeat_interleave(per_query, 0)
         index = batch.document_index.repeat_interleave(per_query, 0)
         rows = self.head.labels(batch.document_ids, index)
-        places = real_places(batch.document_mask)
+        places = real_places(batch.on_host.document_mask).to(rows.device, non_blocking=True)
         labels = rows.flatten()[places]
         masked = self.head.masked_rows(batch, labels)
         queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
@@ -158,11 +158,11 @@ class GenerativeSystem(System):
 
         Args:
             queries, query_mask: (B, N, d) and (B, N), each sequence's query.
-            ids, mask: (B, M), the sequences.
+            ids, mask: (B, M), the sequences; a mask on the CPU saves a wait for the device.
             index: (B,), the sequences' documents.
         """
         rows = self.head.labels(ids, index)
-        places = real_places(mask)
+        places = real_places(mask).to(ids.device, non_blocking=True)
         states = self.target_states(queries, query_mask, rows, places)
         log_probs = table_log_probs(self.head, states, rows.flatten()[places])
         return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)

@@ -129,12 +129,12 @@ class MultiVector(System):
         loss.
         """
         batch = gather_batch(batch)
-        size = self.hparams.gradient_cache
+        host, how = batch.on_host, (self.hparams.gradient_cache, self.device)
         texts = (
-            (self.encode_documents, batch.document_ids, batch.document_mask),
-            (self.encode_queries, batch.query_ids, batch.query_mask),
+            (self.encode_documents, host.document_ids, host.document_mask),
+            (self.encode_queries, host.query_ids, host.query_mask),
         )
-        documents, queries = (concatenate(encode_share(*one, size)).gather() for one in texts)
+        documents, queries = (concatenate(encode_share(*one, *how)).gather() for one in texts)
         scores = all_pairs_relevance(documents, queries, self.training_scoring)
         sides = {"query": queries, "document": documents}
         penalties = [  # the L1 gate of aligner §4.3

@@ -59,6 +59,8 @@ class TokenEncoder(nn.Module):
         self.heads, self.dimension, self.unit = heads, dimension, projections == "shared"
         self.backbone = load_backbone(**backbone)
         self.template = self.backbone.template
+        skipped = torch.tensor(self.template.skip, dtype=torch.int64)
+        self.register_buffer("skipped", skipped, persistent=False)
         self.vocabulary_size = self.backbone.config.vocab_size
         size = self.backbone.get_input_embeddings().embedding_dim, self.vocabulary_size
         chosen = {"_target_": "gr_mvdr.pooling.AllTokens"}
@@ -128,8 +130,7 @@ class TokenEncoder(nn.Module):
         states = read_states(self.backbone, read, seen, inputs_embeds=embeddings)
         states, mask, ids = pooling.leave(states, read, ids)
         if side == "document" and self.template.skip:
-            skipped = torch.tensor(self.template.skip, device=ids.device)
-            mask = mask & ~torch.isin(ids, skipped)
+            mask = mask & ~torch.isin(ids, self.skipped)
         real = mask.unsqueeze(-1)
         vectors, keys = at_least_float32(self.values[side](states)), None
         vectors = (pooling.unit(vectors, mask) if self.unit else vectors) * real

@@ -161,6 +161,7 @@ class NonParametricHead(TableHead):
         self.set_rows(row_tokens.to(weight.device))
         for name, values in occurrences.items():
             self.register_buffer(name, values.to(weight.device), persistent=False)
+        self.longest = int(occurrences["starts"].diff().max())  # tokens of a document
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _TENSORS}
@@ -251,9 +252,10 @@ class NonParametricHead(TableHead):
         Tokens after that prefix (the end token, a special token, a target of another text) and
         before it (BART's <s>) get the first row of their surface token.
         """
-        before = tokens.new_tensor(self.template.target)
+        start = len(before := self.template.target)
         # An n-gram does not begin with special tokens.
-        start = len(before) if bool((tokens[:, : len(before)] == before).all()) else 0
+        if start and not (tokens[:, :start] == tokens.new_tensor(before)).all():
+            start = 0
         targets = tokens[:, start:]
         size = targets.shape[1]
         texts, rows = self._read_documents(document_index, size - 1)
@@ -272,7 +274,7 @@ class NonParametricHead(TableHead):
         """
         at = torch.searchsorted(self.documents, document_index).clamp(max=len(self.documents) - 1)
         length = self.starts.diff()[at] * (self.documents[at] == document_index)
-        offset = torch.arange(max(1, int(length.max())) + more, device=at.device)
+        offset = torch.arange(max(1, self.longest) + more, device=at.device)
         inside = offset < length.unsqueeze(1)
         place = (self.starts[at].unsqueeze(1) + offset) * inside
         tokens, rows = (F.pad(x, (0, 1)) for x in (self.tokens, self.rows))  # index 0 exists

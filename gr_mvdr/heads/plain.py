@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from gr_mvdr.backbones import find_start_token
+from gr_mvdr.backbones import encoder_mask, find_start_token
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.options import part
 from gr_mvdr.relevance import at_least_float32
@@ -210,7 +210,7 @@ class Head(nn.Module):
         output = self.backbone.get_decoder()(
             inputs_embeds=inputs,
             encoder_hidden_states=queries,
-            encoder_attention_mask=query_mask.long(),
+            encoder_attention_mask=encoder_mask(self.backbone, query_mask),
             use_cache=False,
         )
         return output, self.context(inputs)
@@ -312,7 +312,7 @@ def states_at(places: Tensor, *states: Tensor | None) -> States:
 
 
 def real_places(mask: Tensor) -> Tensor:
-    """(n,) int64, the places of real tokens in a flattened mask (B, M); synchronises a GPU once.
+    """(n,) int64, the places of real tokens in a flattened mask (B, M); a GPU's makes the CPU wait.
 
     Only real positions are multiplied by the output table, the costliest product of a small model.
     """

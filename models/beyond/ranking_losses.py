@@ -102,15 +102,18 @@ class RankingLoss:
             system: a `GenerativeSystem`.
             batch: its targets, S for each query, then hard negatives.
         """
-        batch = gather_batch(first_targets(batch))
-        own = slice_for_rank(len(batch))
-        rows, negatives = choose_candidates(batch, self.negatives)
-        tokens = batch.document_ids.masked_fill(~batch.document_mask, _PADDING)[rows]
+        batch = gather_batch(first_targets(batch.on_host).to(system.device))
+        host, own = batch.on_host, slice_for_rank(len(batch))
+        rows, negatives = choose_candidates(host, self.negatives)
+        tokens = host.document_ids.masked_fill(~host.document_mask, _PADDING)[rows]
+        shared = count_shared_prefixes(system, tokens[:, 1:], host)
+        chosen = (x[own].to(system.device, non_blocking=True) for x in (tokens, shared, negatives))
+        tokens, shared, negatives = chosen
         targets = ScoredTargets(
-            tokens[own],
+            tokens,
             self.score(system, batch, own, rows),
-            count_shared_prefixes(system, tokens[:, 1:], batch)[own],
-            negatives[own],
+            shared,
+            negatives,
             None if batch.teacher is None else batch.teacher[own],
             self.reference(system, batch, own, rows),
             system.hparams.get("length_penalty", 0.0),
@@ -122,14 +125,19 @@ class RankingLoss:
         return self.weight * mean_over_ranks(total, usable.sum())
 
     def score(self, system: Any, batch: PairBatch, own: slice, rows: Tensor) -> Tensor:
-        """Scores all prefixes (B, 1 + C, M) of the batch's documents `rows` (B, 1 + C)."""
-        rows, mask = rows[own], batch.query_mask[own]
+        """Scores all prefixes (B, 1 + C, M) of the batch's documents `rows` (B, 1 + C), a CPU's."""
+        rows, mask, host = rows[own], batch.query_mask[own], batch.on_host
         queries, each = system.encode(batch.query_ids[own], mask), rows.shape[1]
-        texts = batch.document_ids, batch.document_mask, batch.document_index
+        ids, index = (
+            x[rows.flatten()].to(system.device, non_blocking=True)
+            for x in (host.document_ids, host.document_index)
+        )
         scores = system.token_log_probs(
             queries.repeat_interleave(each, 0),
             mask.repeat_interleave(each, 0),
-            *(x[rows.flatten()] for x in texts),
+            ids,
+            host.document_mask[rows.flatten()],
+            index,
         )
         return scores.view(*rows.shape, -1).cumsum(2)
 

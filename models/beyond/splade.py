@@ -128,10 +128,11 @@ class SPLADE(LexicalSystem):
         The batches of all ranks are joined: each rank encodes its share and computes the whole
         loss.
         """
-        batch, size = gather_batch(batch), self.hparams.gradient_cache
-        sides = (batch.document_ids, batch.document_mask), (batch.query_ids, batch.query_mask)
+        batch, how = gather_batch(batch), (self.hparams.gradient_cache, self.device)
+        host = batch.on_host
+        sides = (host.document_ids, host.document_mask), (host.query_ids, host.query_mask)
         documents, queries = (
-            gather_rows(torch.cat(encode_share(self.term_weights, *side, size))) for side in sides
+            gather_rows(torch.cat(encode_share(self.term_weights, *side, *how))) for side in sides
         )
         with torch.autocast(self.device.type, enabled=False):
             loss = self.loss_function(documents @ queries.T, batch)
