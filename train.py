@@ -44,7 +44,13 @@ from analysis.studies.study import check_study, run_study
 from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
-from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
+from conf.launch import (
+    choose_precision,
+    choose_strategy,
+    is_in_sweep,
+    launch,
+    processes_to_start,
+)
 from data_modules.collection import sample_tokens
 from data_modules.module import RetrievalDataModule
 from data_modules.sources import write_given_table
@@ -128,6 +134,8 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         take_settings(config, taken.settings(config), typed)
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision(config.trainer.accelerator)
+    if config.trainer.strategy == "auto":
+        config.trainer.strategy = choose_strategy()
     trainer = instantiate(config.trainer, logger=False)  # checks its keys before anything is read
     with open_run(config) as (folder, missing), ExitStack() as opened:
         is_first = rank() == 0

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -15,6 +16,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
+
+from gr_mvdr.ranks import world_size
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -32,6 +35,16 @@ def choose_precision(accelerator: str) -> str:
         return "bf16-mixed" if is_native else "32-true"
     flags = Path("/proc/cpuinfo")
     return "bf16-mixed" if flags.is_file() and "amx_bf16" in flags.read_text() else "32-true"
+
+
+def choose_strategy() -> str | dict[str, Any]:
+    """Returns DDP in one of several processes, else Lightning's choice.
+
+    Buffers are equal in all processes: DDP would send them at every forward, NP's table too.
+    """
+    if world_size() == 1:
+        return "auto"
+    return {"_target_": "pytorch_lightning.strategies.DDPStrategy", "broadcast_buffers": False}
 
 
 def processes_to_start(config: DictConfig) -> int:

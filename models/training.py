@@ -14,15 +14,17 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn.utils import get_total_norm
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.flop_counter import (
     FlopCounterMode,
     sdpa_backward_flop_count,
     sdpa_flop_count,
 )
+from transformers import get_scheduler
 
 from gr_mvdr.files import CHECKPOINT, name_errors, new_file, new_folder, read_checkpoint
 from gr_mvdr.measures import Measured, costs
-from gr_mvdr.options import NonNegative, Positive
+from gr_mvdr.options import Count, NonNegative, Positive, Rate
 from gr_mvdr.ranks import rank, rank_zero_first
 from gr_mvdr.tokenizers import load_tokenizer
 
@@ -54,24 +56,60 @@ def make_optimizer(
     system: pl.LightningModule,
     learning_rate: Positive,
     weight_decay: NonNegative,
-    schedule: Literal["constant", "one_cycle"],
+    schedule: Literal["constant", "linear", "cosine", "one_cycle"],
+    warmup: Count | Rate | None = None,
+    decay: Literal["all", "matrices"] = "all",
+    rates: dict[str, Positive] | None = None,
 ) -> Any:
     """Makes AdamW and its schedule, as `configure_optimizers` returns them.
 
     Args:
-        system: a `System`.
-        schedule: "constant", as in the paper; or "one_cycle", which rises to the learning rate for
-            30 % of the steps and then falls to zero, as a model without pretraining needs.
+        system: a `System`; what requires no gradient is left out.
+        schedule: how the learning rate goes on after it has risen: "constant", as in the papers;
+            "linear" and "cosine" fall to zero; "one_cycle" falls along a cosine and begins at
+            1/25, as a model without pretraining needs.
+        warmup: the steps in which the learning rate rises, or their share of all steps; None =
+            30 % under "one_cycle", else 0.
+        decay: what `weight_decay` shrinks; "matrices" leaves out biases and the weights of norms.
+        rates: submodule, such as `head` or `backbone` → its learning rate. The innermost counts.
+
+    Raises:
+        ValueError: no parameter that trains belongs to a submodule of `rates`, or the warm-up takes
+            all steps.
     """
-    options = dict(weight_decay=weight_decay, fused=True)  # fused: one pass over the parameters
-    optimizer = torch.optim.AdamW(system.parameters(), learning_rate, **options)
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    left, rates = {*(rates or {})}, rates or {}
+    trained = [(f".{name}", x) for name, x in system.named_parameters() if x.requires_grad]
+    for name, tensor in trained:
+        within = {name.rindex(f".{part}."): part for part in rates if f".{part}." in name}
+        left -= {*within.values()}
+        rate = rates[within[max(within)]] if within else learning_rate
+        shrinks = decay == "all" or tensor.ndim > 1
+        groups.setdefault((rate, shrinks * weight_decay), []).append(tensor)
+    if left:
+        parts = sorted({part for name, _ in trained for part in name.split(".")[1:3]})
+        rule = f"trains no parameter, must be a submodule such as {', '.join(parts)}"
+        raise ValueError(f"model.optimizer.rates.{min(left)}={rates[min(left)]}: {rule}")
+    optimizer = torch.optim.AdamW(
+        [dict(params=group, lr=lr, weight_decay=each) for (lr, each), group in groups.items()],
+        fused=True,  # one pass over the parameters
+    )
     # Gradients are clipped before the step, so fp16's scaler must unscale them before that.
     optimizer._step_supports_amp_scaling = False
-    if schedule == "constant":
+    if schedule == "constant" and not warmup:
         return optimizer
     steps = int(system.trainer.estimated_stepping_batches)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
+    warmup = 0.3 * (schedule == "one_cycle") if warmup is None else warmup
+    share = warmup / steps if isinstance(warmup, int) else warmup
+    if share >= 1:
+        raise ValueError(f"model.optimizer.warmup={warmup}: must be below the {steps:,} steps")
+    if schedule == "one_cycle":
+        most = [group["lr"] for group in optimizer.param_groups]
+        scheduler = OneCycleLR(optimizer, most, total_steps=steps, pct_start=share)
+    else:
+        name = "constant_with_warmup" if schedule == "constant" else schedule
+        scheduler = get_scheduler(name, optimizer, round(share * steps), steps)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 OptimizerOptions = Annotated[dict[str, Any], make_optimizer]  # the keys of `model.optimizer`
@@ -349,6 +387,12 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     resumed = str(checkpoint) if checkpoint.is_file() else None
     if rank() == 0:
         save_tokenizer(data.tokenizer, run, resumed is not None)
+    accumulated = trainer.accumulate_grad_batches
+    if accumulated > 1 and "gradient_cache" in model.hparams and rank() == 0:
+        print(
+            f"trainer.accumulate_grad_batches={accumulated}: in-batch negatives come from one "
+            f"batch; {accumulated} times data.batch_size with model.gradient_cache keeps them all"
+        )
     trainer.callbacks[:0] = [costs, *others]  # before those that save checkpoints
     handler = signal.getsignal(signal.SIGINT)
     try:
