@@ -15,7 +15,7 @@ import logging
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ from data_modules.collection import sample_tokens
 from data_modules.module import RetrievalDataModule
 from data_modules.sources import write_given_table
 from gr_mvdr.files import CHECKPOINT, new_folder, read_checkpoint, sha256
+from gr_mvdr.fine_tuning import merge_adapters
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import admitting, build, name_some
@@ -62,6 +63,7 @@ from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
 from models.base import System, check_form, find_backbone
 from models.results import count_of
 from models.saved_model import (
+    ADAPTER,
     IDENTIFIERS,
     MODEL,
     SavedWeights,
@@ -266,10 +268,16 @@ def train_model(
     if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole
         checkpoint = read_checkpoint(run / CHECKPOINT)
         model = prepare_model(config, data, run)
+        model.configure_model()
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
     # Lightning has moved it to the CPU. Search and analysis are in fp32, as in a restored run.
-    return model.eval().float().to(trainer.strategy.root_device), spent
+    model.eval().float().to(trainer.strategy.root_device)
+    if hasattr(backbone := find_backbone(model)[1], "adapted"):
+        first = new_folder(run / ADAPTER, replace=True) if rank() == 0 else nullcontext()
+        with first as folder:
+            merge_adapters(backbone, folder)
+    return model, spent
 
 
 def measure_run(

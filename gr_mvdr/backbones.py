@@ -34,6 +34,7 @@ from transformers.utils import cached_file
 
 from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options, read_json
+from gr_mvdr.fine_tuning import Frozen, add_lora, merge_published
 from gr_mvdr.from_encoder import make_encoder_decoder, set_epsilon
 from gr_mvdr.initialisation import Initialisation, match_and_copy
 from gr_mvdr.options import Rate, Size, Text, checked, name_some
@@ -75,6 +76,9 @@ def load_backbone(
     from_encoder: Annotated[dict[str, Any], make_encoder_decoder] | None = None,
     decodes: bool = False,
     decoder_layers: Size | None = None,
+    adapter: Text | None = None,
+    lora: Annotated[dict[str, Any], add_lora] | None = None,
+    frozen: Frozen | None = None,
 ) -> PreTrainedModel:
     """Loads or builds an encoder or an encoder-decoder, in fp32 whatever was saved.
 
@@ -102,6 +106,8 @@ def load_backbone(
             the encoder is kept.
         decoder_layers: number of layers of a new decoder with random weights; None = the backbone's
             own decoder (NCI trains a new decoder of half the encoder's depth).
+        adapter: a folder or a hub name of peft's, whose adapter is added to the pretrained weights.
+        lora, frozen: what trains of the backbone, see `begin_training`; None = everything.
 
     Raises:
         ValueError: the folder holds only a decoder, lacks weights, or holds only an encoder where a
@@ -125,6 +131,8 @@ def load_backbone(
             )
         config = read_backbone_config(name, dropout_rate)
         model, left_out = _load(name, config, decodes and not converts)
+        if adapter is not None:
+            merge_published(model, adapter)
         if converts:
             model = make_encoder_decoder(model, text_template, **from_encoder)
         if decodes and decoder_layers:
@@ -133,6 +141,7 @@ def load_backbone(
     packs = chosen == "sdpa" and model.config.model_type in _PACKED
     model.set_attn_implementation("packed" if packs else chosen)
     model.template, model.left_out = text_template, left_out
+    model.fine_tuning, model.has_new_rows = {"frozen": frozen, "lora": lora}, False
     check_embedding_ties(model)
     if name is not None and (text_template.expansion or 0) >= model.config.vocab_size:
         raise ValueError(
@@ -170,7 +179,7 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
         cause = describe_error(error)
         raise ValueError(f"{key}: cannot be read: {cause}") from None
     if adapter is not None:  # transformers would ignore it, or load the model that it names
-        rule = "must be merged into its model (merge_and_unload of PEFT)"
+        rule = "name its base model here, and the adapter as backbone.adapter"
         raise ValueError(f"{key}: holds an adapter, adapter_config.json: {rule}")
     kind = config.model_type
     if not hasattr(config, "hidden_size"):  # CLIP, ResNet
@@ -375,6 +384,7 @@ def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:
     if output is not None:
         new = torch.randn(n_tokens, output.shape[1]).to(output) * output.std()
         model.get_output_embeddings().weight = nn.Parameter(torch.cat([output, new]))
+    model.has_new_rows = True
     check_embedding_ties(model)
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.fine_tuning import full_weight
 from gr_mvdr.heads.plain import Head, real_places, states_at, table_log_probs
 from gr_mvdr.relevance import DecoderPaths, Factors, PairAlignment, Scoring, at_least_float32
 from gr_mvdr.token_vectors import TokenVectors
@@ -202,7 +203,10 @@ def layer_vectors(trace: DecoderTrace, layer: int) -> tuple[TokenVectors, TokenV
     maps, batch = trace.layers.attentions[layer], trace.batch
     reader = trace.readers[f"cross_attention_{layer % len(trace.states) + 1}"]
     sides = (
-        (reader @ maps.output.weight.to(reader), maps.query(trace.states[layer]) * maps.scale),
+        (
+            reader @ full_weight(maps.output).to(reader),
+            maps.query(trace.states[layer]) * maps.scale,
+        ),
         (maps.value(trace.queries), maps.key(trace.queries)),
     )
     (documents, document_keys), (queries, query_keys) = (map(at_least_float32, s) for s in sides)
@@ -276,7 +280,7 @@ def _projection_norms(maps: CrossAttention) -> Tensor:
     alone.
     """
     to_query, to_key = (
-        at_least_float32(part.weight).unflatten(0, (maps.heads, -1))
+        at_least_float32(full_weight(part)).unflatten(0, (maps.heads, -1))
         for part in (maps.query, maps.key)
     )
     products = to_query.transpose(1, 2) @ to_key

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.fine_tuning import begin_training
 from gr_mvdr.measures import Measured
 from gr_mvdr.options import check_options, inspect_signature
 from gr_mvdr.passages import Passages
@@ -131,7 +132,9 @@ class System(pl.LightningModule):
         return make_optimizer(self, **self.hparams.optimizer)
 
     def configure_model(self) -> None:
-        """Shards the parameters if the trainer's strategy requires it."""
+        """Begins the backbone's training; shards parameters if the trainer's strategy requires."""
+        backbone = find_backbone(self)[1]
+        begin_training(backbone, **backbone.fine_tuning)
         if self.device_mesh is not None:
             shard(self, self.device_mesh["data_parallel"])
 

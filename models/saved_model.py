@@ -56,7 +56,7 @@ from models.docid import SAVED, Docid
 from models.generative import GenerativeSystem
 from models.sentence_transformers import PublishedWeights, find_folder, is_model, is_published
 
-MODEL = "model"  # in a run's folder
+MODEL, ADAPTER = "model", "adapter"  # in a run's folder
 WEIGHTS, SETTINGS, PARTS = "model.safetensors", "gr_mvdr.json", "gr_mvdr.safetensors"
 IDENTIFIERS = "identifiers"
 ROWS = "head_rows."  # before the names of a head's tensors that are no parameters
@@ -182,7 +182,7 @@ def _localise(options: dict[str, Any], folder: Path, trust: bool) -> dict[str, A
     """Points options to this folder's files; without trust, drops trust in stages."""
     options = dict(options)
     if "backbone" in options:  # the folder holds the whole of it: no new decoder is made
-        here = {"name": str(folder.resolve()), "shape": None, "from_encoder": None}
+        here = {"name": str(folder.resolve()), "shape": None, "from_encoder": None, "adapter": None}
         options["backbone"] = options["backbone"] | here
     if "tokenizer" in options:
         options["tokenizer"] = str(folder)

@@ -80,6 +80,10 @@ def make_optimizer(
     groups: dict[tuple[float, float], list[Tensor]] = {}
     left, rates = {*(rates or {})}, rates or {}
     trained = [(f".{name}", x) for name, x in system.named_parameters() if x.requires_grad]
+    if not trained:
+        raise ValueError(
+            "backbone.frozen=all: leaves nothing to train, the system has no own parts"
+        )
     for name, tensor in trained:
         within = {name.rindex(f".{part}."): part for part in rates if f".{part}." in name}
         left -= {*within.values()}
