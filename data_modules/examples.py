@@ -169,11 +169,18 @@ class Examples:
         return self.tables.template.read_query(tokens, self.tables.query_length)
 
     def relevant(self, pair: int) -> list[int]:
-        """Rows of the other documents relevant to a pair's query; [] without `mask_relevant`."""
-        if not self.tables.mask_relevant:
+        """Rows of the other documents relevant to a pair's query.
+
+        Without `mask_relevant`, only the other passages of the pair's document.
+        """
+        query, row = self.tables.query_rows[[pair]], self.tables.document_rows[[pair]]
+        if self.tables.mask_relevant:
+            rows = self.tables.relevant.of(int(query[0]))
+        elif self.tables.passages is not None:
+            _, rows = self.tables.passages.list_all(query, row)
+        else:
             return []
-        rows = self.tables.relevant.of(int(self.tables.query_rows[pair]))
-        return rows[rows != self.tables.document_rows[pair]].tolist()
+        return rows[rows != row].tolist()
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return self.pairs

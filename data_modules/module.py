@@ -77,7 +77,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         num_workers: loader processes.
         seed: random seed of the examples' order and draws.
         mask_relevant: exclude every known relevant document from a query's in-batch negatives;
-            False = exclude only copies of its positive (the papers).
+            False = exclude only copies and further passages of its positive (the papers).
 
     Raises:
         ValueError: options contradict each other, or a metric is unknown.
@@ -165,7 +165,8 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     @cached_property
     def analyzer(self) -> Analyzer:
         """Makes the terms of BM25 and of its candidates."""
-        return Analyzer.of(self.language, self.texts["text"])
+        whole = join_fields(self._cleaned, self.text_fields)  # a passage may be a list of names
+        return Analyzer.of(self.language, whole["text"])
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -209,8 +210,11 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     @cached_property
     def texts(self) -> Dataset:
         """What systems rank: a row for each document or, with `passages`, for each passage."""
-        cleaned = clean_table(self.collection.documents, self.cleaning)
-        return join_fields(split_documents(cleaned, self.passages), self.text_fields)
+        return join_fields(split_documents(self._cleaned, self.passages), self.text_fields)
+
+    @property
+    def _cleaned(self) -> Dataset:
+        return clean_table(self.collection.documents, self.cleaning)
 
     @cached_property
     def documents(self) -> Dataset:

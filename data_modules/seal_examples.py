@@ -15,6 +15,7 @@ from data_modules.indexing import Inputs
 from data_modules.tokenisation import cut_spans
 from gr_mvdr.batch import cut
 from gr_mvdr.options import Positive, Seed, Size, part
+from gr_mvdr.passages import name_document
 from gr_mvdr.progress import track
 from gr_mvdr.texts import BODY, find_views, first_words, read_view
 
@@ -330,7 +331,8 @@ class SampledSpans:
         n_spans: spans per document.
         length: words per span.
         temperature: T of the softmax over start words.
-        seed: random seed; the spans of a pair depend on the pair and the seed alone.
+        seed: random seed; the spans of a pair depend on the pair and the seed alone. The passages
+            of a document share its random numbers.
     """
 
     n_spans: Size = 3
@@ -340,7 +342,8 @@ class SampledSpans:
 
     def __call__(self, query: str, document: dict) -> list[list[int]]:
         """Returns the token lists of one document's spans."""
-        pair = zlib.crc32(f"{query}\n{document['id']}".encode())
+        name = name_document(document["id"]) if "start" in document else document["id"]
+        pair = zlib.crc32(f"{query}\n{name}".encode())
         weights = span_weights(query, document["text"], self.temperature)
         starts = sample_starts(weights, self.n_spans, np.random.default_rng((self.seed, pair)))
         return [span for span in cut_spans(document, starts, self.length) if span]

@@ -233,6 +233,11 @@ def check_files(folder: Path) -> None:
             check_file(file)
 
 
+def plain_name(file: Path) -> str:
+    """The file's name without the ending of a packed file (`PACKED`)."""
+    return file.stem if file.suffix in PACKED else file.name
+
+
 @contextmanager
 def open_packed(file: Path) -> Iterator[IO[bytes]]:
     """Opens the content of a file: plain, gzip, xz, zstd, or a zip archive of one file.

@@ -10,7 +10,7 @@ from torch import nn
 
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate
-from gr_mvdr.files import temporary_folder
+from gr_mvdr.files import plain_name, temporary_folder
 from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextTable
@@ -25,7 +25,8 @@ class SavedRanking:
     """A TREC run as a source: it ranks for the collection's queries that are in the file."""
 
     def __init__(self, key: str, file: Text):
-        self.key, self.name, self.ranking = f"{key}={file}", Path(file).stem, Ranking.read(file)
+        self.key, self.ranking = f"{key}={file}", Ranking.read(file)
+        self.name = Path(plain_name(Path(file))).stem
 
     def retrieve(self, queries: Table, k: int, among: Among = None) -> Ranking:
         """See `System.retrieve`.

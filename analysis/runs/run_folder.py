@@ -151,7 +151,7 @@ class Run:
     @property
     def protocol(self) -> tuple[str, ...]:
         """What runs that share a table must agree in: the data, and the keys of `PROTOCOL`."""
-        asked = [f"{k.split('.')[-1]}={look_up(self.config, k)}" for k in PROTOCOL]
+        asked = [f"{k.split('.')[-1]}={show(look_up(self.config, k))}" for k in PROTOCOL]
         return (f"data {self.fingerprint}", *asked)
 
     @property

@@ -25,11 +25,11 @@ from data_modules.formats.readers import (
     find_all,
     group_by_split,
     missing,
-    plain_name,
     string,
     word,
 )
 from data_modules.formats.rows import DPR, table_documents
+from gr_mvdr.files import plain_name
 
 POSITIVE = "positive_ctxs"
 NEGATIVE_KINDS = ("negative_ctxs", "hard_negative_ctxs")

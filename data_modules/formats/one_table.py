@@ -25,7 +25,6 @@ from data_modules.formats.readers import (
     find_all,
     integer,
     missing,
-    plain_name,
     quoted_rows,
     split_rows,
     string,
@@ -34,6 +33,7 @@ from data_modules.formats.readers import (
     word,
 )
 from data_modules.formats.rows import Reader
+from gr_mvdr.files import plain_name
 from gr_mvdr.options import show
 from gr_mvdr.texts import FIELDS, find_fields
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from gr_mvdr.files import PACKED, check_file, describe_error, open_packed
+from gr_mvdr.files import check_file, describe_error, open_packed, plain_name
 
 # The words in a file's name that are not part of the split: msmarco-doctrain-qrels.tsv,
 # nq_queries_dev.tsv.gz, qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt,
@@ -95,11 +95,6 @@ def group_by_split(split_of: Mapping[Path, str]) -> dict[str, Path]:
 def split_of(file: Path) -> str:
     """The split in a file's name, such as "dev_small" in ``qrels.dev.small.tsv``; may be ""."""
     return _SEPARATORS.sub("_", _OTHER_WORDS.sub("-", plain_name(file))).strip("_")
-
-
-def plain_name(file: Path) -> str:
-    """The file's name without the ending of a packed file (`PACKED`)."""
-    return file.stem if file.suffix in PACKED else file.name
 
 
 def begins_with(file: Path, characters: str) -> bool:

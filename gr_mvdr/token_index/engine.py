@@ -247,9 +247,12 @@ class EngineIndex(Searcher):
         return torch.tensor([scores[name] for name in names])
 
     def restriction(self, among: Sequence[str]) -> Any:
-        """Returns the engine's filter: on the fields if these tell the documents, else on ids."""
-        api = self.api
-        if (values := getattr(among, "values", None)) is None:
+        """Returns the engine's filter: on the fields if these tell the documents, else on ids.
+
+        The engine's paths have no way to write a quotation mark in a field's name.
+        """
+        api, values = self.api, getattr(among, "values", None)
+        if values is None or any('"' in name for name in values):
             return api.Filter(must=[api.HasIdCondition(has_id=_points(among))])
         fields = {
             ID if name == "id" else f'{FIELDS_COLUMN}."{name}"': v for name, v in values.items()

@@ -92,7 +92,8 @@ class SearchPlan:
         names = [self.names[row] for row in rows.tolist()]
         asked = min(self.candidates or len(names), len(names))
         among = names if len(names) < len(self.names) else None
-        ranking = self.stage.model.retrieve(queries, asked, among)
+        # Rows of the table, which may be passages, whatever `passages` the model was given.
+        ranking = self.stage.model._retrieve(queries, asked, among, with_shares=False)
         columns = []
         for query in queries["id"]:
             retrieved = ranking.scores(query)

@@ -10,6 +10,7 @@ from data_modules.examples import DocumentExamples, Example, collate
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.passages import document_ids
 from tests.data_modules.tiny import TOKENIZER, judge, make_collection, words
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -83,6 +84,14 @@ def test_training_reads_what_it_would_without_the_new_documents():
     assert examples[0] == examples[1]
     # A search reads all of them.
     assert len(held.evaluation.bm25.best(held.analyzer.terms("zirkonium"), 40)) == 6
+
+
+def test_the_language_is_that_of_whole_documents():
+    """Most passages of tables are names and numbers, in no language."""
+    text = "The town has a wall and it is by the sea. " * 8 + "Ouse 3.5 | " * 400
+    data = tiny(passages={"words": 20, "stride": 20}, language="auto")
+    data.read = lambda: make_collection([text] * 20, {"q": "Ouse"}, qrels={"test": [("q", "d0")]})
+    assert data.analyzer.language == "en"
 
 
 @pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split", "new_documents"])
@@ -205,18 +214,21 @@ class Several(Tiny):
         return replace(found, qrels=found.qrels | {"train": judge(*pairs)})
 
 
+@pytest.mark.parametrize("passages", [None, {"words": 2, "stride": 1}])
 @pytest.mark.parametrize("masked", [True, False])
-def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(masked):
-    data = Several(test_split="test", tokenizer_options=TOKENIZER, mask_relevant=masked)
+def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(masked, passages):
+    options = {"tokenizer_options": TOKENIZER, "mask_relevant": masked, "passages": passages}
+    data = Several(test_split="test", **options)
+    document_of = [int(name.strip("d")) for name in document_ids(data.documents)]
     epoch, false = data.epoch(0), 0
     for places in epoch.batches(8, shuffle=True):
         batch = collate([epoch[place] for place in places])
         for column, place in enumerate(places):
             query = int(data.training_tasks[0].tables.query_rows[epoch.numbers[place]])
             own = {query, query + 1, query + 2}
-            for row, document in enumerate(batch.document_index.tolist()):
+            for row, document in enumerate(document_of[n] for n in batch.document_index):
                 negative = bool(batch.is_negative[row, column])
-                positive = int(batch.document_index[column])
+                positive = document_of[batch.document_index[column]]
                 assert negative == (document not in (own if masked else {positive}))
                 false += negative and document in own
     assert (false > 0) != masked

@@ -44,7 +44,13 @@ def make_pair(engine, documents, kind="t5_colbert", **search):
 @pytest.mark.parametrize("kind", ["t5_colbert", "xtr"])
 def test_an_engine_finds_what_our_index_finds(engine, kind, documents, queries, tmp_path):
     documents["fields"] = [
-        {"year": n % 3, "tags": ["a", "b"][: n % 4], "price": n % 2 + 0.0, "a.b": str(n)}
+        {
+            "year": n % 3,
+            "tags": ["a", "b"][: n % 4],
+            "price": n % 2 + 0.0,
+            "a.b": str(n),
+            'say "b"': n,
+        }
         for n in range(len(documents))
     ]
     own, model = make_pair(engine, documents, kind)
@@ -53,8 +59,9 @@ def test_an_engine_finds_what_our_index_finds(engine, kind, documents, queries, 
     years = filter_table(documents)
     by_year = {"among": find_matching(years, {"year": [0, 1], "tags": "b", "id": among})}
     by_id = {"among": find_matching(years, {"price": 1})}
+    quoted = {"among": find_matching(years, {'say "b"': [2, 5, 6]})}
     assert by_year["among"] and by_year["among"].values and not by_id["among"].values
-    for options in ({}, {"among": among}, by_year, by_id):
+    for options in ({}, {"among": among}, by_year, by_id, quoted):
         expected = own.retrieve(queries, 5, with_shares=True, **options)
         found = model.retrieve(queries, 5, with_shares=True, **options)
         for query in queries["id"]:

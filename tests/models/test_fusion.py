@@ -1,7 +1,9 @@
 """Fusion: by hand, of TREC files and of runs, with weights that are chosen on a split."""
 
+import gzip
 import json
 from math import inf
+from pathlib import Path
 
 import pytest
 from datasets import Dataset
@@ -23,7 +25,9 @@ def files(tmp_path):
     made = [str(tmp_path / f"{name}.trec") for name in ("one", "two")]
     for file, ranking in zip(made, (ONE, TWO), strict=True):
         ranking.write(file, "tag")
-    return made
+    packed = made[1] + ".gz"
+    Path(packed).write_bytes(gzip.compress(Path(made[1]).read_bytes()))
+    return [made[0], packed]
 
 
 def test_fusions_worked_out_by_hand(files):
