@@ -37,7 +37,7 @@ from analysis.runs.evaluation import (
 )
 from analysis.runs.numbers import export_numbers, make_frame, write_numbers
 from analysis.runs.provenance import print_losses, record_provenance
-from analysis.runs.publish import describe_logger, publish_run
+from analysis.runs.publish import begin_upload, must_upload, publish_run, tolerating
 from analysis.runs.report import write_report
 from analysis.runs.run_folder import Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
@@ -81,6 +81,7 @@ NOISE = (
     *("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped"),
     "(Checkpoint|Experiment logs) directory .* exists and is not empty",  # of a resumed run
 )
+AGAIN = "the same command with resume=true, once the run is finished,"
 LATENT_TOKENS = 2**22  # tokens for computing initial token vectors: takes seconds, below 1 GB
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
@@ -144,6 +145,8 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         if missing in ([], ["report.html"]):
             if is_first:
                 print(f"{folder}: finished before, kept", *(write_report(folder) for _ in missing))
+                if must_upload(folder):
+                    publish_run(open_logger(config, folder), read_run(folder), AGAIN, curves=True)
             return read_run(folder)
         pl.seed_everything(config.seed, workers=True, verbose=False)
         watch_memory()
@@ -183,12 +186,12 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         write_numbers(folder, make_frame(rows))
         report = write_report(folder, finished=False)
         run = read_run(folder, finished=False)
-        publish_run(logger, run)
         export_numbers(folder, run.numbers)  # last: from here on the run is finished
         if not is_in_sweep():
             print(run.summary)
         if is_trained(config) and still_falls(folder):
             print(f"{config.system}: the loss was still falling, a longer training may find more")
+        publish_run(logger, run, AGAIN)
         print(f"{folder}: finished, {report}")
         return run
 
@@ -251,7 +254,17 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
     documents = count_of(record["documents"], "document")
     print(f"{config.system} on {record['collection']}: {documents} → {run}")
     print_losses(record, config)
-    return instantiate(describe_logger(config.logger, run.parent)) or None
+    return open_logger(config, run)
+
+
+def open_logger(config: DictConfig, run: Path) -> Any:
+    """Returns the run's logger, ready to log; None if there is none, or it cannot be opened."""
+    logger = instantiate(begin_upload(config.logger, run)) or None
+    with tolerating(run, AGAIN):
+        if logger is not None:
+            logger.experiment  # noqa: B018  opens it: training should not meet its errors
+        return logger
+    return None
 
 
 def train_model(

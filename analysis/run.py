@@ -32,7 +32,7 @@ from analysis.questions.gold import find_gold_tokens
 from analysis.questions.tokens import TokenKinds, find_special
 from analysis.runs.evaluation import release_memory
 from analysis.runs.numbers import PLACE, export_numbers, make_frame, write_numbers
-from analysis.runs.publish import describe_logger, publish_run
+from analysis.runs.publish import begin_upload, publish_run
 from analysis.runs.queries import keep_queries
 from analysis.runs.report import write_report
 from analysis.runs.run_folder import claim_folder, read_run
@@ -232,8 +232,8 @@ def analyse_again(
         write_numbers(read.path, concat([old[~again], measured], ignore_index=True))
         report = write_report(read.path)
         run = read_run(read.path)
-        publish_run(logger, run)
         export_numbers(run.path, run.numbers)
+        publish_run(logger, run, "the same command")
     print(f"{run.path}: analysed, {report}")
     return run.metrics
 
@@ -241,5 +241,5 @@ def analyse_again(
 def main(config: DictConfig) -> None:
     settings = OmegaConf.to_container(config.analysis, resolve=True)
     read = read_run(Path(config.run))
-    logger = instantiate(describe_logger(config.logger, read.path.parent)) or None
+    logger = instantiate(begin_upload(config.logger, read.path)) or None
     analyse_again(config.run, settings, logger, config.trust)

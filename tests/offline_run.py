@@ -26,6 +26,7 @@ class OfflineRun:
     """
 
     files: Path
+    id: str = ""
     name: str = ""
     started: int = 0
     group: str = ""
@@ -68,7 +69,7 @@ def _read_offline_run(file: Path) -> OfflineRun:
         kind = record.WhichOneof("record_type")
         if kind == "run":
             run = record.run
-            found.name, found.group = run.display_name, run.run_group
+            found.id, found.name, found.group = run.run_id, run.display_name, run.run_group
             found.started = run.start_time.ToNanoseconds()
             found.tags = list(run.tags)
             found.config |= _values(run.config.update)

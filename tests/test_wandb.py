@@ -76,6 +76,32 @@ def test_a_comparison_holds_tables_figures_and_its_page(sweep):
     assert (sweep / "comparison.html").is_file() and (sweep / "own/wandb").is_dir()
 
 
+def test_resuming_a_run_whose_upload_failed_uploads_it_into_the_same_run(
+    tmp_path, monkeypatch, capfd
+):
+    keys = ["model=t5_colbert", f"output={tmp_path}", "name=run", "analysis=none", *KEYS[:-5]]
+
+    finish = wandb.Run.finish
+
+    def hang(self, *_, **__):
+        assert (tmp_path / "run/metrics.json").is_file()
+        finish(self)
+        raise TimeoutError("Timed out\nfinishing run.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb.Run, "finish", hang)
+        run(patch, "train", *keys)
+    printed = capfd.readouterr()
+    assert "is not in wandb (TimeoutError: Timed out finishing run.); the same" in printed.out
+    assert "anonymous" not in printed.out + printed.err
+    for _ in range(2):  # what has arrived is not uploaded again
+        run(monkeypatch, "train", *keys, "resume=true")
+    first, second = read_offline_runs(tmp_path)
+    assert first.id == second.id and first.name == second.name == "run"
+    for name in ("train/loss", "train/learning_rate", "retrieve/mrr@10"):
+        assert first.values(name) and first.values(name) == second.values(name)
+
+
 def test_nothing_is_logged_where_wandb_is_disabled(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     run(monkeypatch, "train", "model=bm25", f"output={tmp_path}", "name=off", *KEYS)

@@ -33,6 +33,7 @@ from analysis.runs.publish import (
     log_artefacts,
     log_figures,
     log_tables,
+    tolerating,
 )
 from analysis.runs.report import write_page
 from analysis.runs.run_folder import named_folders
@@ -129,7 +130,8 @@ def compare(
     about = {"name": name_comparison(comparison), "save_dir": str(folder)}
     described = describe_logger(logger, find_common_folder(comparison), **about)
     opened = instantiate(described) or None
-    publish_comparison(opened, comparison, [one.gallery for one in findings])
+    with tolerating(folder, "the same comparison again"):
+        publish_comparison(opened, comparison, [one.gallery for one in findings])
     return comparison
 
 

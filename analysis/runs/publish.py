@@ -6,14 +6,24 @@ The code does not import wandb. A logger receives tables and images if it has `l
 """
 
 import re
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from pytorch_lightning.loggers import WandbLogger
 
 from analysis.figures import Gallery
+from analysis.questions.learning_curves import read_steps
 from analysis.runs.run_folder import Run, flatten
+from gr_mvdr.files import read_json, write_json
+from gr_mvdr.options import make_printable
+from models.training import CURVES
+
+# In a run's folder: the `id` of its run in wandb, and whether all of it `arrived` there.
+UPLOAD = "upload.json"
 
 # Kind of artefact → patterns of its files in a run's folder.
 ARTEFACTS = {
@@ -21,6 +31,14 @@ ARTEFACTS = {
     "alignments": ("alignments",),
     "report": ("report.html",),
 }
+
+
+class Wandb(WandbLogger):
+    """Lightning's logger without its argument `anonymous`, of which wandb warns in every run."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        del self._wandb_init["anonymous"]
 
 
 def describe_logger(
@@ -39,23 +57,64 @@ def describe_logger(
     return {k: about.get(k) if value is None else value for k, value in (settings or {}).items()}
 
 
-def publish_run(logger: Any, run: Run) -> None:
-    """Logs a finished run.
+def begin_upload(settings: Mapping[str, Any] | None, run: Path) -> dict[str, Any]:
+    """Returns the settings of a run's logger, and notes in its folder that it must upload the run.
+
+    All commands on a folder continue one run in wandb.
+    """
+    about = {"name": run.name, "save_dir": str(run), "id": secrets.token_hex(4)}
+    if (run / UPLOAD).is_file():
+        about["id"] = read_json(run / UPLOAD)["id"]
+    described = describe_logger(settings, run.parent, **about)
+    if "id" in described:
+        write_json(run / UPLOAD, {"id": described["id"], "arrived": False})
+    return described
+
+
+def must_upload(run: Path) -> bool:
+    """Returns whether an upload of a finished run was interrupted or failed."""
+    return (run / UPLOAD).is_file() and not read_json(run / UPLOAD)["arrived"]
+
+
+@contextmanager
+def tolerating(folder: Path, again: str) -> Iterator[None]:
+    """Turns any error of a logger into one line: what a folder holds is whole without it.
+
+    Args:
+        again: the command that uploads it again, in words.
+    """
+    try:
+        yield
+    except Exception as error:  # of a library, a service or the network
+        reason = make_printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        print(f"{folder}: is not in wandb ({reason}); {again} uploads it")
+
+
+def publish_run(logger: Any, run: Run, again: str, curves: bool = False) -> None:
+    """Logs a finished run; prints one line if that fails.
 
     Args:
         logger: a Lightning logger, or None.
         run: as returned by `read_run`.
+        again: see `tolerating`.
+        curves: whether to log the training curves; a logger that watched the training has them.
     """
     if logger is None:
         return
     named = {key: run.provenance.get(key) for key in ("system", "paradigm", "collection", "seed")}
-    logger.log_hyperparams(named | {"config": flatten(run.config)})
-    logger.log_metrics(run.metrics)
-    log_tables(logger, run.path.glob("*.csv"))
-    log_figures(logger, Gallery(run.path / "figures", keep=True))
-    log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
-    logger.finalize("success")
-    finish(logger)
+    with tolerating(run.path, again):
+        logger.log_hyperparams(named | {"config": flatten(run.config)})
+        if curves and (run.path / CURVES).is_file():
+            for row in read_steps(run.path).to_dict("records"):
+                logger.log_metrics({k: v for k, v in row.items() if v == v}, int(row["step"]) - 1)
+        logger.log_metrics(run.metrics)
+        log_tables(logger, run.path.glob("*.csv"))
+        log_figures(logger, Gallery(run.path / "figures", keep=True))
+        log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
+        logger.finalize("success")
+        finish(logger)
+        if (run.path / UPLOAD).is_file():
+            write_json(run.path / UPLOAD, read_json(run.path / UPLOAD) | {"arrived": True})
 
 
 def finish(logger: Any) -> None:
