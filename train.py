@@ -44,13 +44,7 @@ from analysis.studies.study import check_study, run_study
 from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
 from conf.composition import find_typed, register_resolvers, take_settings
-from conf.launch import (
-    choose_precision,
-    choose_strategy,
-    is_in_sweep,
-    launch,
-    processes_to_start,
-)
+from conf.launch import choose_precision, choose_strategy, is_in_sweep, launch, processes_to_start
 from data_modules.collection import sample_tokens
 from data_modules.module import RetrievalDataModule
 from data_modules.sources import write_given_table

@@ -14,15 +14,11 @@ from gr_mvdr.options import Positive, Size, checked, name_some
 
 Frozen = Literal["embeddings", "encoder", "all"]
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
-# Keys of adapter_config.json: those of plain LoRA, and those without an effect on a merged adapter.
-_LORA = {
-    *("r", "lora_alpha", "target_modules", "rank_pattern", "alpha_pattern", "use_rslora"),
-    *("fan_in_fan_out", "exclude_modules", "layers_to_transform", "layers_pattern"),
-}
-_WITHOUT_EFFECT = {
-    *("peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision"),
-    *("auto_mapping", "inference_mode", "lora_dropout", "megatron_core", "qalora_group_size"),
-}
+# Keys of adapter_config.json: those of plain LoRA, and those without an effect on its weights.
+_LORA = {"r", "lora_alpha", "target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"}
+_LORA |= {"use_rslora", "fan_in_fan_out", "layers_to_transform", "layers_pattern"}
+_WITHOUT_EFFECT = {"base_model_name_or_path", "task_type", "revision", "auto_mapping"}
+_WITHOUT_EFFECT |= {"peft_version", "inference_mode", "lora_dropout"}
 
 
 def begin_training(model: PreTrainedModel, frozen: Frozen | None, lora: dict | None) -> None:
@@ -37,17 +33,13 @@ def begin_training(model: PreTrainedModel, frozen: Frozen | None, lora: dict | N
     """
     tables = {model.get_input_embeddings(), model.get_output_embeddings()} - {None}
     kept = {id(table.weight): table.weight.requires_grad for table in tables if model.has_new_rows}
-    parts: list[nn.Module] = []
-    if frozen == "embeddings":  # T5 keeps the biases of its attention in a table, too
-        named = model.named_modules()
-        parts = [
-            part for name, part in named if isinstance(part, nn.Embedding) and "bias" not in name
-        ]
-    elif frozen:
-        has_decoder = model.config.is_encoder_decoder and frozen == "encoder"
-        parts = [model.get_encoder() if has_decoder else model]
-    for part in parts:
-        part.requires_grad_(False)
+    for name, part in model.named_modules():
+        # T5 keeps the biases of its attention in a table, too.
+        is_table = isinstance(part, nn.Embedding) and "bias" not in name
+        has_decoder = model.config.is_encoder_decoder
+        in_encoder = part is model.get_encoder() if has_decoder else part is model
+        if {"embeddings": is_table, "encoder": in_encoder, "all": True}.get(frozen or ""):
+            part.requires_grad_(False)
     if lora is not None and not hasattr(model, "adapted"):
         add_lora(model, **lora)
     for weight in model.parameters():
@@ -76,17 +68,21 @@ def add_lora(
 
 
 def _adapt(model: PreTrainedModel, key: str, options: dict[str, Any]) -> Any:
-    try:
-        import peft
-    except ImportError:
-        rule = "needs peft: pip install 'gr-mvdr[adapters]'"
-        raise ValueError(f"{key}: {rule}") from None
+    peft = _import_peft(key)
     try:
         adapted = peft.get_peft_model(model, peft.LoraConfig(**options))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{key}: {describe_error(error)}") from None
     model.adapted = (adapted,)  # a tuple, or it would be a submodule
     return adapted
+
+
+def _import_peft(key: str) -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise ValueError(f"{key}: needs peft: pip install 'gr-mvdr[adapters]'") from None
+    return peft
 
 
 def merge_adapters(model: PreTrainedModel, folder: Path | None = None) -> None:
@@ -105,34 +101,32 @@ def merge_published(model: PreTrainedModel, name: str) -> None:
     """Adds a published adapter, a folder or a hub name, to the weights of its base model.
 
     Raises:
-        ValueError: it is not LoRA without extensions, or belongs to another model.
+        ValueError: it is not plain LoRA, or belongs to another model.
     """
     key, options = f"backbone.adapter={name}", hub_options(name, "backbone.adapter")
+    peft = _import_peft(key)
     if Path(name).is_dir():
         check_files(Path(name))
     try:
         settings, weights = (Path(str(cached_file(name, file, **options))) for file in _FILES)
-        config = read_json(settings)
-    except (OSError, ValueError) as error:
+        config, tensors = read_json(settings), load_file(weights)
+    except Exception as error:  # of many kinds
         raise ValueError(f"{key}: cannot be read: {describe_error(error)}") from None
-    start = config.pop("init_lora_weights", True)  # others than these change the base's weights
-    further = [] if start in (True, False, "gaussian") else [f"init_lora_weights={start}"]
-    for option in config.keys() - _LORA - _WITHOUT_EFFECT:
-        further += [option] if config[option] not in (None, False, [], {}, "none") else []
-    if config.get("peft_type") != "LORA" or further:
-        rule = f"must be LoRA without {name_some(sorted(further)) or 'another method'}"
-        raise ValueError(f"{key}: adapter_config.json: {rule}")
-    from peft import set_peft_model_state_dict
-
+    plain = peft.LoraConfig().to_dict()
+    others = config.keys() - _LORA - _WITHOUT_EFFECT
+    if further := sorted(k for k in others if config[k] and config[k] != plain.get(k)):
+        raise ValueError(
+            f"{key}: adapter_config.json: must be plain LoRA, has {name_some(further)}"
+        )
     adapted = _adapt(model, key, {name: config[name] for name in _LORA & config.keys()})
-    rule = f"does not fit backbone.name={model.name_or_path}"
     try:
-        found: Any = set_peft_model_state_dict(adapted, load_file(weights))
-    except Exception as error:  # of many kinds: a damaged file, another size
-        raise ValueError(f"{key}: {rule}: {describe_error(error)}") from None
-    lacks = [name for name in found.missing_keys if "lora_" in name]
-    if lacks or found.unexpected_keys:
-        raise ValueError(f"{key}: {rule}: {name_some([*lacks, *found.unexpected_keys])}")
+        found = peft.set_peft_model_state_dict(adapted, tensors)
+        wrong = [name for name in found.missing_keys if "lora_" in name] + found.unexpected_keys
+        problem = name_some(wrong)
+    except RuntimeError as error:  # another size
+        problem = describe_error(error)
+    if problem:
+        raise ValueError(f"{key}: does not fit backbone.name={model.name_or_path}: {problem}")
     merge_adapters(model)
     model.requires_grad_(True)
 
