@@ -79,6 +79,12 @@ def _narrow(column: Any) -> Any:
     return pa.string()
 
 
+def field_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the fields of rows as columns, typed as `common_types` says."""
+    table = arrow_columns(rows)
+    return typed_columns(table, len(rows), common_types({}, table))
+
+
 def typed_columns(table: "pa.Table", count: int, types: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the columns of `types` for a table of `count` rows, which may lack some."""
     import pyarrow as pa
@@ -142,8 +148,7 @@ def filter_table(documents: Any) -> "pa.Table":
         columns = dict(zip(fields.type.names, fields.flatten(), strict=True))
     else:
         own, rows = documents, documents[FIELDS_COLUMN] if FIELDS_COLUMN in names else []
-        table = arrow_columns(rows)
-        columns = typed_columns(table, len(rows), common_types({}, table))
+        columns = field_columns(rows)
     return pa.table(columns | {n: own[n] for n in names if n != FIELDS_COLUMN})
 
 

@@ -21,12 +21,10 @@ from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.fields import (
     FIELDS_COLUMN,
-    arrow_columns,
-    common_types,
     document_fields,
+    field_columns,
     filter_table,
     find_matching,
-    typed_columns,
 )
 from gr_mvdr.files import (
     CONFIG,
@@ -191,8 +189,7 @@ def write_documents(documents: Table, file: Path) -> None:
     from pyarrow import parquet
 
     columns = dict(documents[:])
-    fields = arrow_columns(columns.pop(FIELDS_COLUMN, []))
-    if typed := typed_columns(fields, len(documents), common_types({}, fields)):
+    if typed := field_columns(columns.pop(FIELDS_COLUMN, [])):
         columns[FIELDS_COLUMN] = pyarrow.StructArray.from_arrays([*typed.values()], [*typed])
     parquet.write_table(pyarrow.table(columns), file)
 
