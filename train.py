@@ -12,7 +12,6 @@ if __name__ == "__main__":  # before the heavy imports: command-line errors come
     raise SystemExit
 
 import logging
-import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -32,8 +31,9 @@ from analysis.runs.evaluation import (
     measure_index_bytes,
     measure_latency,
     measure_memory,
+    measure_stages,
     release_memory,
-    watch_memory,
+    watch_run,
 )
 from analysis.runs.numbers import export_numbers, make_frame, write_numbers
 from analysis.runs.provenance import print_losses, record_provenance
@@ -53,7 +53,8 @@ from gr_mvdr.fine_tuning import merge_adapters
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import admitting, build, name_some
-from gr_mvdr.ranks import disconnect, join, leave, rank, rank_zero_first
+from gr_mvdr.progress import SPENT, timed
+from gr_mvdr.ranks import broadcast, disconnect, join, leave, rank, rank_zero_first
 from models.base import System, check_form, find_backbone
 from models.results import count_of
 from models.saved_model import (
@@ -75,6 +76,7 @@ NOISE = (
     *("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped"),
     "(Checkpoint|Experiment logs) directory .* exists and is not empty",  # of a resumed run
 )
+_SHOWN = 5  # stages, the longest, whose time is printed
 AGAIN = "the same command with resume=true, once the run is finished,"
 LATENT_TOKENS = 2**22  # tokens for computing initial token vectors: takes seconds, below 1 GB
 for message in (f".*{words}.*" for words in NOISE):
@@ -143,8 +145,12 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
                     publish_run(open_logger(config, folder), read_run(folder), AGAIN, curves=True)
             return read_run(folder)
         pl.seed_everything(config.seed, workers=True, verbose=False)
-        watch_memory()
-        with rank_zero_first(), naming(taken):  # the others read what rank 0 has cached
+        watch_run()
+        with (
+            timed("reading"),
+            rank_zero_first(),
+            naming(taken),
+        ):  # the others read what rank 0 has cached
             data = instantiate(config.data)
             model = prepare_model(config, data, folder, taken, trainer.strategy.root_device)
             record = record_provenance(config.system, model, data, config.seed)
@@ -166,15 +172,20 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
             tokenizer = data.tokenizer if model.trainable else None
             with new_folder(folder / MODEL, replace=True) as partial:
                 save_model(model, partial, tokenizer, text_options(data))
-        start = time.perf_counter()
-        if is_first or model.indexes_in_shards:
-            model.index(data.documents, folder / "index")
+        with timed("index"):
+            reused = is_first and isinstance(taken, SavedWeights)
+            reused = reused and taken.open_index(model, data.documents, folder / "index")
+            reused = bool(broadcast(torch.tensor(reused)))
+            if not reused and (is_first or model.indexes_in_shards):
+                model.index(data.documents, folder / "index")
         leave()
         if not is_first:
             return None
-        rows += costs({"index_seconds": time.perf_counter() - start})
+        if not reused:
+            rows += costs({"index_seconds": SPENT["index"]})
         is_tuned = model.tunes_search
         rows += measure_run(config, folder, model, data) + measure_memory()
+        rows += (stages := measure_stages())
         if is_tuned:
             save_options(model, folder / MODEL)
         write_numbers(folder, make_frame(rows))
@@ -183,6 +194,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         export_numbers(folder, run.numbers)  # last: from here on the run is finished
         if not is_in_sweep():
             print(run.summary)
+            print("time:", ", ".join(f"{row.part} {row.value:.1f} s" for row in stages[:_SHOWN]))
         if is_trained(config) and still_falls(folder):
             print(f"{config.system}: the loss was still falling, a longer training may find more")
         publish_run(logger, run, AGAIN)
@@ -261,6 +273,7 @@ def open_logger(config: DictConfig, run: Path) -> Any:
     return None
 
 
+@timed("training")
 def train_model(
     config: DictConfig,
     trainer: pl.Trainer,

@@ -47,7 +47,7 @@ from gr_mvdr.files import (
 )
 from gr_mvdr.measures import Measured
 from gr_mvdr.options import ROOMS, TARGET, admitting, build, find_part
-from gr_mvdr.progress import track
+from gr_mvdr.progress import timed, track
 from gr_mvdr.salience import count_tokens, inverse_document_frequency
 from gr_mvdr.tokenizers import token_strings
 from models.base import System
@@ -97,30 +97,34 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
     """
     if subject.model is not None:
         subject.model.eval()
-    asked: list[Analysis] = []
+    asked: dict[str, Analysis] = {}
     with admitting(questions):
         for name, settings in questions.items():
             if not settings or 0 in map(settings.get, SIZES):
                 continue
             if find_part("analysis", settings[TARGET]).applies(subject):
-                asked.append(build("analysis", settings, subject))
+                with timed(f"analysis {name}"):
+                    asked[name] = build("analysis", settings, subject)
             elif settings[TARGET].partition(".")[0] not in ROOMS:  # the user's own
                 print(f"analysis.questions.{name}: does not apply to this run, measures nothing")
-    looking = [one for one in asked if type(one).update is not Analysis.update]
+    looking = {k: one for k, one in asked.items() if type(one).update is not Analysis.update}
     if looking and (store := subject.store) is not None:
         size, first = store.batch_size(BATCH_VALUES, BATCH), 0
         steps = -(-len(store) // size)
         for batch in track(store.explanations(size), "reading alignments", steps):
-            for analysis in looking:
-                analysis.update(batch, first)
+            for name, analysis in looking.items():
+                with timed(f"analysis {name}"):
+                    analysis.update(batch, first)
             first += len(batch)
     found = []
-    for analysis in asked:
-        found.append(replace(analysis.finish(), group=analysis.group))
+    for name, analysis in asked.items():
+        with timed(f"analysis {name}"):
+            found.append(replace(analysis.finish(), group=analysis.group))
         release_memory()  # each analysis allocates tensors of different sizes
     return found
 
 
+@timed("alignments")
 @torch.inference_mode()
 def extract_run(
     model: System,

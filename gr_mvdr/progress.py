@@ -2,6 +2,8 @@
 
 import os
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import length_hint
@@ -11,6 +13,9 @@ from tqdm.auto import tqdm
 
 DELAY = 1.0  # seconds: shorter work shows nothing
 _LOG_INTERVAL = 60.0  # seconds between two lines of a log
+SPENT: dict[str, float] = defaultdict(
+    float
+)  # stage of the current run → its seconds in this process
 
 
 def track(
@@ -36,6 +41,16 @@ def track(
         maxinterval=10 if is_watched else _LOG_INTERVAL,
         disable=os.environ.get("LOCAL_RANK", "0") != "0",
     )
+
+
+@contextmanager
+def timed(stage: str) -> Iterator[None]:
+    """Adds the block's seconds to a stage of `SPENT`; also usable as decorator."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        SPENT[stage] += time.perf_counter() - start
 
 
 @contextmanager

@@ -222,10 +222,7 @@ class MultiVector(System):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> None:
         """Builds the searcher; see `Searcher.build`."""
-        held = self._documents(documents)
-        vectors = map(self._document_vectors, held.lengths)
-        self.mean_floats = fmean(map(self.encoder.floats, vectors))
-        self.searcher.build(held, directory)
+        self.searcher.build(self._documents(documents), directory)
 
     def open_index(self, documents: Table, directory: str | Path) -> None:
         """Opens what `index` wrote; see `Searcher.open`."""
@@ -243,6 +240,7 @@ class MultiVector(System):
         """Returns documents with the way to encode them, and what identifies their vectors."""
         rows = {name: row for row, name in enumerate(table["id"][:])}
         lengths = [len(self.cut_document(tokens)) for tokens in table["tokens"]]
+        self.mean_floats = fmean(map(self.encoder.floats, map(self._document_vectors, lengths)))
         pool = self.search.pool
         pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
         made_from = {

@@ -14,10 +14,11 @@ built only if it is a part of this library (docs/design.md).
 """
 
 import copy
+import json
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ from gr_mvdr.template import read_template
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.engine import EDGE
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
@@ -60,6 +62,8 @@ MODEL, ADAPTER = "model", "adapter"  # in a run's folder
 WEIGHTS, SETTINGS, PARTS = "model.safetensors", "gr_mvdr.json", "gr_mvdr.safetensors"
 IDENTIFIERS = "identifiers"
 ROWS = "head_rows."  # before the names of a head's tensors that are no parameters
+# Options of a system that its index does not depend on; of the search, `SearchOptions.stored`.
+_NOT_INDEXED = {"alignment", "training_alignment", "loss", "optimizer", "gradient_cache", "search"}
 # The number of documents that are tokenised to compare a run's tokeniser with this run's.
 _SAMPLE = 50
 
@@ -239,7 +243,9 @@ def open_index(
     system.index(documents, directory / "made")
 
 
-def _link_index(index: Path, links: Path, trust: bool) -> Path:
+def _link_index(
+    index: Path, links: Path, trust: bool = False, link_file: Callable = os.symlink
+) -> Path:
     """Links an index into a new folder.
 
     The links omit faiss's inverted file, which no reader validates. An engine writes into its
@@ -254,9 +260,17 @@ def _link_index(index: Path, links: Path, trust: bool) -> Path:
             continue
         if file.is_file() and not file.is_symlink() and not os.path.lexists(link):
             link.parent.mkdir(parents=True, exist_ok=True)
-            place = shutil.copyfile if EDGE in file.relative_to(index).parts else os.symlink
+            place = shutil.copyfile if EDGE in file.relative_to(index).parts else link_file
             place(file.resolve(), link)
     return links
+
+
+def _share_file(file: Path, link: Path) -> None:
+    """Makes a file that stays when the other is deleted; it takes no space on the same disk."""
+    try:
+        os.link(file, link)
+    except OSError:  # another disk
+        shutil.copyfile(file, link)
 
 
 # Finished runs --------------------------------------------------------------------------------
@@ -547,6 +561,38 @@ class SavedWeights:
             new.add("docid tokens")
         rest = f", not all of: {', '.join(sorted(new))}" if new else ""
         return f"{self.key}: {len(chosen):,} of {len(ours):,} tensors are taken over{rest}"
+
+    def open_index(self, model: System, documents: Table, directory: Path) -> bool:
+        """Opens the run's index as the model's own if the model would build the same one.
+
+        Weights and documents are compared as the index recorded them, and the options of both
+        models here. The folder gets links to the files; the run's folder is not changed.
+
+        Returns:
+            Whether it was opened; if not, the folder is as it was.
+        """
+        index = self.model.with_name("index")
+        if not self.all or self.run is None or not index.is_dir():
+            return False
+        theirs = read_json(self.model / SETTINGS)["hyper_parameters"]
+        ours = json.loads(json.dumps(dict(model.hparams)))
+        differ = {key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key)}
+        searches = [one["search"] for one in (theirs, ours) if one.get("search")]
+        on_server = any((one["source"] or {}).get("address", EDGE) != EDGE for one in searches)
+        stored = {SearchOptions(**one).stored for one in searches}
+        if on_server or len(stored) > 1 or differ - _NOT_INDEXED:
+            return False
+        is_new = not directory.exists()
+        try:
+            if is_new:
+                _link_index(index, directory, link_file=_share_file)
+            model.open_index(documents, directory)
+        except (OSError, ValueError):  # of other documents or weights
+            if is_new:
+                shutil.rmtree(directory, ignore_errors=True)
+            return False
+        print(f"{self.key}: its index is searched, no document is encoded again")
+        return True
 
     def _check_size(self, name: str, ours: Any, theirs: Any) -> None:
         if ours != theirs:

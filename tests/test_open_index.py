@@ -84,6 +84,28 @@ def test_a_search_with_the_weights_of_a_run_keeps_them(finished_run, tmp_path):
     assert hits == {name: pytest.approx(expected[name], abs=1e-4) for name in hits}
 
 
+def test_the_weights_of_a_run_bring_its_index_where_it_fits(finished_run, tmp_path, capsys):
+    source = finished_run("t5_colbert", *TINY)
+    keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY, f"weights={source}"]
+    contents = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+
+    def search(*others):
+        run = train(small(tmp_path, *keys, *others, name=str(hash(others))))
+        reused = "its index is searched" in capsys.readouterr().out
+        assert reused != ("cost/index_seconds" in run.metrics)
+        return run.path, reused
+
+    same, is_reused = search("model.optimizer.learning_rate=1e-4")
+    found = Ranking.read(same / "retrieve.trec")
+    assert is_reused and found == Ranking.read(source / "retrieve.trec")
+    assert search("search=gather")[1]
+    for other in ("model.search.source.dtype=float16", "document_length=50", "data.n_documents=60"):
+        assert not search(other)[1]
+    assert {path: path.read_bytes() for path in contents} == contents
+    assert Retriever.load(same.rename(tmp_path / "moved")).search("river")
+    assert "made again" not in capsys.readouterr().out
+
+
 def test_only_the_store_holds_built_collections(tmp_path, cache, monkeypatch):
     """Else a folder of somebody's own would be read as built, and its links written through."""
     settings = compose_config("train", "data=files", f"data.path={beir(tmp_path / 'fruit')}").data

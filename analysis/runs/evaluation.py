@@ -20,7 +20,8 @@ from data_modules.collection import sample_rows
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
-from gr_mvdr.measures import RERANK, RETRIEVE, Group, Measured, costs, macro
+from gr_mvdr.measures import COST, COSTS, RERANK, RETRIEVE, Group, Measured, costs, macro
+from gr_mvdr.progress import SPENT, timed
 from models.base import System, Table
 from models.bm25 import BM25
 
@@ -34,6 +35,7 @@ MAIN = "mrr@10"  # the metric of a reranking that summaries show
 LEAST_QUERIES = 20  # a mean over fewer says nothing of their kind
 
 
+@timed("search")
 def evaluate_retrieval(
     model: System, data: RetrievalDataModule, run: Path, depth: int
 ) -> list[Measured]:
@@ -68,6 +70,7 @@ def evaluate_retrieval(
     return rows
 
 
+@timed("reranking")
 def evaluate_reranking(
     model: System, data: RetrievalDataModule, run: Path, forms: Mapping[str, Mapping[str, Any]]
 ) -> list[Measured]:
@@ -192,6 +195,7 @@ def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None
     return Ranking(kept) if depth is None else Ranking(kept).top(depth)
 
 
+@timed("latency")
 def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> list[Measured]:
     """Measures the latency of single queries, encoding included."""
     if not data.evaluation.test_splits:
@@ -212,8 +216,9 @@ def measure_index_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def watch_memory() -> None:
-    """Starts to watch the process's memory, for `measure_memory`."""
+def watch_run() -> None:
+    """Starts to watch the process's memory and time, for `measure_memory` and `measure_stages`."""
+    SPENT.clear()
     with suppress(OSError):  # if this fails, peaks count from the start of the process
         _CLEAR.write_text("5")
     if torch.cuda.is_available():
@@ -221,7 +226,7 @@ def watch_memory() -> None:
 
 
 def measure_memory() -> list[Measured]:
-    """Measures the peak memory since `watch_memory`, as the kernel counts it.
+    """Measures the peak memory since `watch_run`, as the kernel counts it.
 
     Resident pages include mapped files (libraries, tables, the index).
     """
@@ -235,6 +240,12 @@ def measure_memory() -> list[Measured]:
     if torch.cuda.is_available():
         peaks["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
     return costs(peaks)
+
+
+def measure_stages() -> list[Measured]:
+    """Returns the seconds of each stage since `watch_run`, the longest first."""
+    seconds, longest = COSTS["stage_seconds"], sorted(SPENT.items(), key=lambda one: -one[1])
+    return [seconds.row(value, part=name, group=COST) for name, value in longest]
 
 
 def release_memory() -> None:
