@@ -8,6 +8,7 @@ import pytest
 
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.passages import PassageOptions, Passages, join_passages, name_document
+from gr_mvdr.texts import TextTable
 from models.base import Share
 from models.retriever import Retriever
 from tests.runs import TINY
@@ -50,16 +51,6 @@ def test_passages_end_with_a_sentence_or_a_line_that_ends_near():
         PassageOptions(words=8, stride=9)
 
 
-class Table:
-    column_names = ("id", "start")
-
-    def __init__(self, ids):
-        self.ids = ids
-
-    def __getitem__(self, name):
-        return self.ids
-
-
 SCORES = {"a#0": 1.0, "a#1": 5.0, "a#2": 4.0, "b#0": 6.0, "b#1": 0.0, "c#0": 3.0, "d#0": 2.0}
 
 
@@ -73,7 +64,8 @@ SCORES = {"a#0": 1.0, "a#1": 5.0, "a#2": 4.0, "b#0": 6.0, "b#1": 0.0, "c#0": 3.0
 )
 def test_scores_of_passages_become_those_of_documents(score, expected):
     """With the documents in the search's order, and shares that sum to the score."""
-    passages = Passages(PassageOptions(score=score, best=2), Table([*SCORES]))
+    table = TextTable({"id": [*SCORES], "start": [0] * len(SCORES)})
+    passages = Passages(PassageOptions(score=score, best=2), table)
 
     def search(queries, depth, among):
         found = {name: SCORES[name] for name in among or SCORES}
