@@ -79,6 +79,7 @@ def load_backbone(
     adapter: Text | None = None,
     lora: Annotated[dict[str, Any], add_lora] | None = None,
     frozen: Frozen | None = None,
+    compile: bool = False,
 ) -> PreTrainedModel:
     """Loads or builds an encoder or an encoder-decoder, in fp32 whatever was saved.
 
@@ -107,7 +108,7 @@ def load_backbone(
         decoder_layers: number of layers of a new decoder with random weights; None = the backbone's
             own decoder (NCI trains a new decoder of half the encoder's depth).
         adapter: a folder or a hub name of peft's, whose adapter is added to the pretrained weights.
-        lora, frozen: what trains of the backbone, see `begin_training`; None = everything.
+        lora, frozen, compile: how the backbone trains, see `begin_training`.
 
     Raises:
         ValueError: the folder holds only a decoder, lacks weights, or holds only an encoder where a
@@ -138,10 +139,11 @@ def load_backbone(
         if decodes and decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
     chosen = attention if model._supports_sdpa else "eager"
-    packs = chosen == "sdpa" and model.config.model_type in _PACKED
+    packs = chosen == "sdpa" and not compile and model.config.model_type in _PACKED
     model.set_attn_implementation("packed" if packs else chosen)
     model.template, model.left_out = text_template, left_out
-    model.fine_tuning, model.has_new_rows = {"frozen": frozen, "lora": lora}, False
+    model.fine_tuning = dict(frozen=frozen, lora=lora, compiled=compile)
+    model.has_new_rows = False
     check_embedding_ties(model)
     if name is not None and (text_template.expansion or 0) >= model.config.vocab_size:
         raise ValueError(

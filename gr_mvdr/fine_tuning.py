@@ -21,7 +21,9 @@ _WITHOUT_EFFECT = {"base_model_name_or_path", "task_type", "revision", "auto_map
 _WITHOUT_EFFECT |= {"peft_version", "inference_mode", "lora_dropout"}
 
 
-def begin_training(model: PreTrainedModel, frozen: Frozen | None, lora: dict | None) -> None:
+def begin_training(
+    model: PreTrainedModel, frozen: Frozen | None, lora: dict | None, compiled: bool
+) -> None:
     """Freezes a part of a backbone or adds adapters to it, the rest of which is then frozen.
 
     Tables with rows for new tokens, such as docids, train nevertheless.
@@ -30,6 +32,7 @@ def begin_training(model: PreTrainedModel, frozen: Frozen | None, lora: dict | N
         frozen: "embeddings" are the tables of tokens, positions and segments; the encoder of an
             encoder-decoder includes those that it reads.
         lora: options of `add_lora`.
+        compiled: whether torch compiles the encoder and the decoder, for texts of any length.
     """
     tables = {model.get_input_embeddings(), model.get_output_embeddings()} - {None}
     kept = {id(table.weight): table.weight.requires_grad for table in tables if model.has_new_rows}
@@ -45,6 +48,11 @@ def begin_training(model: PreTrainedModel, frozen: Frozen | None, lora: dict | N
     for weight in model.parameters():
         if kept.get(id(weight)):
             weight.requires_grad_(True)
+    stacks = (
+        [model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
+    )
+    for stack in stacks if compiled else []:
+        stack.compile(dynamic=True)
 
 
 @checked

@@ -144,6 +144,7 @@ class TrainingCosts(Timer):
 
     def on_train_batch_start(self, trainer: pl.Trainer, model: Any, batch: Any, place: int) -> None:
         if place % _COUNTED == 0:
+            torch.compiler.set_stance("force_eager")  # a compiled graph hides its operations
             self.counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS).__enter__()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
@@ -151,12 +152,14 @@ class TrainingCosts(Timer):
         self.batches += 1
         if self.counter is not None:
             self.counter.__exit__(None, None, None)
+            torch.compiler.set_stance("default")
             self.operations += self.counter.get_total_flops()
             self.counter, self.counted = None, self.counted + 1
 
     def on_exception(self, *_: Any) -> None:
         if self.counter is not None:
             self.counter.__exit__(None, None, None)
+            torch.compiler.set_stance("default")
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {key: getattr(self, key) for key in _COUNTS}
