@@ -284,11 +284,13 @@ def train_model(
 ) -> tuple[System, list[Measured]]:
     """Trains a model; returns it on its device, with the costs of its training."""
     trainer.loggers = [CurveLogger(run), *([logger] if logger else [])]
-    spent = fit(model, data, trainer, run)
-    if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole
-        checkpoint = read_checkpoint(run / CHECKPOINT)
-        model = prepare_model(config, data, run)
-        model.configure_model()
+    kept, spent = fit(model, data, trainer, run)
+    is_sharded = model.device_mesh is not None  # its checkpoint is whole
+    if kept or is_sharded:
+        checkpoint = read_checkpoint(kept or run / CHECKPOINT)
+        if is_sharded:
+            model = prepare_model(config, data, run)
+            model.configure_model()
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
     # Lightning has moved it to the CPU. Search and analysis are in fp32, as in a restored run.

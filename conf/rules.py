@@ -53,6 +53,8 @@ RULES: dict[str, Any] = {
     "weights": RunOrHubName | None,
     "initial": ExistingPath | None,
     "collection": Text | None,
+    "validation": Annotated[Group, Definition("data_modules.validation.ValidationOptions")],
+    "validation.metric": Metric,
     "neighbours": Size,
     "beam_size": Size,
     "docid_beam": Size,

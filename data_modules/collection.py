@@ -7,14 +7,15 @@ has a manifest beside them.
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import datasets
 import numpy as np
@@ -310,6 +311,16 @@ class Collection:
     def split_queries(self, split: str) -> Dataset:
         """The queries that have a judgement in a split, in the order of the queries' table."""
         return self.queries.select(np.flatnonzero(self._are_judged(split)))
+
+    def hold_out(self, split: str, share: float, name: str) -> Self:
+        """Moves a share of a split's queries, drawn by their ids, to a new split."""
+        table = self.qrels[split]
+        ids = table["query_id"][:]
+        moved = np.array([zlib.crc32(query.encode()) < share * 2**32 for query in ids], bool)
+        rest = {split: table.select(np.flatnonzero(~moved))}
+        return replace(
+            self, qrels={**self.qrels, **rest, name: table.select(np.flatnonzero(moved))}
+        )
 
     def _are_judged(self, split: str) -> np.ndarray:
         """(queries,) bool, True = the query has a judgement in the split."""

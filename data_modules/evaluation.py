@@ -17,6 +17,7 @@ from data_modules.collection import (
 )
 from data_modules.examples import Example, collate
 from data_modules.negatives import read_candidates
+from data_modules.validation import ValidationSet, choose_validation
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import InvertedLists, count_terms
 from gr_mvdr.evaluation.metrics import METRICS
@@ -123,8 +124,13 @@ class EvaluationData:
         passages = BestPassages(data.documents, [*self.terms(queries)], self.bm25)
         return find_relevant_pairs(qrels, queries, data.collection.documents, passages), passages
 
-    def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
+    def list_candidates(
+        self, split: str, queries: Dataset, depth: int | None = None
+    ) -> dict[str, list[str]]:
         """Query id → the ids of the documents to rerank, best first.
+
+        Args:
+            depth: the number of documents from BM25; None = `candidates`.
 
         With `add_relevant`, the query's relevant documents follow, except those that the
         collection lacks.
@@ -133,7 +139,7 @@ class EvaluationData:
         known = set(self.data.collection.documents["id"][:]) if self.data.add_relevant else set()
         every = zip(queries["id"][:], self.terms(queries), strict=True)
         terms = {query: own for query, own in every if query not in named}
-        depth, lists = self.data.candidates, {}
+        depth, lists = depth or self.data.candidates, {}
         found = self.passage_map.search(
             [*terms],
             depth + self.data.drop_identical,
@@ -175,6 +181,10 @@ class EvaluationData:
             missing = len(self.rerank_queries(split)) - len(named)
             sources[split] = f"{file}; {missing:,} queries from BM25" if missing else str(file)
         return sources
+
+    def choose_validation(self, **read: Any) -> ValidationSet:
+        """Chooses what every validation searches; see `data_modules.validation`."""
+        return choose_validation(self.data, **read)
 
     def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
         """Returns the documents; `drop_identical` removes the one with the query's own id."""

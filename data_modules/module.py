@@ -35,6 +35,12 @@ from data_modules.tokenisation import (
     replace_titles,
     split_documents,
 )
+from data_modules.validation import (
+    FOUND,
+    HELD_OUT,
+    LEAST_HELD_OUT,
+    ValidationOptions,
+)
 from gr_mvdr.analyzer import Analyzer, Language
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import sha256
@@ -57,7 +63,9 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
 
     Args:
         new_documents: splits whose documents arrive after training.
-        train_split, validation_split: None = no training, no validation.
+        train_split, validation_split: None = no training, no validation; "auto" = the dev split,
+            else training queries that are held out (`ValidationOptions.hold_out`).
+        validation: arguments of `ValidationOptions`.
         store: folder of built collections; None = next to the cache of ``datasets``.
         identifiers: a file of lines `docid<TAB>text`; these texts identify the documents instead
             of their titles.
@@ -87,6 +95,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
     new_documents: Text | Different = ()
     train_split: Text | None = "train"
     validation_split: Text | None = None
+    validation: Annotated[dict[str, Any], ValidationOptions] = field(default_factory=dict)
     store: Text | None = None
     identifiers: ExistingPath | None = None
     views: Mapping[str, ExistingPath] = field(default_factory=dict)
@@ -113,6 +122,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
         self.passages = PassageOptions(**self.passages) if self.passages else None
+        self.validation = ValidationOptions(**self.validation)
         self.examples = self.examples or DocumentExamples()
         self.metrics = tuple(dict.fromkeys(map(name_metric, self.metrics)))
         if (split := self.validation_split) in self.new_documents:
@@ -154,12 +164,29 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         missing = self.train_split not in collection.qrels
         if missing and (self.train_split == "train" or not collection.qrels):
             self.train_split = None
+        if self.validation_split == "auto":
+            collection = self._choose_validation(collection)
         for key in ("test_split", "new_documents", "train_split", "validation_split"):
             for split in split_names(getattr(self, key)):
                 if split not in collection.qrels:
                     present = ", ".join(sorted(collection.qrels))
                     rule = f"one of {present}" if present else "null, there are no judgements"
                     raise ValueError(f"data.{key}={split}: must be {rule}")
+        return collection
+
+    def _choose_validation(self, collection: Collection) -> Collection:
+        """Finds the validation split, or holds out training queries; returns the collection."""
+        self.validation_split, train = None, self.train_split
+        if train is None:
+            return collection
+        tested = self.test_split or [collection.default_test_split(train)]
+        free = collection.qrels.keys() - {train, *tested, *self.new_documents}
+        if found := [split for split in FOUND if split in free]:
+            self.validation_split = found[0]
+        elif share := self.validation.hold_out:
+            rest = collection.hold_out(train, share, HELD_OUT)
+            if len({*rest.qrels[HELD_OUT]["query_id"]}) >= LEAST_HELD_OUT:
+                collection, self.validation_split = rest, HELD_OUT
         return collection
 
     @cached_property
@@ -234,8 +261,8 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         Every document, except those that only queries of `new_documents` ask for.
         """
         new = {d for name in self.new_documents for d in self.collection.relevant_documents(name)}
-        if self.train_split is not None:
-            new -= self.collection.relevant_documents(self.train_split)
+        for split in self.collection.qrels.keys() & {self.train_split, HELD_OUT}:
+            new -= self.collection.relevant_documents(split)
         if not new:
             return np.arange(len(self.texts))
         return np.flatnonzero([name not in new for name in document_ids(self.texts)])
@@ -253,6 +280,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         splits = ("train_split", "validation_split", "new_documents")
         names = (*splits, "tokenizer_options", "language", "text_fields", "cleaning")
         names += ("passages",) if self.passages else ()
+        names += ("validation",) if self.validation_split == HELD_OUT else ()
         return {name: getattr(self, name) for name in names}
 
     # Training
@@ -265,15 +293,10 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         """
         return self._loader(self.epoch(self.trainer.current_epoch if self.trainer else 0))
 
-    def val_dataloader(self) -> DataLoader | list:
-        """Loads the pairs of the validation split, the same in every epoch."""
-        if self.validation_split is None:
-            return []
-        return self._loader(Epoch([self._validation_pairs], self.seed, 0), shuffle=False)
-
-    @cached_property
-    def _validation_pairs(self) -> Task:
-        return self.examples.prepare(self._tables(self.validation_split))
+    def validation_loader(self, queries: Dataset) -> DataLoader:
+        """Loads the pairs of some queries of the validation split."""
+        pairs = self.examples.prepare(self._tables(self.validation_split, queries))
+        return self._loader(Epoch([pairs], self.seed, 0), shuffle=False)
 
     def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:
         return DataLoader(
@@ -309,6 +332,9 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             rule = f"must be a split to train on, {self.collection.name} has {has}"
             ways = "weights=RUN takes over a trained model, model=bm25 needs no training"
             raise ValueError(f"data.train_split=null: {rule}: {ways}")
+        if trained and (split := self.validation_split) in self.evaluation.test_splits:
+            rule = "must not be tested: the kept step would be chosen on it"
+            raise ValueError(f"data.validation_split={split}: {rule}")
         if study and not self.evaluation.test_splits:
             name = self.collection.name
             raise ValueError(f"study: must be null, {name} has no queries with judgements")
@@ -350,8 +376,8 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
             rule = f"must have ≥ 2 relevant documents, has {count}: {reason}"
             raise ValueError(f"data.train_split={self.train_split}: {rule}")
 
-    def _tables(self, split: str) -> TrainingTables:
-        queries = self.queries(split)
+    def _tables(self, split: str, queries: Dataset | None = None) -> TrainingTables:
+        queries = queries or self.queries(split)
         pairs, passages = self.evaluation.relevant_pairs(split, queries)
         return TrainingTables(
             pairs=pairs,

@@ -121,11 +121,11 @@ class System(pl.LightningModule):
         self.log("train/loss", mean, prog_bar=True, batch_size=len(batch))
         return loss
 
-    def validation_step(self, batch: PairBatch) -> None:
-        """Logs the mean loss over ranks, weighted by the total size of their batches."""
-        size = int(sum_over_ranks(torch.tensor(len(batch), device=self.device)))
+    def validation_loss(self, batch: PairBatch) -> Tensor:
+        """Returns the loss of all ranks' pairs times their number, and their number (2,)."""
+        size = sum_over_ranks(torch.tensor(len(batch), device=self.device))
         mean = sum_over_ranks(self.loss(batch)) / world_size()
-        self.log("validation/loss", mean, batch_size=size, sync_dist=True)
+        return torch.stack([mean * size, size])
 
     def configure_optimizers(self) -> Any:
         """Returns AdamW with the schedule of `model.optimizer`."""

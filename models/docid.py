@@ -178,6 +178,11 @@ class Docid(DocumentGenerator):
         self.identifiers = Identifiers(ids, [sequences[name] for name in names])
         self.head.extend(self.identifiers.tokens)
 
+    @property
+    def search_length(self) -> int:
+        """The length of the longest identifier, in tokens."""
+        return max(map(len, self.identifiers.sequences))
+
     def covers(self, document: int) -> bool:
         """Returns whether the document has an identifier."""
         return bool(self.identifiers.sequences[document])
@@ -248,7 +253,7 @@ class Docid(DocumentGenerator):
     def _search_in(self, documents: Table, directory: str | Path | None) -> None:
         sequences, penalty = self.identifiers.sequences, self.hparams.length_penalty
         self.names = TrieNames(Trie.build(sequences), sequences, penalty)
-        self.document_ids, self.search_length = self.identifiers.document_ids, self.names.length
+        self.document_ids = self.identifiers.document_ids
         if self.plan is not None:
             self.plan.index(documents, Path(directory or temporary_folder("index")))
 

@@ -240,7 +240,11 @@ class GenerativeSystem(System):
 
     def on_train_epoch_end(self) -> None:
         if self.trainer.fit_loop.done:  # before the last checkpoint is written
-            self.head.end_training(self.current_epoch)
+            self.on_validation_start()
+
+    def on_validation_start(self) -> None:
+        """Makes the table with which a search would begin if training ended here."""
+        self.head.end_training(self.current_epoch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)

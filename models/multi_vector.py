@@ -167,6 +167,11 @@ class MultiVector(System):
             attended = None if self.hparams.attend_expansion else real
         return ids, mask, "query", attended
 
+    def on_validation_start(self) -> None:
+        """Searches all documents exactly until `Validation` puts the system's own search back."""
+        self.search = replace(self.search.exact, source=None)
+        self.searcher = self.search.searcher()
+
     # Given pairs ------------------------------------------------------------------------------
 
     def score(self, batch: PairBatch) -> Tensor:

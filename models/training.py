@@ -27,6 +27,7 @@ from gr_mvdr.measures import Measured, costs
 from gr_mvdr.options import Count, NonNegative, Positive, Rate
 from gr_mvdr.ranks import rank, rank_zero_first
 from gr_mvdr.tokenizers import load_tokenizer
+from models.validation import Validation
 
 CURVES = "training/metrics.csv"  # in a run's folder
 
@@ -131,13 +132,13 @@ class TrainingCosts(Timer):
         self.counter: FlopCounterMode | None = None  # counts the current batch
         self.batches = self.counted = self.operations = 0
 
-    @property
-    def metrics(self) -> list[Measured]:
-        """The seconds, and the operations on this rank, estimated from the counted batches.
+    def measured(self, validation: Validation) -> list[Measured]:
+        """Returns the seconds without and of validation, and the operations on this rank.
 
-        The operations are missing if no batch was counted.
+        The operations are estimated from the counted batches, and missing if none was counted.
         """
-        spent = {"train_seconds": self.time_elapsed()}
+        spent = {"train_seconds": self.time_elapsed() - validation.seconds}
+        spent |= {"validation_seconds": validation.seconds} if validation.history else {}
         if self.counted:
             spent["train_flops"] = self.operations * self.batches / self.counted
         return costs(spent)
@@ -372,7 +373,9 @@ class CheckpointFile(TorchCheckpointIO):
         return checkpoint
 
 
-def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) -> list[Measured]:
+def fit(
+    model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path
+) -> tuple[Path | None, list[Measured]]:
     """Trains a system, from the run's last checkpoint if there is one.
 
     Args:
@@ -381,7 +384,7 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
         run: the run's folder, which receives the tokeniser and the checkpoint.
 
     Returns:
-        `TrainingCosts.metrics`.
+        The file of the weights to keep (None = the model has them), and the costs.
 
     Raises:
         ValueError: the trainer's settings contradict each other, no step was trained, or the
@@ -389,7 +392,6 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     """
     with rank_zero_first():  # caches negatives and spans
         data.epoch(0)
-        data.val_dataloader()
     costs, *others = training_callbacks(checkpoint := run / CHECKPOINT)
     resumed = str(checkpoint) if checkpoint.is_file() else None
     if rank() == 0:
@@ -400,7 +402,8 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
             f"trainer.accumulate_grad_batches={accumulated}: in-batch negatives come from one "
             f"batch; {accumulated} times data.batch_size with model.gradient_cache keeps them all"
         )
-    trainer.callbacks[:0] = [costs, *others]  # before those that save checkpoints
+    validation = Validation(data, checkpoint.parent)
+    trainer.callbacks[:0] = [costs, *others, validation]  # before those that save checkpoints
     handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
@@ -414,10 +417,12 @@ def fit(model: pl.LightningModule, data: Any, trainer: pl.Trainer, run: Path) ->
     if rank() == 0 and costs.start_time() is None:
         step = f"checkpoint of step {trainer.global_step:,}"
         print(f"resume: training is finished ({step}), goes on with the index")
+    if rank() == 0 and validation.verdict:
+        print(validation.verdict)
     # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
-    return costs.metrics
+    return validation.kept, costs.measured(validation)
 
 
 def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:
@@ -438,7 +443,7 @@ def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:
 
 
 # Methods that the trainer and its callbacks call; in them, parameters outside layers are unsharded.
-_METHODS = ("training_step", "validation_step", "explain")
+_METHODS = ("training_step", "validation_loss", "explain", "index", "retrieve", "rerank")
 
 
 def shard(system: pl.LightningModule, mesh: Any) -> None:
