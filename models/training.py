@@ -132,13 +132,16 @@ class TrainingCosts(Timer):
         self.counter: FlopCounterMode | None = None  # counts the current batch
         self.batches = self.counted = self.operations = 0
 
-    def measured(self, validation: Validation) -> list[Measured]:
-        """Returns the seconds without and of validation, and the operations on this rank.
+    def measured(self, validation: float = 0.0) -> list[Measured]:
+        """Returns the seconds, and the operations on this rank, estimated from the counted batches.
 
-        The operations are estimated from the counted batches, and missing if none was counted.
+        The operations are missing if no batch was counted.
+
+        Args:
+            validation: seconds of validation, which are not training's.
         """
-        spent = {"train_seconds": self.time_elapsed() - validation.seconds}
-        spent |= {"validation_seconds": validation.seconds} if validation.history else {}
+        spent = {"train_seconds": self.time_elapsed() - validation}
+        spent |= {"validation_seconds": validation} if validation else {}
         if self.counted:
             spent["train_flops"] = self.operations * self.batches / self.counted
         return costs(spent)
@@ -422,7 +425,7 @@ def fit(
     # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
-    return validation.kept, costs.measured(validation)
+    return validation.kept, costs.measured(validation.seconds)
 
 
 def save_tokenizer(tokenizer: Any, run: Path, resumed: bool = False) -> None:

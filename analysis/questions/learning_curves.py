@@ -27,6 +27,7 @@ LOGARITHMIC = 10  # losses and norms that span more than this factor get a logar
 FALL = 0.05  # of the first epoch's loss; see `still_falls`
 # Columns of the training curves → titles of the panels.
 TRAINED = {"loss": "loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate"}
+VALIDATED = "validation/"  # columns of metrics of the validation's rankings begin with it
 ALIGNED = {
     "alignment/relative_error": "relative error of the best equal rows",
     "alignment/soft": "soft exact match",
@@ -48,9 +49,11 @@ def read_steps(run: Path) -> DataFrame:
 
 
 def read_curve(run: Path) -> DataFrame:
-    """Reads the columns `step`, `TRAINED` and `validation_loss` of `read_steps`."""
+    """Reads the columns `step`, `TRAINED`, `validation_loss` and `VALIDATED` of `read_steps`."""
     columns = {f"train/{name}": name for name in TRAINED} | {"validation/loss": "validation_loss"}
-    return read_steps(run).rename(columns=columns).reindex(columns=["step", *columns.values()])
+    steps = read_steps(run).rename(columns=columns)
+    found = [name for name in steps if name.startswith(VALIDATED)]
+    return steps.reindex(columns=["step", *columns.values(), *found])
 
 
 def still_falls(run: Path) -> bool:
@@ -131,7 +134,10 @@ class Training(Analysis):
     """Draws the run's `training/metrics.csv`."""
 
     name, title = "training", "Training"
-    reading = "Loss, gradient norm before clipping, and learning rate over the steps."
+    reading = (
+        "Loss, gradient norm before clipping, learning rate, and rankings of the validation split. "
+        "Where a pool of documents is searched, they are higher than in a search of all."
+    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -167,7 +173,7 @@ STEPS = (
 
 
 def training_figure(curve: DataFrame) -> Figure:
-    """Plots loss, gradient norm and learning rate of `read_curve`, a panel each."""
+    """Plots loss, gradient norm, learning rate and rankings of `read_curve`, a panel each."""
     curve = curve.replace([float("inf"), float("-inf")], float("nan"))
     points = []
     for name, title in TRAINED.items():
@@ -175,6 +181,9 @@ def training_figure(curve: DataFrame) -> Figure:
         points.append(logged.assign(panel=title, line="training"))
     validated = curve[["step", "validation_loss"]].dropna().set_axis(["x", "y"], axis=1)
     points.append(validated.assign(panel=TRAINED["loss"], line="validation"))
+    for name in (name for name in curve if name.startswith(VALIDATED)):
+        found = curve[["step", name]].dropna().set_axis(["x", "y"], axis=1)
+        points.append(found.assign(panel=VALIDATED[:-1], line=name.removeprefix(VALIDATED)))
     points = pandas.concat(points)
     figure = draw_lines(points, "", "training step", "", None, shared=False, band=True)
     for axes, (title, drawn) in zip(figure.axes, points.groupby("panel", sort=False), strict=True):

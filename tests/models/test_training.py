@@ -110,5 +110,5 @@ def test_operations_of_both_passes_are_counted_over_resumptions(tmp_path):
         # Two products for the layer, but its inputs need no gradient; attention has two products
         # and its fused backward pass five, since it computes the weights again.
         attention = 7 * 2 * 3 * 3 * 4
-        (counted,) = [r.value for r in watch.metrics if r.metric.name == "train_flops"]
+        (counted,) = [r.value for r in watch.measured() if r.metric.name == "train_flops"]
         assert counted == epochs * 25 * (2 * 2 * 3 * 8 * 4 + attention)
