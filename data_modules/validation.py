@@ -107,38 +107,32 @@ def choose_validation(
     query, document = _mean(every, data.query_length), _mean(documents, data.document_length)
     negatives = getattr(data.examples.negatives, "n", negatives)
     allowed = options.budget * (epoch.lengths.sum() + len(epoch) * negatives * document)
-    # What a query costs at least.
-    cost = (
-        query
-        + {"documents": 2 * document, "pairs": _RERANKED * document, "queries": decoded}[reads]
-    )
+    least = {"documents": 2 * document, "pairs": _RERANKED * document, "queries": decoded}
+    cost = query + least[reads]  # of a query
     if isinstance(options.every, int):
         epochs = options.every * data.batch_size / len(epoch)
     else:
-        least = cost * min(_QUERIES, len(every)) / allowed
-        epochs = options.every or float(max(1, np.ceil(least)))
+        fitting = max(1, np.ceil(cost * min(_QUERIES, len(every)) / allowed))
+        epochs = options.every or float(fitting)
     allowed *= epochs
-    queries = sample_rows(every, min(options.queries, max(_QUERIES, int(allowed / cost))))
-    whole = ValidationSet(queries, None, None, epochs)
-    spent = len(queries) * query
-    if reads == "queries" or (
-        reads == "documents" and len(documents) * document + spent <= allowed
-    ):
-        return whole
-    per_query = (allowed - spent) / len(queries) / document
-    depth = max(_RERANKED, int(per_query)) if reads == "pairs" else max(1, int(per_query / 2))
-    found = data.evaluation.list_candidates(split, queries, min(depth, data.candidates))
+    count = min(len(every), options.queries, max(_QUERIES, int(allowed / cost)))
+    chosen = ValidationSet(sample_rows(every, count), None, None, epochs)
+    # The documents that each query adds to the pool, or is reranked with.
+    share = (allowed / count - query) / document
+    if reads == "queries" or (reads == "documents" and len(documents) <= share * count):
+        return chosen
+    depth = max(_RERANKED, share) if reads == "pairs" else max(1, share / 2)
+    depth = min(int(depth), data.candidates)
+    found = data.evaluation.list_candidates(split, chosen.queries, depth)
     known = dict.fromkeys(document_ids(documents))
     candidates = {name: [d for d in own if d in known] for name, own in found.items()}
     if reads == "pairs":
-        return whole._replace(candidates=candidates)
-    relevant = data.evaluation.relevant(split, queries).values()
-    shuffled = np.random.default_rng(0).permutation([*known]).tolist()
-    pool = (d for d in chain(*relevant, *candidates.values(), shuffled) if d in known)
-    size = (
-        per_query * len(queries) * len(known) / len(documents)
-    )  # of passages, documents have several
-    return whole._replace(documents=[*islice(dict.fromkeys(pool), int(size))])
+        return chosen._replace(candidates=candidates)
+    relevant = data.evaluation.relevant(split, chosen.queries).values()
+    others = np.random.default_rng(0).permutation([*known]).tolist()
+    pool = (d for d in chain(*relevant, *candidates.values(), others) if d in known)
+    size = count * max(2, share * len(known) / len(documents))  # a document may have many passages
+    return chosen._replace(documents=[*islice(dict.fromkeys(pool), int(size))])
 
 
 def _mean(table: Dataset, longest: int) -> float:
