@@ -24,6 +24,7 @@ def measure(code: Path, model: str, output: Path) -> dict[str, float | None]:
     """The metrics that a run leaves, without those that the clock or the machine decides."""
     command = [sys.executable, "train.py", f"model={model}", "data=files", "logger=none"]
     command += [f"data.path={COLLECTION}", "data.test_split=[test,test_unseen]"]
+    command += ["data.validation_split=null"]  # every revision then keeps its last step
     command += [f"output={output}", f"name={model}"]
     environment = os.environ | {"PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=code, env=environment, check=True, stdout=subprocess.DEVNULL)

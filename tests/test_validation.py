@@ -1,11 +1,11 @@
 """Validation: what it searches is what the finished run finds, and which step a run keeps."""
 
-import shutil
 from types import SimpleNamespace
 
 import pandas
 import pytest
 
+from data_modules.validation import ValidationOptions
 from gr_mvdr.evaluation.ranking import evaluate
 from models.saved_model import restore_run
 from models.training import CURVES
@@ -36,3 +36,27 @@ def test_a_validation_equals_a_search_of_the_finished_run(finished_run, model, o
     for name, value in found.items():
         assert row[f"validation/{pool}{name}"] == pytest.approx(value, abs=1e-9)
     assert bool(pool) == ((model, option) == CASES[1])
+
+
+def test_the_best_step_is_kept_ties_go_to_the_earlier_and_patience_ends(tmp_path):
+    def after(*values, keep="best", patience=2):
+        options = ValidationOptions(keep=keep, patience=patience)
+        validation = Validation(SimpleNamespace(validation=options), tmp_path)
+        validation.chosen = SimpleNamespace(documents=None)
+        trainer = SimpleNamespace(should_stop=False)
+        for step, value in enumerate(values, start=1):
+            validation.history.append((step, value))
+            validation._lose_patience(trainer)
+        return validation, trainer.should_stop
+
+    validation, stopped = after(0.2, 0.5, 0.5)
+    assert validation.kept == tmp_path / "step-2.ckpt" and not stopped
+    assert (
+        validation.verdict == "kept step 2 of 3: validation/mrr@10 0.500, the best of 3 validations"
+    )
+    assert after(0.2, 0.5, 0.5, 0.4)[1] and not after(0.2, 0.5, 0.5, 0.4, patience=None)[1]
+    assert after(0.2, 0.5)[0].kept is None  # the model has these weights
+    validation, _ = after(0.5, 0.2, keep="last")
+    assert validation.kept is None
+    assert validation.verdict == "kept step 2 of 2: validation/mrr@10 0.200, the best is 1"
+    assert Validation(SimpleNamespace(validation=ValidationOptions()), tmp_path).verdict == ""

@@ -64,7 +64,10 @@ def read_record(run: Path) -> tuple[dict[str, Any], DataFrame, str]:
     try:
         if (run / PROVENANCE).is_file():
             record = read_provenance(run)
-        return record, read_run(run).numbers, ""
+        found = read_run(run)
+        if found.is_trained and "validation" not in found.config:  # made before there was any
+            record["overrides"] = [*record.get("overrides", ()), "data.validation_split=null"]
+        return record, found.numbers, ""
     except UnfinishedRun:
         return record, make_frame([]), "unfinished"
     except (OSError, ValueError) as error:

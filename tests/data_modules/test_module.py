@@ -101,6 +101,34 @@ def test_an_unknown_split_names_the_splits_there_are(key):
         _ = tiny(**{key: value}).collection
 
 
+def test_a_validation_split_is_found_or_held_out_and_never_tested():
+    def validated(**options):
+        data = tiny(validation_split="auto", **options)
+        return data, {*data.collection.qrels["train"]["query_id"]}, data.validation_split
+
+    every = {*collection().qrels["train"]["query_id"]}
+    assert validated()[1:] == (every, "dev")
+    many = judge(*[(f"q{number}", "d1") for number in range(400)])
+    more = judge(*[(f"q{number}", "d1") for number in range(900)])
+    held = []
+    for train in (many, more):
+        data = tiny(validation_split="auto", test_split="dev", validation={"hold_out": 0.1})
+        data.read = lambda train=train: replace(collection(), qrels={"train": train, "dev": train})
+        kept = {*data.collection.qrels["train"]["query_id"]}
+        held.append({*data.collection.qrels[data.validation_split]["query_id"]})
+        assert data.validation_split == "held_out" and not kept & held[-1]
+        assert len(kept | held[-1]) == len(train)
+        assert data.known_documents.tolist() == list(range(len(collection().documents)))
+    # Drawn by the ids: further queries change nothing for the others.
+    assert held[0] == {name for name in held[1] if int(name[1:]) < 400}
+    # Too few to choose by, or none wanted.
+    assert validated(test_split="dev", validation={"hold_out": 0.1})[1:] == (every, None)
+    assert validated(test_split="dev")[1:] == (every, None)
+    data = tiny(validation_split="dev", test_split=["test", "dev"])
+    with pytest.raises(ValueError, match="data.validation_split=dev: must not be tested"):
+        data.check_splits(trained=True, study=False)
+
+
 def test_what_does_not_train_needs_no_train_split():
     def judged(**options):
         data = tiny(**options)

@@ -28,13 +28,16 @@ def unbroken(folder):
     """By model: what a run that nobody disturbs leaves, its metrics and file events."""
 
     @cache
-    def of(model):
+    def of(model, *options):
         for name in ("cold", "warm"):  # the second one finds all caches
-            child = Child(run(folder, f"model={model}", f"name={model}-{name}"), folder / "cache")
+            name += "-with" * bool(options)
+            keys = f"model={model}", f"name={model}-{name}", *options
+            child = Child(run(folder, *keys), folder / "cache")
             assert child.status() == 0, child.said
             imported(child.seen[1])
-        whole = folder / f"{model}-warm"
-        assert metrics(whole) == pytest.approx(metrics(folder / f"{model}-cold"), abs=1e-6)
+        whole = folder / f"{model}-{name}"
+        cold = folder / f"{model}-{name.replace('warm', 'cold')}"
+        assert metrics(whole) == pytest.approx(metrics(cold), abs=1e-6)
         found = dict(metrics=metrics(whole), files=files(whole), losses=losses(whole))
         return SimpleNamespace(events=child.seen[0], **found)
 
@@ -55,10 +58,10 @@ def losses(run):
     return read_curve(run)["loss"].tolist() if (run / CURVES).is_file() else []
 
 
-def check_event(folder, model, event, expected, cache="cache"):
+def check_event(folder, model, event, expected, *options, cache="cache"):
     """Kills a run before a file event, resumes it, and compares it with the run that was not."""
     shutil.rmtree(folder / "killed", ignore_errors=True)
-    keys = f"model={model}", "name=killed"
+    keys = f"model={model}", "name=killed", *options
     assert Child(run(folder, *keys), folder / cache, at_event=event).status() == -9, event
     child = Child(run(folder, *keys, "resume=true"), folder / cache)
     assert child.status() == 0, child.said
@@ -72,6 +75,15 @@ def test_a_run_that_is_killed_at_a_file_event_is_resumed(model, folder, unbroken
     expected = unbroken(model)
     for share in (0.3, 0.8):
         check_event(folder, model, int(expected.events * share), expected)
+
+
+def test_a_run_that_is_killed_around_a_validation_keeps_the_same_best_step(folder, unbroken):
+    rate = "model.optimizer.learning_rate=0.004", "model.optimizer.schedule=constant"
+    options = (*rate, "trainer.max_epochs=4", "validation.every=3", "validation.metric=recall@1")
+    expected = unbroken("t5_colbert", *options)
+    assert [name for name in expected.files if "checkpoints/step-" in name], "the last is not best"
+    for share in (0.26, 0.3, 0.45):
+        check_event(folder, "t5_colbert", int(expected.events * share), expected, *options)
 
 
 @pytest.mark.slow
