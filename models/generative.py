@@ -239,8 +239,9 @@ class GenerativeSystem(System):
         self.head.begin_epoch(self.current_epoch)
 
     def on_train_epoch_end(self) -> None:
+        epoch = self.current_epoch  # before `done`, which counts an epoch that ends the training
         if self.trainer.fit_loop.done:  # before the last checkpoint is written
-            self.on_validation_start()
+            self.head.end_training(epoch)
 
     def on_validation_start(self) -> None:
         """Makes the table with which a search would begin if training ended here."""

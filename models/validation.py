@@ -83,7 +83,9 @@ class Validation(pl.Callback):
         if self.chosen is None:
             return
         is_due = not self.steps and (trainer.current_epoch + 1) % round(self.chosen.epochs) == 0
-        if is_due or trainer.fit_loop.done:
+        # Not `fit_loop.done`: asking it counts the epoch as ended.
+        is_last = trainer.should_stop or trainer.global_step >= trainer.estimated_stepping_batches
+        if is_due or is_last:
             self.validate(trainer, model)
 
     def _lose_patience(self, trainer: pl.Trainer) -> None:
