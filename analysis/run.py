@@ -35,7 +35,7 @@ from analysis.runs.numbers import PLACE, export_numbers, make_frame, write_numbe
 from analysis.runs.publish import begin_upload, publish_run
 from analysis.runs.queries import keep_queries
 from analysis.runs.report import write_report
-from analysis.runs.run_folder import claim_folder, read_run
+from analysis.runs.run_folder import Run, claim_folder, read_kept, read_run
 from analysis.runs.tables import write_csv
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
@@ -46,7 +46,7 @@ from gr_mvdr.files import (
     write_json,
 )
 from gr_mvdr.measures import Measured
-from gr_mvdr.options import ROOMS, TARGET, admitting, build, find_part
+from gr_mvdr.options import ROOMS, TARGET, admitting, build, find_part, name_some
 from gr_mvdr.progress import timed, track
 from gr_mvdr.salience import count_tokens, inverse_document_frequency
 from gr_mvdr.tokenizers import token_strings
@@ -58,6 +58,8 @@ from models.t5_seal import T5SEAL
 BATCH, BATCH_VALUES = 64, 2**23
 # Options that set how much is measured; 0 disables the analysis.
 SIZES = ("pairs", "queries")
+_PAIRS = ("pairs", "precision")  # settings that all analyses of alignments share
+ANALYSED = "analysed"  # its JSON file in a run's folder: the settings of all that was analysed
 
 
 def analyse_run(
@@ -88,6 +90,10 @@ def analyse_run(
     return write_findings(ask(subject, settings["questions"] or {}), subject.run)
 
 
+def is_asked(question: Mapping[str, Any] | None) -> bool:
+    return bool(question) and 0 not in map(question.get, SIZES)
+
+
 @torch.inference_mode()
 def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> list[Findings]:
     """Runs all analyses; analyses of stored alignments share one pass over the store.
@@ -100,7 +106,7 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
     asked: dict[str, Analysis] = {}
     with admitting(questions):
         for name, settings in questions.items():
-            if not settings or 0 in map(settings.get, SIZES):
+            if not is_asked(settings):
                 continue
             if find_part("analysis", settings[TARGET]).applies(subject):
                 with timed(f"analysis {name}"):
@@ -200,6 +206,24 @@ def write_findings(found: Sequence[Findings], run: Path) -> list[Measured]:
     return [row for findings in found for row in findings.rows]
 
 
+def join_settings(run: Run, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of all that a run's folder holds once it is analysed with `settings`.
+
+    Raises:
+        ValueError: numbers of other pairs would stay beside the new ones.
+    """
+    old = read_kept(run.path, ANALYSED) or run.config.get("analysis") or {}
+    asked, before = (one.get("questions") or {} for one in (settings, old))
+    stay = [name for name, one in before.items() if is_asked(one) and not is_asked(asked.get(name))]
+    of_pairs = {key: one.get(key) for one in (old, settings) if one.get("pairs") for key in _PAIRS}
+    for key, value in of_pairs.items():
+        if stay and old.get("pairs") and value != old[key]:
+            rule = f"must be {old[key]}, as for {name_some(stay)}, or these must be asked again"
+            raise ValueError(f"analysis.{key}={value}: {rule}")
+    asked = {name: one for name, one in asked.items() if is_asked(one)}
+    return of_pairs | {"questions": {**before, **asked}}
+
+
 def analyse_again(
     run: Path | str,
     settings: Mapping[str, Any],
@@ -220,6 +244,7 @@ def analyse_again(
         ValueError: this version cannot read the run, or a setting is invalid.
     """
     read = read_run(Path(run))
+    analysed = join_settings(read, settings)
     model, data = restore_run(read.path, trust=trust)
     with claim_folder(read.path):
         remove_abandoned(read.path)
@@ -228,6 +253,7 @@ def analyse_again(
         with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
             model.index(data.documents, folder)
         rows = analyse_run(model, data, read.path, read.system, settings) + model.statistics()
+        write_json(read.path / f"{ANALYSED}.json", analysed)
         shutil.rmtree(folder)
         measured, old = make_frame(rows), read.numbers
         # A metric that is measured again loses all its earlier parts, such as ranges of IDF.

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -9,9 +10,10 @@ from omegaconf import OmegaConf
 from analysis.figures import read_gallery
 from analysis.questions.analysis import Subject, Texts
 from analysis.questions.tokens import TokenKinds
-from analysis.run import ask, write_findings
+from analysis.run import ask, join_settings, write_findings
 from analysis.runs.glossary import TERMS, Glossary, declared_terms
 from analysis.runs.numbers import describe, make_frame
+from gr_mvdr.files import write_json
 from gr_mvdr.measures import Group
 from gr_mvdr.options import find_part
 from tests.runs import compose_config, flat, rows_of
@@ -139,3 +141,16 @@ def test_the_documented_example_is_an_analysis(
     assert compose_config("analyse", *asked[:2]).analysis.pairs == 0
     assert compose_config("analyse", *asked).analysis.pairs == 500  # what it measures is stored
     assert {row.group.title for row in found.rows} == {"Aligned tokens"}
+
+
+def test_numbers_of_other_pairs_never_stay_beside_new_ones(tmp_path):
+    one, whole = {"_target_": "a.Question"}, {"pairs": 500, "precision": "float32"}
+    made = {"questions": {"a": one, "b": one, "off": one | {"queries": 0}}} | whole
+    run = SimpleNamespace(path=tmp_path, config={"analysis": made})
+    again = join_settings(run, made | {"pairs": 2000})
+    assert again == made | {"pairs": 2000}
+    further = join_settings(run, {"pairs": 0, "questions": {"c": one, "b": None}})
+    assert further == made | {"questions": made["questions"] | {"c": one}}
+    write_json(tmp_path / "analysed.json", again)
+    with pytest.raises(ValueError, match="analysis.pairs=500: must be 2000, as for b, or these"):
+        join_settings(run, whole | {"questions": {"a": one}})
