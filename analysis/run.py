@@ -191,10 +191,11 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     )
 
 
+@timed("figures")
 def write_findings(found: Sequence[Findings], run: Path) -> list[Measured]:
     """Writes tables, records and figures into a run's folder; returns all numbers."""
     gallery = Gallery(run / "figures", keep=True)
-    for findings in found:
+    for findings in track(found, "drawing figures"):
         for name, rows in findings.tables.items():
             write_csv(rows, run / f"{name}.csv")
         for name, record in findings.records.items():

@@ -21,7 +21,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import ranking_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, write_qrels
 from gr_mvdr.measures import COST, COSTS, RERANK, RETRIEVE, Group, Measured, costs, macro
-from gr_mvdr.progress import SPENT, timed
+from gr_mvdr.progress import SPENT, timed, track
 from models.base import System, Table
 from models.bm25 import BM25
 
@@ -203,7 +203,7 @@ def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> lis
     queries = data.evaluation.test_queries(data.evaluation.test_splits[0])
     depth += data.drop_identical  # the depth that the search is tuned for
     times = []
-    for row in range(min(LATENCY_QUERIES, len(queries))):
+    for row in track(range(min(LATENCY_QUERIES, len(queries))), "measuring latency"):
         query = queries.select([row])
         start = time.perf_counter()
         model.retrieve(query, depth)
