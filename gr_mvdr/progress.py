@@ -45,12 +45,13 @@ def track(
 
 @contextmanager
 def timed(stage: str) -> Iterator[None]:
-    """Adds the block's seconds to a stage of `SPENT`; also usable as decorator."""
-    start = time.perf_counter()
+    """Adds the block's seconds, without those of stages in it, to `SPENT`; also a decorator."""
+    start, before = time.perf_counter(), sum(SPENT.values())
     try:
         yield
     finally:
-        SPENT[stage] += time.perf_counter() - start
+        within = sum(SPENT.values()) - before
+        SPENT[stage] += time.perf_counter() - start - within
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
+from gr_mvdr.progress import timed
 from gr_mvdr.ranks import gather_rows, rank, slice_for_rank, wait, world_size
 
 METRICS = ("mrr@10", "ndcg@10", "recall@100")
@@ -96,6 +97,7 @@ class Validation(pl.Callback):
 
     # What -----------------------------------------------------------------------------------------
 
+    @timed("validation")
     def validate(self, trainer: pl.Trainer, model: Any) -> None:
         """Measures the system at this step, once; saves its weights if it is the best so far."""
         step = trainer.global_step
