@@ -577,8 +577,9 @@ class SavedWeights:
         theirs = read_json(self.model / SETTINGS)["hyper_parameters"]
         ours = json.loads(json.dumps(dict(model.hparams)))
         differ = {key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key)}
-        searches = [one["search"] for one in (theirs, ours) if one.get("search")]
-        on_server = any((one.get("source") or {}).get("address", EDGE) != EDGE for one in searches)
+        both = (one.get("search") or {} for one in (theirs, ours))
+        searches = [one for one in both if "source" in one]  # of vectors
+        on_server = any((one["source"] or {}).get("address", EDGE) != EDGE for one in searches)
         stored = {SearchOptions(**one).stored for one in searches}
         if on_server or len(stored) > 1 or differ - _NOT_INDEXED:
             return False
