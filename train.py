@@ -23,7 +23,6 @@ import torch
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.questions.learning_curves import still_falls
 from analysis.run import analyse_run
 from analysis.runs.evaluation import (
     evaluate_reranking,
@@ -195,8 +194,6 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         if not is_in_sweep():
             print(run.summary)
             print("time:", ", ".join(f"{row.part} {row.value:.1f} s" for row in stages[:_SHOWN]))
-        if is_trained(config) and still_falls(folder):
-            print(f"{config.system}: the loss was still falling, a longer training may find more")
         publish_run(logger, run, AGAIN)
         print(f"{folder}: finished, {report}")
         return run

@@ -199,14 +199,16 @@ class Validation(pl.Callback):
         """Which step is kept, and why; "" if nothing was searched."""
         if not self.history:
             return ""
-        last = self.history[-1][0]
+        last, count = self.history[-1][0], len(self.history)
         step = self.best if self.options.keep == "best" else last
-        value, count = dict(self.history)[step], len(self.history)
         why = (
             f"the best of {count} validations"
             if step == self.best
             else f"the best is {self.best:,}"
         )
+        if step == self.best == last and count > 1:
+            why += " and the last: a longer training may find more"
+        value = dict(self.history)[step]
         return f"kept step {step:,} of {last:,}: {self._key(self.metric)} {value:.3f}, {why}"
 
 

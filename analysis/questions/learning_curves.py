@@ -24,7 +24,6 @@ from models.base import System
 from models.training import CURVES
 
 LOGARITHMIC = 10  # losses and norms that span more than this factor get a logarithmic axis
-FALL = 0.05  # of the first epoch's loss; see `still_falls`
 # Columns of the training curves → titles of the panels.
 TRAINED = {"loss": "loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate"}
 VALIDATED = "validation/"  # columns of metrics of the validation's rankings begin with it
@@ -54,25 +53,6 @@ def read_curve(run: Path) -> DataFrame:
     steps = read_steps(run).rename(columns=columns)
     found = [name for name in steps if name.startswith(VALIDATED)]
     return steps.reindex(columns=["step", *columns.values(), *found])
-
-
-def still_falls(run: Path) -> bool:
-    """Whether a run's training loss was still falling when the training ended.
-
-    True if the mean of the last epoch is below the mean of the epoch before it by more than a share
-    `FALL` of the first epoch's. Of more than ten epochs, a tenth count as one. The loss is compared
-    with its beginning since a small loss may fall by half and change no ranking.
-    """
-    if not (run / CURVES).is_file():  # trainer.log_every_n_steps=0
-        return False
-    rows = read_steps(run).reindex(columns=["epoch", "train/loss"])
-    rows["epoch"] = rows["epoch"].ffill()  # the row of the last step may lack it
-    losses = rows.dropna().groupby("epoch")["train/loss"].mean().to_numpy()
-    width = -(-len(losses) // 10)
-    if len(losses) < 2:
-        return False
-    before, last = losses[-2 * width : -width].mean(), losses[-width:].mean()
-    return bool(before - last > FALL * losses[:width].mean())
 
 
 class AlignmentCurve(pl.Callback):

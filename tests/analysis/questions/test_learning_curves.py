@@ -8,7 +8,7 @@ import torch
 from analysis.exact_match import exact_match
 from analysis.low_rank import low_rank
 from analysis.questions.analysis import Findings, Subject
-from analysis.questions.learning_curves import AlignmentCurve, Curve, Training, still_falls
+from analysis.questions.learning_curves import AlignmentCurve, Curve, Training
 from analysis.viewer.directed_alignment import directed_alignment, own_direction
 from models.training import CURVES
 from tests.models.conftest import make_multi_vector, make_seal
@@ -80,26 +80,3 @@ def test_the_curve_of_a_run(tmp_path):
     path.write_text(header + "0,1,half,0.1,1,\n")
     with pytest.raises(ValueError, match=r"metrics.csv: must be a table of numbers"):
         Training(Subject(run=tmp_path)).finish()
-
-
-@pytest.mark.parametrize(
-    ("losses", "falls"),
-    [
-        ([9.0, 5.0], True),
-        ([9.0], False),
-        ([9.0, 5.0, 2.0, 1.8, 1.7], False),
-        ([9.0, 5.0, 0.4, 0.2, 0.1], False),  # it is halved, but has nothing left to lose
-        ([9.0, 5.0, 5.2], False),
-        ([9.0] * 2 + [4.0] * 16 + [2.0] * 2, True),
-        ([9.0] * 2 + [4.0] * 17 + [2.0], True),  # two epochs are a tenth
-        ([9.0] * 19 + [8.5], False),
-    ],
-)
-def test_a_loss_that_still_falls_is_told_from_one_that_has_fallen(losses, falls, tmp_path):
-    (tmp_path / CURVES).parent.mkdir()
-    lines = [f"{n},{step},{x}" for n, x in enumerate(losses) for step in (2 * n, 2 * n + 1)]
-    lines += [f",{2 * len(losses)},{losses[-1]}", f"{len(losses) - 1},{2 * len(losses)},"]
-    (tmp_path / CURVES).write_text("\n".join(["epoch,step,train/loss", *lines]))
-    assert still_falls(tmp_path) == falls
-    (tmp_path / CURVES).write_text("epoch,step\n0,1\n")
-    assert not still_falls(tmp_path)
