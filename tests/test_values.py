@@ -154,8 +154,10 @@ def test_a_signature_read_from_source_accepts_what_the_imported_one_accepts():
     assert len(targets) > 40
     for path in targets:
         read, imported = read_signature(path), inspect_signature(get_object(path))
-        assert read is not None and read.types.keys() == imported.types.keys(), path
-        for name, kind in imported.types.items():
+        assert read is not None, path
+        # A parent in a library may take further options, which it checks itself.
+        assert read.open_ended or read.types.keys() == imported.types.keys(), path
+        for name, kind in ((n, kind) for n, kind in imported.types.items() if n in read.types):
             for value in PROBES:
                 fits = fits_type(value, read.types[name]), fits_type(value, kind)
                 assert fits[0] == fits[1], (path, name, value)
