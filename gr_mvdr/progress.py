@@ -13,9 +13,8 @@ from tqdm.auto import tqdm
 
 DELAY = 1.0  # seconds: shorter work shows nothing
 _LOG_INTERVAL = 60.0  # seconds between two lines of a log
-SPENT: dict[str, float] = defaultdict(
-    float
-)  # stage of the current run → its seconds in this process
+# Stage of the current run → its seconds in this process.
+SPENT: dict[str, float] = defaultdict(float)
 
 
 def track(
