@@ -420,8 +420,7 @@ def fit(
     if rank() == 0 and costs.start_time() is None:
         step = f"checkpoint of step {trainer.global_step:,}"
         print(f"resume: training is finished ({step}), goes on with the index")
-    if rank() == 0 and validation.verdict:
-        print(validation.verdict)
+    validation.finish()
     # The model keeps its trainer; Adam and gradients would take three times the weights' memory.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()

@@ -191,22 +191,20 @@ class Validation(pl.Callback):
         self.seconds = state_dict["seconds"]
         self.resumable = [self.best] if self.history else []
 
-    def on_train_end(self, trainer: pl.Trainer, model: Any) -> None:
+    def finish(self) -> None:
+        """Removes the weights that are not kept, and says which step is kept and why."""
         self._remove_all_but([self.best] if self.kept else [])
+        if self.history and rank() == 0:
+            print(self.verdict)
 
     @property
     def verdict(self) -> str:
-        """Which step is kept, and why; "" if nothing was searched."""
-        if not self.history:
-            return ""
+        """Which step is kept, and why."""
         last, count = self.history[-1][0], len(self.history)
-        step = self.best if self.options.keep == "best" else last
-        why = (
-            f"the best of {count} validations"
-            if step == self.best
-            else f"the best is {self.best:,}"
-        )
-        if step == self.best == last and count > 1:
+        step, why = self.best, f"the best of {count} validations"
+        if self.options.keep == "last" and step != last:
+            step, why = last, f"the best is {step:,}"
+        elif step == last and count > 1:
             why += " and the last: a longer training may find more"
         value = dict(self.history)[step]
         return f"kept step {step:,} of {last:,}: {self._key(self.metric)} {value:.3f}, {why}"

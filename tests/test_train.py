@@ -148,6 +148,7 @@ def test_a_run_that_is_interrupted_in_its_search_goes_on_without_training(
 ):
     """And what training held is freed before the search: Adam and gradients are three models."""
     keys = ["model=t5_colbert", "data.test_split=[test,test_unseen]", *NO_ANALYSIS, *TINY]
+    keys += ["data.validation_split=null"]  # which searches, too
     whole = train(small(tmp_path, *keys, name="whole")).metrics
     configure, retrieve, held = MultiVector.configure_optimizers, MultiVector.retrieve, []
 

@@ -61,4 +61,3 @@ def test_the_best_step_is_kept_ties_go_to_the_earlier_and_patience_ends(tmp_path
     validation, _ = after(0.5, 0.2, keep="last")
     assert validation.kept is None
     assert validation.verdict == "kept step 2 of 2: validation/mrr@10 0.200, the best is 1"
-    assert Validation(SimpleNamespace(validation=ValidationOptions()), tmp_path).verdict == ""

@@ -63,7 +63,7 @@ class SearchPlan:
         run.open_index(self.stage.model, documents, temporary_folder("plan"))
         files = (run.path / "index").rglob("*")
         self.n_bytes = sum(path.stat().st_size for path in files if path.is_file())
-        self.names = documents["id"][:]
+        self.names, self.costs = documents["id"][:], SearchCosts()
 
     def bonus(
         self, queries: TextTable, trie: Trie, device: torch.device, weight: float | None = None
