@@ -9,6 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.seed import isolate_rng
 
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries
@@ -106,8 +107,9 @@ class Validation(pl.Callback):
         start = time.perf_counter()
         training = model.training
         model.eval()
-        values = self.measure(model)
-        values["validation/loss"] = self._loss(trainer, model)
+        with isolate_rng():  # the training draws what it would without validation
+            values = self.measure(model)
+            values["validation/loss"] = self._loss(trainer, model)
         model.train(training)
         self.history.append((step, values[self._key(self.metric)]))
         for logger in trainer.loggers:
