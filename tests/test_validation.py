@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pandas
 import pytest
 
+from analysis.runs.run_folder import read_run
 from data_modules.validation import ValidationOptions
 from gr_mvdr.evaluation.ranking import evaluate
 from models.saved_model import restore_run
@@ -36,6 +37,14 @@ def test_a_validation_equals_a_search_of_the_finished_run(finished_run, model, o
     for name, value in found.items():
         assert row[f"validation/{pool}{name}"] == pytest.approx(value, abs=1e-9)
     assert bool(pool) == ((model, option) == CASES[1])
+
+
+@pytest.mark.parametrize("model", ["t5_colbert", "t5_seal"])
+def test_validation_leaves_the_training_as_it_was(finished_run, model):
+    options = "validation.keep=last", "data.validation_split=null"
+    kept, without = (read_run(finished_run(model, option)).metrics for option in options)
+    for name in without.keys() - {name for name in without if name.startswith("cost/")}:
+        assert kept[name] == pytest.approx(without[name], abs=1e-6), name
 
 
 def test_the_best_step_is_kept_ties_go_to_the_earlier_and_patience_ends(tmp_path):
