@@ -83,14 +83,14 @@ class EvaluationData:
         return self.data.test_split or [collection.default_test_split(self.data.train_split)]
 
     def tuning_queries(self) -> Dataset:
-        """The validation queries, else training queries, else documents: to tune a search on."""
+        """Queries of a named validation split, else of training, else documents: to tune on."""
         split = self.tuning_split
         return self.data.queries(split) if split else self.data.documents
 
     @property
     def tuning_split(self) -> str | None:
         """The split of the tuning queries; None = the documents serve."""
-        trained, validated = self.data.train_split, self.data.validation_split
+        trained, validated = self.data.train_split, self.data.named_validation
         return trained if validated in self.test_splits else validated or trained
 
     def test_queries(self, split: str) -> Dataset:

@@ -123,6 +123,8 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         self.tokenizer_options = dict(self.tokenizer_options)
         self.passages = PassageOptions(**self.passages) if self.passages else None
         self.validation = ValidationOptions(**self.validation)
+        # Searches are tuned on training queries unless a validation split is named.
+        self.named_validation = self.validation_split if self.validation_split != "auto" else None
         self.examples = self.examples or DocumentExamples()
         self.metrics = tuple(dict.fromkeys(map(name_metric, self.metrics)))
         if (split := self.validation_split) in self.new_documents:
