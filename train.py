@@ -261,7 +261,7 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
 
 
 def open_logger(config: DictConfig, run: Path) -> Any:
-    """Returns the run's logger, ready to log; None if there is none, or it cannot be opened."""
+    """Returns the run's logger, ready to log; None without one, or if it cannot be opened."""
     logger = instantiate(begin_upload(config.logger, run)) or None
     with tolerating(run, AGAIN):
         if logger is not None:

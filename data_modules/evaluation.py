@@ -9,12 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from datasets import Dataset
 
-from data_modules.collection import (
-    BestPassages,
-    TokenColumn,
-    find_relevant_pairs,
-    sample_rows,
-)
+from data_modules.collection import BestPassages, TokenColumn, find_relevant_pairs, sample_rows
 from data_modules.examples import Example, collate
 from data_modules.negatives import read_candidates
 from data_modules.validation import ValidationSet, choose_validation

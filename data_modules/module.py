@@ -35,12 +35,7 @@ from data_modules.tokenisation import (
     replace_titles,
     split_documents,
 )
-from data_modules.validation import (
-    FOUND,
-    HELD_OUT,
-    LEAST_HELD_OUT,
-    ValidationOptions,
-)
+from data_modules.validation import FOUND, HELD_OUT, LEAST_HELD_OUT, ValidationOptions
 from gr_mvdr.analyzer import Analyzer, Language
 from gr_mvdr.evaluation.metrics import name_metric
 from gr_mvdr.files import sha256

@@ -401,9 +401,6 @@ class Retriever:
         every = [_hits(self, text, number, ranking) for number, text in texts.items()]
         return every[0] if isinstance(query, str) else every
 
-    def _named(self, shares: Sequence[Share]) -> tuple[Share, ...]:
-        return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
-
     def text_of(self, tokens: tuple[int, ...] | str) -> str:
         """Returns tokens as text; see `gr_mvdr.tokenizers.readable`."""
         return readable(self.reader.tokenizer, tokens, self.system.spell)
@@ -474,7 +471,7 @@ class Retriever:
     @locked
     def shares(self, query: str, document: Document) -> tuple[Share, ...]:
         """Splits the pair's score into parts; see `System.shares`, and `align` for arguments."""
-        return self._named(self.system.shares(self.pairs([query], [document]))[0])
+        return _named(self, self.system.shares(self.pairs([query], [document]))[0])
 
     @locked
     def score(self, queries: Queries, documents: Documents) -> "pandas.DataFrame":
@@ -617,11 +614,15 @@ def align_layers(retriever: Retriever, query: str, document: Document) -> list[A
     return [AlignedPair.of(layer, strings, title) for layer in explained.layers]
 
 
+def _named(retriever: Retriever, shares: Sequence[Share]) -> tuple[Share, ...]:
+    return tuple(share._replace(text=retriever.text_of(share.tokens)) for share in shares)
+
+
 def _hits(retriever: Retriever, query: str, number: str, ranking: Ranking) -> Hits:
     hits = []
     for rank, (name, score) in enumerate(ranking.scores(number).items(), start=1):
         best = ranking.passage(number, name)
-        row, shares = retriever.document(best), retriever._named(ranking.shares[number][name])
+        row, shares = retriever.document(best), _named(retriever, ranking.shares[number][name])
         passage, text = None, row.pop("text")
         if ranking.passages:
             start = retriever.documents[retriever.collection.row(best)]["start"]

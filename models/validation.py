@@ -78,7 +78,8 @@ class Validation(pl.Callback):
         self._lose_patience(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, model: Any, *_: Any) -> None:
-        if self.chosen and self.steps and trainer.global_step % self.steps == 0:
+        step = trainer.global_step  # 0 until the batches of the first step are accumulated
+        if self.chosen and self.steps and step and step % self.steps == 0:
             self.validate(trainer, model)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, model: Any) -> None:

@@ -47,6 +47,17 @@ def test_validation_leaves_the_training_as_it_was(finished_run, model):
         assert kept[name] == pytest.approx(without[name], abs=1e-6), name
 
 
+def test_accumulated_batches_are_validated_after_their_step(tmp_path, monkeypatch):
+    validation, steps = Validation(SimpleNamespace(validation=ValidationOptions()), tmp_path), []
+    validation.chosen, validation.steps = SimpleNamespace(), 2
+    monkeypatch.setattr(
+        validation, "validate", lambda trainer, _: steps.append(trainer.global_step)
+    )
+    for batch in range(1, 9):  # two a step
+        validation.on_train_batch_end(SimpleNamespace(global_step=batch // 2), None)
+    assert sorted({*steps}) == [2, 4]
+
+
 def test_the_best_step_is_kept_ties_go_to_the_earlier_and_patience_ends(tmp_path):
     def after(*values, keep="best", patience=2):
         options = ValidationOptions(keep=keep, patience=patience)
