@@ -30,7 +30,7 @@ from models.export import ask_hub, export_model, generate_searches, upload
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.saved_model import restore_run, text_options
-from models.sentence_transformers import SIMILARITIES, find_obstacles
+from models.sentence_transformers import SIMILARITIES, find_obstacles, find_pooling
 from models.t5_seal import T5SEAL
 
 # What the card shows of a run's provenance and of its configuration.
@@ -130,6 +130,7 @@ def build_model_card(
         "backbone": type(model).__name__ if model else "",
         "sets_epsilon": generates and hasattr(model.config, "layer_norm_eps"),
         "similarity": similarity,
+        "single": is_multi_vector and find_pooling(system),
         "lacking": ", ".join(lacking),
         "head": type(system.head).__name__ if generates and type(system.head) is not Head else "",
         "is_encoder": bool(model) and not generates,

@@ -1,4 +1,4 @@
-"""Backbones: any Hugging Face encoder or encoder-decoder, or a small T5 from a config.
+"""Backbones: any Hugging Face encoder, decoder or encoder-decoder, or a small T5 from a config.
 
 A loaded backbone has a `template` (`gr_mvdr.template.TextTemplate`): the tokens that frame a text.
 """
@@ -26,8 +26,6 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 from transformers.utils import cached_file
@@ -54,7 +52,7 @@ _WEIGHT_OPTIONS = {
     "weights_only": True,
 }
 _ENCODED = 64  # texts that `encode_texts` encodes at once
-_POSITIONS = ("position_embeddings", "embed_positions")
+_POSITIONS = ("position_embeddings", "embed_positions", "wpe")
 # Weights beside those of the backbone, of FlagEmbedding and of an exported system.
 _HEADS = ("colbert_linear.pt", "sparse_linear.pt", "gr_mvdr.safetensors")
 # Weights of an encoder-decoder that its encoder does not need.
@@ -80,11 +78,13 @@ def load_backbone(
     lora: Annotated[dict[str, Any], add_lora] | None = None,
     frozen: Frozen | None = None,
     compile: bool = False,
+    bidirectional: bool = False,
 ) -> PreTrainedModel:
     """Loads or builds an encoder or an encoder-decoder, in fp32 whatever was saved.
 
-    An encoder maps token ids (B, L) to token vectors (B, L, hidden_size). Its attribute `left_out`
-    lists the weights that a pretrained model comes with and that were not loaded, such as a head.
+    An encoder maps token ids (B, L) to token vectors (B, L, hidden_size); so does a decoder-only
+    language model, whose tokens attend to earlier ones. Its attribute `left_out` lists the weights
+    that a pretrained model comes with and that were not loaded, such as a head.
 
     Args:
         name: a hub name or a folder: `google/t5-v1_1-base`, `bert-base-uncased`,
@@ -109,9 +109,11 @@ def load_backbone(
             own decoder (NCI trains a new decoder of half the encoder's depth).
         adapter: a folder or a hub name of peft's, whose adapter is added to the pretrained weights.
         lora, frozen, compile: how the backbone trains, see `begin_training`.
+        bidirectional: whether the tokens of a decoder-only model attend to later ones, too
+            (LLM2Vec, BehnamGhader et al. 2024); otherwise as the model was trained.
 
     Raises:
-        ValueError: the folder holds only a decoder, lacks weights, or holds only an encoder where a
+        ValueError: the folder lacks weights, or holds only an encoder where a
             decoder is needed; both `from_encoder` and `decoder_layers` ask for a decoder; the
             template's expansion is a token without a trained vector; or a stack does not read the
             shared embedding table after loading.
@@ -141,6 +143,8 @@ def load_backbone(
     chosen = attention if model._supports_sdpa else "eager"
     model.set_attn_implementation("packed" if chosen == "sdpa" and not compile else chosen)
     model.template, model.left_out = text_template, left_out
+    if bidirectional:
+        attend_both_ways(model)
     model.fine_tuning = dict(frozen=frozen, lora=lora, compiled=compile)
     model.has_new_rows = False
     check_embedding_ties(model)
@@ -166,7 +170,7 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
 
     Raises:
         ValueError: the configuration cannot be read, or the model is quantised, is an adapter of
-            another model, or is not an encoder or encoder-decoder of texts.
+            another model, or does not read texts.
     """
     key = key or f"backbone.name={name}"
     if Path(name).is_dir():
@@ -182,17 +186,9 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
     if adapter is not None:  # transformers would ignore it, or load the model that it names
         rule = "name its base model here, and the adapter as backbone.adapter"
         raise ValueError(f"{key}: holds an adapter, adapter_config.json: {rule}")
-    kind = config.model_type
     if not hasattr(config, "hidden_size"):  # CLIP, ResNet
-        rule = "must be an encoder or an encoder-decoder of texts"
-        raise ValueError(f"{key}: is of the family {kind}, {rule}")
-    # BERT has a causal form, too; a decoder-only family has no masked language model.
-    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:
-        raise ValueError(
-            f"{key}: holds a decoder alone ({kind}), must be an encoder or an "
-            "encoder-decoder, such as BERT or T5"
-        )
+        rule = "must be an encoder, a decoder or an encoder-decoder of texts"
+        raise ValueError(f"{key}: is of the family {config.model_type}, {rule}")
     if getattr(config, "quantization_config", None) is not None:
         # Loading quantised weights runs kernels that the folder chooses.
         raise ValueError(f"{key}: must not be quantised")
@@ -259,11 +255,26 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTraine
         left_out = [key for key in left_out if not _DECODER.match(key)]
     set_epsilon(model)
     if not decodes:
+        model.config.use_cache = False  # a decoder would return its keys and values
         left_out += _find_heads(name, hub_options(name))
         model = model.get_encoder() if config.is_encoder_decoder and not is_t5 else model
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # BERT's: it would get no gradient
     return model, left_out
+
+
+def attend_both_ways(model: PreTrainedModel) -> None:
+    """Lets every token of a decoder-only model attend to all tokens.
+
+    Raises:
+        ValueError: no layer attends.
+    """
+    layers = [part for part in model.modules() if hasattr(part, "is_causal")]
+    if not layers:
+        key = f"backbone.bidirectional=true: backbone.name={model.name_or_path}"
+        raise ValueError(f"{key}: must have attention ({model.config.model_type} has none)")
+    for part in (model.config, *layers):  # the configuration makes the mask
+        part.is_causal = False
 
 
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:

@@ -83,6 +83,32 @@ class FirstTokens(AllTokens):
 
 
 @part("pooling")
+class LastToken(AllTokens):
+    """Keeps the state of the last token, the only one for which a decoder has read all the text."""
+
+    def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        last = mask.sum(1, keepdim=True).clamp(min=1) - 1
+        rows = last[..., None].expand(-1, -1, states.shape[2])
+        return states.gather(1, rows), mask.gather(1, last), ids.gather(1, last)
+
+    def count(self, tokens: int) -> int:
+        return min(tokens, 1)
+
+
+@part("pooling")
+class MeanState(LastToken):
+    """Projects the mean of a text's states: without an alignment of the tokens themselves.
+
+    `MeanTokens` is the same if the projection is linear.
+    """
+
+    def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        weights = mask.to(states)[..., None]
+        mean = (states * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True).clamp(min=1)
+        return mean, *super().leave(states, mask, ids)[1:]
+
+
+@part("pooling")
 class LearnedTokens(AllTokens):
     """Keeps the states of k learned tokens, which precede the text (Multiple [CLS])."""
 

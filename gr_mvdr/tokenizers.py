@@ -59,7 +59,7 @@ def load_tokenizer(
 
     Raises:
         FileNotFoundError: the tokeniser does not exist.
-        ValueError: the tokeniser is broken; it has no token that pads or ends a text; or the ids of
+        ValueError: the tokeniser is broken; it has no token that ends a text; or the ids of
             <pad>, </s> and <unk> in a `tokenizer.json` are not T5's 0, 1, 2.
     """
     file, name = str(source).endswith(".json"), f"{key}={source}" if key else source
@@ -88,10 +88,10 @@ def load_tokenizer(
                 tokenizer = WordTokenizer(tokenizer.backend_tokenizer, language)
             elif isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
                 _split_special_pieces(tokenizer)
-        if tokenizer.pad_token_id is None:
-            raise ValueError("has no token that pads a text (pad_token)")
         if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
             raise ValueError("has no token that ends a text (eos_token, sep_token)")
+        if tokenizer.pad_token_id is None:  # of a decoder-only model; padding is masked
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.sep_token
     if prefix_space is not None:
         _set_prefix_space(tokenizer, prefix_space)
     return tokenizer

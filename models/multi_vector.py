@@ -38,7 +38,7 @@ from gr_mvdr.relevance import (
 from gr_mvdr.token_index.search import Documents, FullRelevance, Query, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, Side, TokenVectors, concatenate
 from models.base import Among, Candidates, Share, System, Table, hash_documents, query_shares
-from models.token_encoder import Projections, TokenEncoder
+from models.token_encoder import Layer, Projections, TokenEncoder
 from models.training import OptimizerOptions
 
 _QUERY_BATCH = 32  # queries encoded at once
@@ -77,10 +77,11 @@ class MultiVector(System):
         expansion_length: Annotated[int, AtLeast(2)] | None = None,
         gradient_cache: Size | None = None,
         heads: Size = 1,
+        layers: list[Layer] | None = None,
     ):
         """
         Args:
-            backbone, dimension, projections, pooling, salience, heads: see `TokenEncoder`.
+            backbone, dimension, projections, pooling, salience, heads, layers: see `TokenEncoder`.
             query_length, document_length: tokens kept of a text, special tokens included.
             alignment, loss: parts of `gr_mvdr.alignment` and `gr_mvdr.losses`, as dicts with
                 `_target_`.
@@ -103,7 +104,8 @@ class MultiVector(System):
         trained = build("alignment", training_alignment or alignment)
         self.training_scoring = Scoring(trained, normaliser, heads)
         self.loss_function = build("loss", loss)
-        self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience, heads)
+        sizes = dimension, projections, pooling, salience, heads, layers
+        self.encoder = TokenEncoder(backbone, *sizes)
         lengths = {"query_length": query_length, "document_length": document_length}
         check_length(self.encoder.backbone, **lengths)
         self.vocabulary_size, self.template = self.encoder.n_tokens, self.encoder.template

@@ -46,7 +46,7 @@ from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import TARGET, admitting, build, check_parts, exists, find_part, make_printable
 from gr_mvdr.passages import Passages
 from gr_mvdr.progress import quiet_libraries
-from gr_mvdr.template import read_template
+from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.engine import EDGE
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
@@ -87,7 +87,7 @@ def save_model(
         more: further plain values for gr_mvdr.json.
     """
     if tokenizer is not None:
-        write_tokenizer(tokenizer, folder)
+        write_tokenizer(tokenizer, folder, getattr(system, "template", None))
     if system.trainable:
         name, backbone = find_backbone(system)
         write_backbone(backbone, folder)
@@ -135,14 +135,22 @@ def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
         write_json(folder / "config.json", read_json(folder / "config.json") | tied)
 
 
-def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes a tokeniser that appends the end token by default, as a pretrained one does."""
+def write_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, folder: Path, template: TextTemplate | None = None
+) -> None:
+    """Writes a tokeniser that ends a text by default as the template does, None = its own.
+
+    Those of this library and of decoder-only models add no end token.
+    """
     tokenizer = copy.deepcopy(tokenizer)
-    if not tokenizer("")["input_ids"]:
-        end = read_template(tokenizer).stop  # BERT's has no end token but [SEP]
-        word = tokenizer.convert_ids_to_tokens(end)
+    own = read_template(tokenizer)
+    end = (template or own).suffix
+    if not tokenizer("")["input_ids"][len(own.target) :] and end:
+        before, after = map(tokenizer.convert_ids_to_tokens, (own.target, end))
+        one, other = (" ".join([*before, f"${name}", *after]) for name in "AB")
+        ids = [*zip([*before, *after], [*own.target, *end], strict=True)]
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-            single=f"$A {word}", pair=f"$A {word} $B {word}", special_tokens=[(word, end)]
+            single=one, pair=f"{one} {other}", special_tokens=ids
         )
     tokenizer.save_pretrained(folder)
 

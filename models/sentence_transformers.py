@@ -2,27 +2,27 @@
 
 Its `MultiVectorEncoder` reads its own folders, PyLate's and Stanford ColBERT's. All hold one kind
 of system: an encoder, a linear projection of its states, unit vectors, MaxSim (gr_as_mvdr Eq. 21).
-Its `SentenceTransformer` pools the states first. The mean and the projection commute, so that a
-single vector is the mean of projected token vectors: A_ij = 1/(MN), or 1 at (first, first).
-`read_published` extracts options and projection of both.
+Its `SentenceTransformer` pools the states first. The mean and a linear projection commute, so that
+a single vector is the mean of projected token vectors: A_ij = 1/(MN), or 1 at (first, first) or
+(last, last). `read_published` extracts options and projection of both.
 
 The library imports the classes that modules.json names, and passes on options that let
 transformers run code. `check_folder` first compares both with a list (docs/design.md).
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from transformers import AddedToken, PreTrainedTokenizerBase
 
-from gr_mvdr.alignment import MaxSim
+from gr_mvdr.alignment import FirstToken, MaxSim
 from gr_mvdr.backbones import max_length, read_backbone_config
 from gr_mvdr.files import (
     check_files,
@@ -41,6 +41,7 @@ from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
 from models.multi_vector import MultiVector
+from models.token_encoder import Activation, Layer
 
 # Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
 SIMILARITIES = {"none": "maxsim", "query_tokens": "meanmaxsim", "alignment": "meanmaxsim"}
@@ -49,7 +50,11 @@ _NORMALISERS = {"maxsim": "none", "meanmaxsim": "query_tokens"}
 POOLINGS: dict[str, dict[str, Any]] = {
     "mean": {TARGET: "gr_mvdr.pooling.MeanTokens"},
     "cls": {TARGET: "gr_mvdr.pooling.FirstTokens", "k": 1},
+    "lasttoken": {TARGET: "gr_mvdr.pooling.LastToken"},
 }
+_MEAN_FIRST = {TARGET: "gr_mvdr.pooling.MeanState"}  # if what follows is not linear
+# The matrix and the bias of a layer.
+Affine = tuple[Tensor, Tensor]
 _CLASSES = (  # that modules.json may name: of release 6, of earlier ones, of PyLate
     "sentence_transformers.base.modules.transformer.Transformer",
     "sentence_transformers.base.modules.dense.Dense",
@@ -66,7 +71,11 @@ _ENCODER_OPTIONS = {  # of sentence_bert_config.json
     *("max_seq_length", "query_length", "document_length", "query_expansion"),
     *("do_lower_case", "transformer_task", "modality_config", "module_output_name"),
 }
-_IDENTITIES = ("torch.nn.modules.linear.Identity", "torch.nn.Identity")
+_ACTIVATIONS = {
+    f"torch.nn.{room}{name}"
+    for room in ("", "modules.activation.", "modules.linear.")
+    for name in get_args(Activation)
+}
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _TOKENS, _TEXTS = "token_embeddings", "sentence_embedding"
 # Tokenisers and settings; and heads, which are only looked for.
@@ -133,12 +142,12 @@ def import_library() -> Any:
 
 
 @quiet_libraries()
-def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
-    """Reads a published system's settings, by configuration key, and its projection.
+def read_published(folder: Path) -> tuple[dict[str, Any], list[Affine]]:
+    """Reads a published system's settings, by configuration key, and its projection's layers.
 
     Returns:
-        The settings (`conf/multi_vector.yaml`), and (dimension, hidden size) fp32, without bias.
-        `model.pooling` is {} for a multi-vector system.
+        The settings (`conf/multi_vector.yaml`; `model.pooling` is {} for a multi-vector system),
+        and matrix and bias of each layer, in float64.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -163,7 +172,7 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
     query_length = encoder.query_length or longest
     if expansion:  # "min" is a floor, "fixed" the end as well
         query_length = max(query_length * (expansion["strategy"] == "min"), expansion["length"])
-    projection = _read_projection(parts, encoder.get_embedding_dimension())
+    projection, layers = _read_projection(parts, encoder.get_embedding_dimension())
     settings = {
         "backbone.name": str(folder.resolve()),
         "backbone.shape": None,
@@ -171,12 +180,16 @@ def read_published(folder: Path) -> tuple[dict[str, Any], Tensor]:
         "tokenizer.prefix_space": prefix_space,
         "query_length": query_length,
         "document_length": encoder.document_length or longest,
-        "model.dimension": len(projection),
+        "model.dimension": len(projection[-1][1]),
+        "model.layers": layers,
     }
     if pooling:
+        own, linear = POOLINGS[pooling.pooling_mode], len(projection) == 1 and not _acts(layers)
+        if pooling.pooling_mode == "mean" and not linear:
+            own = _MEAN_FIRST
         unit = type(parts[-1]).__name__ == "Normalize" or str(model.similarity_fn_name) == "cosine"
         return settings | {
-            "model.pooling": dict.fromkeys(SIDES, POOLINGS[pooling.pooling_mode]),
+            "model.pooling": dict.fromkeys(SIDES, own),
             "model.alignment": {TARGET: "gr_mvdr.alignment.FirstToken"},
             "model.projections": "shared" if unit else "unnormalised",
         }, projection
@@ -227,14 +240,17 @@ def _check_part(folder: Path, number: int, part: Any) -> str:
     name, path = (part.get(key) if isinstance(part, dict) else None for key in ("type", "path"))
     _check(file, f"[{number}].type", name, name in _CLASSES, "a class of a dense model")
     kind = name.rpartition(".")[2]
-    place = "" if kind == "Transformer" else f"{number}_{kind}"
-    _check(file, f"[{number}].path", path, path == place, repr(place))
+    plain = isinstance(path, str) and re.fullmatch(
+        r"\w*" if kind == "Transformer" else r"\w+", path
+    )
+    _check(file, f"[{number}].path", path, plain, f"a folder's name, such as {number}_{kind}")
     if kind in ("Dense", "Pooling"):
         check_files(folder / path)
         config = folder / path / "config.json"
         activation = read_json(config).get("activation_function")
-        linear = kind == "Pooling" or activation in _IDENTITIES
-        _check(config, "activation_function", activation, linear, "Identity")
+        known = kind == "Pooling" or activation in _ACTIVATIONS
+        rule = f"one of torch.nn's {', '.join(get_args(Activation))}"
+        _check(config, "activation_function", activation, known, rule)
     return kind
 
 
@@ -265,7 +281,9 @@ def _find_problems(model: Any, encoder: Any, parts: list[Any], pooling: Any) -> 
         >= rows,
         "a prompt that truncation_side=left cuts": prompted and theirs.truncation_side == "left",
         f"other modules than {', '.join(whole)}": order not in orders,
-        "a projection with a bias": any(part.linear.bias is not None for part in dense),
+        "a residual connection around an activation": any(
+            part.use_residual and _activation(part) != "Identity" for part in dense
+        ),
         f"a projection of other than {vectors}": bool(names - {(vectors, vectors)}),
         "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
         "an allow-list of tokens": any(mask.keep_only_token_ids is not None for mask in masks),
@@ -278,24 +296,46 @@ def _find_problems(model: Any, encoder: Any, parts: list[Any], pooling: Any) -> 
             f"the pooling {show(pooling.pooling_mode)}": pooling.pooling_mode not in POOLINGS,
             "a prompt that is not pooled": prompted and not pooling.include_prompt,
             f"the similarity {similarity}": similarity not in ("cosine", "dot"),
-            "vectors that are cut": model.truncate_dim is not None,
         }
     return problems
 
 
-def _read_projection(parts: list[Any], size: int) -> Tensor:
-    """Multiplies all Dense parts to (dimension, hidden size); without any, the identity."""
+def _activation(part: Any) -> str:
+    return type(part.activation_function).__name__
 
-    def matrix(part: Any) -> Tensor:
-        weight = part.linear.weight.detach().double()
-        if not part.use_residual:
-            return weight
-        same = part.in_features == part.out_features  # then the vectors themselves are added
-        return weight + (torch.eye(len(weight)) if same else part.residual.weight.detach())
 
-    dense = [matrix(part) for part in parts if type(part).__name__ == "Dense"]
+def _acts(layers: list[Layer] | None) -> bool:
+    return any(layer["activation"] != "Identity" for layer in layers or ())
+
+
+def _read_projection(parts: list[Any], size: int) -> tuple[list[Affine], list[Layer] | None]:
+    """Returns the layers of all Dense parts; linear ones are multiplied with the one after them.
+
+    Returns:
+        Each layer's matrix and bias, and the layers as `model.layers` describes them.
+    """
     # In float64: a product of matrices is rounded once.
-    return reduce(lambda before, now: now @ before, dense, torch.eye(size).double()).float()
+    matrix, bias = torch.eye(size).double(), torch.zeros(size).double()
+    affine, layers = list[Affine](), list[Layer]()
+    dense = [part for part in parts if type(part).__name__ == "Dense"]
+    for number, part in enumerate(dense, 1):
+        weight, shift = part.linear.weight.detach().double(), part.linear.bias
+        if part.use_residual:  # of the same size: the vectors themselves are added
+            same = part.in_features == part.out_features
+            weight = weight + (torch.eye(len(weight)) if same else part.residual.weight.detach())
+        matrix, bias = weight @ matrix, weight @ bias
+        bias = bias if shift is None else bias + shift.detach().double()
+        name = _activation(part)
+        if name != "Identity" or number == len(dense):
+            affine.append((matrix, bias))
+            layers.append({"size": len(bias), "activation": name})
+            matrix, bias = torch.eye(len(bias)).double(), torch.zeros(len(bias)).double()
+    if not dense:
+        affine, layers = [(matrix, bias)], [{"size": size, "activation": "Identity"}]
+    if not _acts(layers) and not affine[0][1].any():
+        return affine, None
+    layers[-1]["size"] = None  # model.dimension may be less (Matryoshka)
+    return affine, layers
 
 
 def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemplate, bool | None]:
@@ -340,7 +380,7 @@ def _read(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
     return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector:
+def build_published(settings: dict[str, Any], projection: list[Affine]) -> MultiVector:
     """Builds a published system, which gives the same scores as sentence-transformers.
 
     It scores, aligns and, after indexing documents, searches.
@@ -365,20 +405,31 @@ def build_published(settings: dict[str, Any], projection: Tensor) -> MultiVector
 
 
 @torch.no_grad()
-def take_projection(system: System, projection: Tensor) -> None:
+def take_projection(system: System, projection: list[Affine]) -> None:
     """Copies the published projection into a system on the published encoder.
+
+    A smaller system takes its first numbers (Matryoshka).
 
     Raises:
         ValueError: the system learns anything but the encoder and one projection of this size.
     """
-    width, parameters = tuple(projection.shape), system.named_parameters()
-    learned = {name: tuple(p.shape) for name, p in parameters if "backbone." not in name}
-    if learned != {"encoder.values.query.weight": width}:
+    learned = {name for name, _ in system.named_parameters() if "backbone." not in name}
+    ours = [part for part in system.modules() if isinstance(part, nn.Linear)]
+    if isinstance(system, MultiVector):
+        values = system.encoder.values["query"]
+        ours = [part for part in values.modules() if isinstance(part, nn.Linear)]
+    sizes = [tuple(part.weight.shape) for part in ours]
+    theirs = [tuple(matrix.shape) for matrix, _ in projection]
+    fits = sizes[:-1] == theirs[:-1] and sizes[-1][1:] == theirs[-1][1:] and sizes[-1] <= theirs[-1]
+    if not all(name.startswith("encoder.values.query.") for name in learned) or not fits:
         raise ValueError(
             "must be taken over by a model that learns an encoder and one projection, to "
-            f"{width[0]} numbers, such as t5_colbert"
+            f"{theirs[-1][0]} numbers or fewer, such as t5_colbert"
         )
-    system.encoder.values["query"].weight.copy_(projection)
+    for part, (matrix, bias) in zip(ours, projection, strict=True):
+        part.weight.copy_(matrix[: len(part.weight)])
+        if part.bias is not None:
+            part.bias.copy_(bias[: len(part.bias)])
 
 
 class PublishedWeights:
@@ -417,7 +468,9 @@ class PublishedWeights:
         for side, own in (model["pooling"] if dense else {}).items():
             if own not in POOLINGS.values():
                 continue
-            if own != pooling.get(side):
+            if own == POOLINGS["mean"] and pooling.get(side) == _MEAN_FIRST:
+                published[f"model.pooling.{side}"] = _MEAN_FIRST
+            elif own != pooling.get(side):
                 known = f"{pooling[side][TARGET]}, the published one, or " if pooling else ""
                 raise ValueError(
                     f"{self.key}: model.pooling.{side}={own[TARGET]}: must be {known}AllTokens"
@@ -455,7 +508,7 @@ class PublishedWeights:
         if isinstance(model, MultiVector):
             states = torch.eye(self.config.hidden_size)
             with reading(self.key):
-                take_projection(model, states if self.projection is None else self.projection)
+                take_projection(model, self.projection or [(states, states[0])])
             return
         learned = [n for n, _ in model.named_parameters() if not n.startswith("backbone.")]
         if model.backbone.config.vocab_size > self.config.vocab_size:
@@ -488,14 +541,17 @@ def naming(taken: Any) -> Iterator[None]:
 def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Lists what sentence-transformers cannot express; [] = it gives the same scores."""
     encoder, scoring, template = system.encoder, system.scoring, system.template
-    prompts = find_prompts(system, tokenizer)[1].values()
+    prompts, single = find_prompts(system, tokenizer)[1].values(), find_pooling(system)
+    every = all(type(part) is AllTokens for part in encoder.pooling.values())
+    one = single and scoring.alignment == FirstToken()
     obstacles = {
-        f"the alignment {scoring.alignment!r}": scoring.alignment != MaxSim(),
+        f"the alignment {scoring.alignment!r}": not one and scoring.alignment != MaxSim(),
         f"the normaliser {scoring.normaliser}": scoring.normaliser not in SIMILARITIES,
         "keys apart from values": encoder.keys is not None,
         "salience": len(encoder.salience) > 0,
-        "pooling": any(type(part) is not AllTokens for part in encoder.pooling.values()),
-        "vectors of any length": not encoder.unit,
+        "pooling": not single and not every,
+        "vectors of any length": not single and not encoder.unit,
+        "bidirectional attention": system.hparams.backbone.get("bidirectional", False),
         "an expansion without a token": (template.expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
         "markers before a text that is cut at its start": any(prompts) and template.cuts_start,
@@ -503,6 +559,14 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         and system.filled_to not in (0, system.hparams.query_length),
     }
     return [name for name, holds in obstacles.items() if holds]
+
+
+def find_pooling(system: MultiVector) -> str | None:
+    """Returns the library's name of the pooling that makes one vector of a text, or None."""
+    own = [system.hparams.pooling[side] for side in SIDES] if system.hparams.pooling else [None]
+    names = POOLINGS | {"mean ": _MEAN_FIRST}
+    found = next((name.strip() for name, part in names.items() if part == own[0]), None)
+    return found if own[0] == own[-1] else None
 
 
 def find_prompts(
@@ -530,7 +594,7 @@ def find_prompts(
 
 @quiet_libraries()
 def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Saves a system without obstacles as a `MultiVectorEncoder`.
+    """Saves a system without obstacles as a `MultiVectorEncoder` or a `SentenceTransformer`.
 
     Args:
         folder: holds the encoder and the tokeniser of `find_prompts`.
@@ -538,6 +602,7 @@ def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folde
     library = import_library()
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     lengths = {name: system.hparams[name] for name in ("query_length", "document_length")}
     expansion, token = None, system.template.expansion
@@ -550,17 +615,29 @@ def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folde
             "token": tokenizer.convert_ids_to_tokens(token),
             "length": length,
         }
-    weight = system.encoder.values["query"].weight.detach().float().cpu().clone()
-    options = dict(bias=False, activation_function=nn.Identity(), module_input_name=_TOKENS)
-    parts = [
-        Transformer(str(folder), **lengths, query_expansion=expansion, model_kwargs=dict(_WEIGHTS)),
-        Dense(*weight.T.shape, init_weight=weight, **options),
-        MultiVectorMask(tokenizer.convert_ids_to_tokens(list(system.template.skip))),
-        Normalize(module_input_name=_TOKENS),
+    pooling, (first, *rest) = find_pooling(system), system.encoder.values["query"].modules()
+    vectors = _TEXTS if pooling else _TOKENS
+    layers = [part for part in (rest or [first])]
+    options = dict(module_input_name=vectors)
+    parts: list[Any] = [
+        Transformer(str(folder), **lengths, query_expansion=expansion, model_kwargs=dict(_WEIGHTS))
     ]
-    library.MultiVectorEncoder(
+    if pooling:
+        parts.append(Pooling(system.encoder.backbone.config.hidden_size, pooling))
+    for linear, function in zip(layers[::2], layers[1::2] or [nn.Identity()], strict=True):
+        weight, bias = (
+            None if x is None else x.detach().float().cpu().clone()
+            for x in (linear.weight, linear.bias)
+        )
+        parts.append(Dense(*weight.T.shape, bias is not None, function, weight, bias, **options))
+    if not pooling:
+        parts.append(MultiVectorMask(tokenizer.convert_ids_to_tokens(list(system.template.skip))))
+    if system.encoder.unit:
+        parts.append(Normalize(**options))
+    name = SIMILARITIES[system.scoring.normaliser]
+    (library.SentenceTransformer if pooling else library.MultiVectorEncoder)(
         modules=parts,
         prompts=find_prompts(system, tokenizer)[1],
-        similarity_fn_name=SIMILARITIES[system.scoring.normaliser],
+        similarity_fn_name="dot" if pooling else name,
         device="cpu",
     ).save(str(folder), create_model_card=False)

@@ -1,13 +1,14 @@
 """Texts to token vectors: an encoder, a pooling, a projection, a salience."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_backbone, read_states
-from gr_mvdr.options import build
+from gr_mvdr.options import Size, build
 from gr_mvdr.pooling import AllTokens, Grouped, Temporal, merge_tokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience, IdfSalience
@@ -15,6 +16,8 @@ from gr_mvdr.token_index.search import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_vectors import SIDES, Side, TokenVectors
 
 Projections = Literal["shared", "unnormalised", "attention"]
+Activation = Literal["Identity", "GELU", "ReLU", "SiLU", "Sigmoid", "Tanh"]  # of torch.nn
+Layer = dict[str, Size | Activation | None]
 # The description of a part for each side; None = no part.
 Sides = dict[Side, dict[str, Any] | None]
 
@@ -36,6 +39,7 @@ class TokenEncoder(nn.Module):
         pooling: Sides | None = None,
         salience: Sides | None = None,
         heads: int = 1,
+        layers: Sequence[Layer] | None = None,
     ):
         """
         Args:
@@ -44,10 +48,12 @@ class TokenEncoder(nn.Module):
             heads: H parts of a vector, each with its own alignment (mva Table 4).
             pooling: each side's part of `gr_mvdr.pooling`; None = every token.
             salience: each side's part of `gr_mvdr.salience`; None = all tokens weigh the same.
+            layers: size (None = d) and activation of each layer of a shared projection, which has
+                a bias. None = one matrix without a bias.
 
         Raises:
-            ValueError: a shared projection gets states of different widths,
-                heads do not divide d or have a salience, or a salience does not fit the other
+            ValueError: a shared projection gets states of different widths, layers do not end with
+                d, heads do not divide d or have a salience, or a salience does not fit the other
                 options.
         """
         super().__init__()
@@ -70,17 +76,26 @@ class TokenEncoder(nn.Module):
         learned = max(getattr(part, "k", 0) for part in self.pooling.values())
         self.n_tokens = self.vocabulary_size + learned
         widths = {s: self.backbone.config.hidden_size * self.pooling[s].width for s in SIDES}
+        sizes = [layer["size"] or dimension for layer in layers or ()]
+        if layers and (projections == "attention" or sizes[-1] != dimension):
+            rule = f"must end with model.dimension={dimension}, and be null with MVA's projections"
+            raise ValueError(f"model.layers={[*map(dict, layers)]}: {rule}")
         if projections == "attention":
             matrices = [nn.Linear(widths[s], dimension, bias=False) for s in SIDES * 2]
             self.values = nn.ModuleDict(zip(SIDES, matrices[:2], strict=True))
             self.keys = nn.ModuleDict(zip(SIDES, matrices[2:], strict=True))
         elif widths["query"] == widths["document"]:
-            one = nn.Linear(widths["query"], dimension, bias=False)
+            one: nn.Module = nn.Linear(widths["query"], dimension, bias=False)
+            if layers:
+                names = [layer["activation"] for layer in layers]
+                steps = zip([widths["query"], *sizes], sizes, names, strict=False)
+                made = [(nn.Linear(*size), getattr(nn, name)()) for *size, name in steps]
+                one = nn.Sequential(*(part for step in made for part in step))
             self.values, self.keys = nn.ModuleDict(dict.fromkeys(SIDES, one)), None
         else:
             rule = "needs projections=attention, the sides' states have other widths"
             raise ValueError(f"model.pooling=Temporal: {rule}")
-        if backbone["name"] is not None:
+        if backbone["name"] is not None and not layers:
             self._keep_similarities()
         self.salience = nn.ModuleDict(
             {s: build("salience", salience[s], dimension) for s in SIDES if s in salience}

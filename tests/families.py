@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,22 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "bart": ("BartForConditionalGeneration", BART, "BartTokenizer", "bytes"),
     "mbart": ("MBartForConditionalGeneration", BART, "MBartTokenizer", "unigram"),
 }
-FAMILIES = ENCODERS | ENCODER_DECODERS
+# Decoder-only language models. GPT-2's and Llama 3's tokenisers have no token that pads.
+GPT2 = dict(n_embd=32, n_layer=2, n_head=2, n_positions=512, initializer_range=0.1)
+LLAMA = BERT | dict(num_key_value_heads=1, head_dim=16)
+LAYERS = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=8)
+GEMMA3 = LLAMA | LAYERS | dict(query_pre_attn_scalar=16)
+MAMBA = dict(hidden_size=32, num_hidden_layers=2, state_size=4, initializer_range=0.1)
+LFM2 = LLAMA | dict(layer_types=["conv", "full_attention"])
+DECODERS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "gpt2": ("GPT2LMHeadModel", GPT2, "PreTrainedTokenizerFast", "bytes"),
+    "llama": ("LlamaForCausalLM", LLAMA, "PreTrainedTokenizerFast", "bytes"),
+    "qwen3": ("Qwen3ForCausalLM", LLAMA, "PreTrainedTokenizerFast", "bytes"),
+    "gemma3": ("Gemma3ForCausalLM", GEMMA3, "PreTrainedTokenizerFast", "bytes"),
+    "mamba": ("MambaForCausalLM", MAMBA, "PreTrainedTokenizerFast", "bytes"),
+    "lfm2": ("Lfm2ForCausalLM", LFM2, "PreTrainedTokenizerFast", "bytes"),
+}
+FAMILIES = ENCODERS | ENCODER_DECODERS | DECODERS
 # Special tokens in the order of their ids, as the families' published tokenisers have them.
 _FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _SPECIAL = {
@@ -50,7 +66,10 @@ _SPECIAL = {
     "deberta-v2": ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"],
     **{family: _FAIRSEQ for family in ("roberta", "xlm-roberta", "bart", "mbart")},
     **{family: ["<pad>", "</s>", "<unk>"] for family in ("t5", "mt5")},
+    **{family: ["<pad>", "<bos>", "<eos>"] for family in DECODERS},
 }
+# Families of decoders whose tokenisers have no padding, and begin a text with <bos>.
+_UNPADDED, _BEGUN = ("gpt2", "llama"), ("llama", "gemma3", "lfm2")
 _OPTIONS = {"t5": {"extra_ids": 0}, "mt5": {"extra_ids": 0}, "mbart": {"src_lang": "en_XX"}}
 
 
@@ -103,8 +122,9 @@ def _make_tokenizer(kind: Any, trained_as: str, family: str, texts: Sequence[str
     if trained_as == "bytes":
         model = tokenizers.ByteLevelBPETokenizer()
         model.train_from_iterator(texts, 600, special_tokens=special, show_progress=False)
-        if family == "modernbert":
-            return _modernbert(tokenizers.Tokenizer.from_str(model.to_str()))
+        if family == "modernbert" or family in DECODERS:
+            wrap = _modernbert if family == "modernbert" else partial(_decoder, family)
+            return wrap(tokenizers.Tokenizer.from_str(model.to_str()))
         pairs = [tuple(pair) for pair in json.loads(model.to_str())["model"]["merges"]]
         return kind(vocab=model.get_vocab(), merges=pairs)
     model = tokenizers.Tokenizer(models.Unigram())
@@ -131,3 +151,15 @@ def _modernbert(model: tokenizers.Tokenizer) -> Any:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=model, **{f"{name}_token": token for name, token in names.items()}
     )
+
+
+def _decoder(family: str, model: tokenizers.Tokenizer) -> Any:
+    names = {"eos_token": "<eos>"}
+    if family not in _UNPADDED:
+        names["pad_token"] = "<pad>"
+    if family in _BEGUN:
+        names["bos_token"] = "<bos>"
+        model.post_processor = processors.TemplateProcessing(
+            single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 1)]
+        )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=model, **names)

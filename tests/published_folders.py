@@ -37,6 +37,15 @@ def make_modern_bert(folder, markers=("[Q] ", "[D] ")):
     return save_family("modernbert", folder, texts, markers, 24, **SIZES)
 
 
+def make_decoder(family, folder, padding_side="left", **sizes):
+    """A random language model in bf16, as most are saved, with a byte-level tokeniser."""
+    own = dict(hidden_size=16, initializer_range=0.8, **sizes)
+    save_family(family, folder, WORDS, (), 24, torch.bfloat16, **own)
+    file = folder / "tokenizer_config.json"
+    write_json(file, json.loads(file.read_text()) | {"padding_side": padding_side})
+    return str(folder)
+
+
 def write_json(file, content):
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(content))

@@ -29,6 +29,12 @@ SYSTEMS = {
     "byt5": ("genre",),
     "bart": ("genre", "tokenizer.prefix_space=true"),
     "mbart": ("dsi_semantic",),
+    "gpt2": ("dpr", "backbone.bidirectional=true"),
+    "llama": ("xtr", "model.search.proposer.neighbours=20"),
+    "qwen3": ("repllama", "backbone.gradient_checkpointing=true"),
+    "gemma3": ("t5_colbert", "backbone.bidirectional=true"),
+    "mamba": ("sentence_t5",),
+    "lfm2": ("t5_colbert", "tokenizer.markers={query:'which one? ',document:'[D]'}"),
 }
 
 
