@@ -79,10 +79,9 @@ class ValidationSet(NamedTuple):
             over = f"all {known:,} documents"
         else:
             over = f"{len(self.documents):,} of {known:,} documents"
-        epochs = "epoch" if self.epochs == 1 else f"{self.epochs:.3g} epochs"
-        return (
-            f"{len(self.queries):,} queries of {data.validation_split} over {over}, every {epochs}"
-        )
+        steps = isinstance(data.validation.every, int)
+        every = f"{data.validation.every:,} steps" if steps else f"{self.epochs:.3g} epochs"
+        return f"{len(self.queries):,} queries of {data.validation_split} over {over}, every {every}"
 
 
 def choose_validation(
