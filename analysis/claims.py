@@ -1,12 +1,12 @@
 """The papers' claims, on any finished runs: ``python -m analysis.claims runs='[outputs/a,…]'``.
 
-A claim compares two sides query by query (rankings, searches of a study, stored alignments). The
-seeds of a system are averaged first.
+A claim compares two sides (rankings, searches of a study, stored alignments) whose
+queries and seeds are paired (`analysis.statistics.pair_seeds`).
 
-A claim is confirmed or contradicted if three conditions hold; otherwise it is undecided. Its 95 %
-interval over queries and seeds excludes the claim's bound. A paired test against the bound is
-significant after Holm's correction over the paper's claims on a collection. Every system that is
-trained was trained with at least three seeds.
+A claim is confirmed or contradicted if its p against the bound is significant after Holm's
+correction over the paper's claims on a collection, and every trained system has at least three
+seeds; two are enough to contradict a claim. Otherwise it is undecided. Interval and p come from one
+model, with queries and seeds as crossed effects (`analysis.statistics.estimate_mean`).
 """
 
 if __name__ == "__main__":  # before the heavy imports: command-line errors appear at once
@@ -29,6 +29,7 @@ from pandas import DataFrame, Series, concat
 
 from analysis.compare.groups import (
     LEVEL,
+    SEEDS,
     Comparison,
     Group,
     Section,
@@ -41,7 +42,7 @@ from analysis.runs.queries import JudgedQueries, read_queries
 from analysis.runs.run_folder import Run, named_folders
 from analysis.runs.settings import find_setting, read_settings
 from analysis.runs.tables import Cell, Table, format_markdown, pivot, write_csv, write_tables
-from analysis.statistics import holm, randomisation_test, seed_interval
+from analysis.statistics import estimate_mean, holm, pair_seeds
 from gr_mvdr.evaluation.metrics import find_metric, ranking_metric
 from gr_mvdr.files import read_text
 from gr_mvdr.measures import RANKED, RERANK
@@ -49,7 +50,6 @@ from gr_mvdr.measures import RANKED, RERANK
 BEST = "best form"
 MVDR = "T5-ColBERT"
 ESTIMATES = ("effect", "low", "high", "p", "units", "trainings")
-SEEDS = 3  # the fewest trainings of each trained system that decide a claim
 
 
 class Missing(Exception):
@@ -118,8 +118,8 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> dict[str
     """Estimates the `effect` that a claim is about: first side minus second.
 
     The row also holds the 95 % interval from `low` to `high`, the `p`-value against the bound, the
-    number of `units`, and the `trainings`: the fewest seeds of a trained side, 0 if none is
-    trained.
+    number of `units`, such as queries, and the `trainings`: the fewest seeds of a trained side, 0
+    if none is trained.
 
     Args:
         groups: the runs of each side, one for each seed.
@@ -132,23 +132,11 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> dict[str
         _read_values(side, group.runs, claim.metric, split)
         for side, group in zip(claim.sides, groups, strict=True)
     ]
-    table = concat(dict(enumerate(sides)), axis=1).sort_index()
-    if table.isna().any(axis=None):
+    if concat(dict(enumerate(sides)), axis=1).isna().any(axis=None):
         raise Missing("its sides were measured on different queries")
-    systems = [table[number].to_numpy().T for number in range(len(sides))]
-    first, second = (*(values.mean(0) for values in systems), np.zeros(len(table)))[:2]
+    values = pair_seeds(*sides) if len(sides) == 2 else sides[0]
     trained = [side.shape[1] for side, group in zip(sides, groups, strict=True) if group.is_trained]
-    p = randomisation_test(first - second, np.full(len(table), claim.bound))
-    if groups[0] is groups[-1] and len({values.shape for values in systems}) == 1:
-        # Two settings of the same models: seed by seed, so that a seed's own luck cancels.
-        systems = [systems[0] - sum(systems[1:])]
-    found = (
-        (first - second).mean(),
-        *seed_interval(*systems),
-        p,
-        len(table),
-        min(trained, default=0),
-    )
+    found = *estimate_mean(values, claim.bound), len(values), min(trained, default=0)
     return dict(zip(ESTIMATES, found, strict=True))
 
 
@@ -160,9 +148,9 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Da
             raise Missing(f"{side.system}: {queries.missing}")
         if metric not in queries.metrics:
             raise Missing(f"{side.system}: a run has no {metric} of its queries")
-        return concat([table[metric] for table in queries.seeds], axis=1)
+        return queries.by_seed(metric)
     seeds = {
-        run.path: values for run in runs if (values := _read_run(side, run, metric)) is not None
+        run.seed: values for run in runs if (values := _read_run(side, run, metric)) is not None
     }
     if not seeds:
         what = f"{side.study} {side.group}".strip()
@@ -232,10 +220,12 @@ def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> Da
         tables.append(table)
     table = concat(tables, ignore_index=True)
     above = count_from_bound(table)
-    certain = (above[["low", "high"]] > 0).all(axis=1) | (above[["low", "high"]] < 0).all(axis=1)
-    certain &= table["corrected"].astype(float) < LEVEL
-    certain &= (table["trainings"] == 0) | (table["trainings"] >= SEEDS)
-    verdicts = np.where(above["effect"] > 0, "confirmed", "contradicted")
+    agrees = above["effect"] > 0
+    certain = table["corrected"].astype(float) < LEVEL
+    certain &= (table["trainings"] == 0) | (
+        table["trainings"] >= np.where(agrees, SEEDS, SEEDS - 1)
+    )
+    verdicts = np.where(agrees, "confirmed", "contradicted")
     return table.assign(verdict=np.where(certain, verdicts, "undecided"))
 
 
@@ -305,7 +295,7 @@ def tabulate_verdicts(table: DataFrame) -> Table:
     for name, row in zip(name_claims(judged), judged.itertuples(), strict=True):
         few = 0 < row.trainings < SEEDS
         text = f"{row.effect:+.2f} [{row.low:.2f}, {row.high:.2f}]"
-        text = text if few else f"{SIGNS[row.verdict]} {text}"
+        text = text if few and row.verdict == "undecided" else f"{SIGNS[row.verdict]} {text}"
         name += f" ({row.bound:+g})" * bool(row.bound)
         key = name.replace("-0", "−0"), row.place
         cells[key] = Cell(text.replace("-", "−"), weak=few)
@@ -335,10 +325,10 @@ def draw_claims(table: DataFrame, title: str) -> Figure:
 
 EXPLAINED = (
     f"Effect: the first side minus the second, averaged over seeds and queries, with a 95 % "
-    f"interval from a bootstrap over seeds and queries. p: two-sided paired randomisation test "
-    f"against the bound, corrected over the claims of a paper on a collection (Holm) and listed in "
-    f"`claims.csv`. Confirmed or contradicted: p < {LEVEL}, the interval excludes the bound, and "
-    f"every trained system has at least {SEEDS} seeds."
+    f"interval; both are paired by query and by seed, and vary at random with both. p: against the "
+    f"bound, from the same model, corrected over the claims of a paper on a collection (Holm) and "
+    f"listed in `claims.csv`. Confirmed: p < {LEVEL}, and at least {SEEDS} seeds of every trained "
+    f"system. Contradicted: the same with {SEEDS - 1}."
 )
 
 

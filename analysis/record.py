@@ -22,8 +22,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from pandas import concat
 
-from analysis.claims import SEEDS, tabulate_claims
-from analysis.compare.groups import MARK, Section, compare_runs, read_runs
+from analysis.claims import tabulate_claims
+from analysis.compare.groups import MARK, SEEDS, Section, compare_runs, read_runs
 from analysis.runs.numbers import NUMBERS
 from analysis.runs.queries import QUERIES
 from analysis.runs.run_folder import named_folders

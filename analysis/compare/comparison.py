@@ -14,6 +14,7 @@ from pandas import Categorical, DataFrame, concat
 
 from analysis.compare.groups import (
     LEVEL,
+    SEEDS,
     Comparison,
     Section,
     compare_runs,
@@ -62,13 +63,14 @@ NUMBERS = ["setting", "system", "key", *PLACE, "value", "std", "low", "high", "s
 TABLES = ("comparison*.csv", "paper_table.csv")
 COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
 COLUMNS_AT_MOST = 6  # systems shown as columns of a summary; more are shown as rows
-SEEDS = (
+SPREAD = (
     "Mean ± sample standard deviation over seeds; brackets hold 95 % intervals over queries and "
     "seeds."
 )
 MARKS = (
-    BOLD + "*: significantly better than every other system (corrected p < {}); only {} of the "
-    "search {} tested. Without a star, the lead may be due to chance."
+    BOLD + "*: significantly better than every other system (corrected p < {}, at least {} seeds of "
+    "every trained system); only {} of the search {} tested. Without a star, the lead may be due to "
+    "chance."
 )
 EXACT_MATCH = (
     "How often a token aligns to an equal token, averaged over the token types of each IDF range; "
@@ -159,10 +161,10 @@ class SectionFindings:
     @property
     def note(self) -> str:
         if self.effectiveness.baseline is not None:  # then no system is tested against all
-            return BOLD + SEEDS
+            return BOLD + SPREAD
         names = [ranking_metric(name_metric(name)).label for name in self.tested]
         are = "are" if len(names) > 1 else "is"
-        return f"{SEEDS} {MARKS.format(LEVEL, ' and '.join(names), are)}"
+        return f"{SPREAD} {MARKS.format(LEVEL, SEEDS, ' and '.join(names), are)}"
 
     @property
     def search(self) -> Table:

@@ -22,6 +22,7 @@ SHOWN_VALUE = 40  # the most letters of a choice's value in a label
 _VAGUE = ("query", "document", "name", "path")  # words that mean little without the one before
 # Attributes of runs that one table may mix, with a note.
 NOTED = {"commit": "measured at several commits", "sample": "several data.max_rerank_queries"}
+SEEDS = 3  # the fewest trainings of a trained system whose differences can be significant
 MARK = "†"  # of a system whose seeds were measured at different commits
 RECORD = "comparison.json"  # in a comparison's folder: its name and the compared runs
 SHOWN_LETTERS = 60  # the most letters of the systems' names in a folder's name

@@ -117,10 +117,11 @@ class JudgedQueries:
         name = " ".join(filter(None, (self.group, self.place, self.split, self.part)))
         return f"a run has no {name} in {QUERIES}, or the judgements of its seeds differ"
 
-    def by_seed(self, metric: str) -> np.ndarray:
-        """Returns (seeds, Q), in the order of `judgements`."""
-        return np.stack([table[metric] for table in self.seeds])
+    def by_seed(self, metric: str) -> DataFrame:
+        """Returns the values of a metric: a row for each query, a column for each run's seed."""
+        columns = [table[metric] for table in self.seeds]
+        return concat(columns, axis=1, keys=[run.seed for run in self.runs])
 
-    def values(self, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-        """Returns metric → (Q,), averaged over seeds."""
-        return {name: self.by_seed(name).mean(axis=0) for name in metrics}
+    def values(self, metrics: Sequence[str]) -> DataFrame:
+        """Returns the metrics of each query, averaged over seeds."""
+        return DataFrame({name: self.by_seed(name).mean(axis=1) for name in metrics})

@@ -93,6 +93,6 @@ def test_a_stage_is_a_search_of_an_index_of_its_documents_alone(kind, data, tmp_
     lost = flat(numbers)["analysis/growing_corpus/mrr_forgetting@10"]
     assert lost == pytest.approx(rows[0]["mrr@10"] - rows[-3]["mrr@10"])
     sides = [Side(kind, "study", setting={"stage": n, "queries": "old"}) for n in (0, 3)]
-    run = SimpleNamespace(path=tmp_path, numbers=make_frame(numbers))
+    run = SimpleNamespace(seed=1, path=tmp_path, numbers=make_frame(numbers))
     group = SimpleNamespace(runs=[run], is_trained=True)
     assert estimate(Claim("", "", *sides), [group] * 2)["effect"] == pytest.approx(lost)

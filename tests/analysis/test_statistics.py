@@ -1,18 +1,18 @@
 import math
-from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from pandas import DataFrame, concat
+from scipy import stats
 
-from analysis import statistics
 from analysis.statistics import (
+    estimate_mean,
     holm,
     interval,
     long_frame,
     mean_table,
-    randomisation_test,
+    pair_seeds,
     spearman,
 )
 
@@ -77,29 +77,52 @@ def test_without_variation_there_is_no_correlation(values):
     assert math.isnan(spearman(values, torch.arange(len(values))))
 
 
-def exact(differences):
-    """The p-value over all 2^Q exchanges."""
-    sums = [abs(np.dot(signs, differences)) for signs in product((1, -1), repeat=len(differences))]
-    return np.mean(np.array(sums) >= abs(sum(differences)) - 1e-9)
+def simulated(rng, queries, seeds, of_seed, of_rest):
+    """Differences in MRR@10 whose true mean is 0: three queries of four are equal."""
+    values = np.array([-1, -1 / 2, 0, 1 / 2, 1])
+    of_query = rng.choice(values, (queries, 1), p=[0.06, 0.06, 0.76, 0.06, 0.06])
+    return (
+        of_query
+        + of_seed * rng.standard_normal((1, seeds))
+        + of_rest * rng.standard_normal((queries, seeds))
+    )
 
 
-def test_random_exchanges_estimate_the_exact_test_whatever_the_chunks(monkeypatch):
-    first, second = np.random.default_rng(0).integers(0, 4, (2, 10)) / 3  # many ties
-    p = randomisation_test(first, second)
-    assert p == pytest.approx(exact(first - second), abs=0.02)
-    assert p == randomisation_test(second, first)
-    monkeypatch.setattr(statistics, "_SIGNS", 10 * 64)
-    assert randomisation_test(first, second) == p
+@pytest.mark.parametrize("of_seed", [0.0, 0.005, 0.01, 0.02])
+def test_95_of_100_intervals_hold_the_mean(of_seed):
+    """10,000 experiments of 300 queries and three seeds, with several standard deviations."""
+    rng, covered = np.random.default_rng(0), []
+    for experiment in range(10_000):
+        found = estimate_mean(simulated(rng, 300, 3, of_seed, (0.1, 0.2, 0.3)[experiment % 3]))
+        covered.append(found.low <= 0 <= found.high)
+        assert (found.p < 0.05) == (not covered[-1])
+    print(f"seeds' deviation {of_seed}: {np.mean(covered):.4f} of the intervals hold the mean")
+    assert 0.94 <= np.mean(covered) <= 0.96
 
 
-def test_equal_systems_and_unequal_ones():
-    values = np.random.default_rng(0).random(50)
-    assert randomisation_test(values, values) == 1.0
-    assert randomisation_test(values, values + 1) == 1 / 10_001
-    # The difference counts, not the level; queries on which both agree change nothing.
-    p = randomisation_test(np.ones(6), np.zeros(6))
-    padded = np.concatenate([np.ones(6), values]), np.concatenate([np.zeros(6), values])
-    assert randomisation_test(*padded) == p
+def test_with_one_seed_the_interval_is_that_of_the_t_test():
+    y = np.random.default_rng(0).random((20, 1))
+    found, test = estimate_mean(y, 0.3), stats.ttest_1samp(y[:, 0], 0.3)
+    assert found.p == pytest.approx(test.pvalue)
+    assert found[1:3] == pytest.approx(tuple(test.confidence_interval()))
+
+
+def test_equal_values_have_no_spread():
+    assert estimate_mean(np.full((5, 3), 0.1 + 0.2), 0.3) == pytest.approx((0.3, 0.3, 0.3, 1))
+    assert estimate_mean(np.full((5, 3), 0.2)).p == 0
+
+
+def test_seeds_are_paired_by_their_number():
+    def system(**columns):
+        return DataFrame({int(seed[1:]): [value] for seed, value in columns.items()})
+
+    def paired(first, second):
+        return pair_seeds(system(**first), system(**second)).iloc[0].tolist()
+
+    three = dict(s1=1.0, s2=2.0, s3=4.0)
+    assert paired(three, dict(s3=1.0, s2=1.0)) == [1, 3]
+    assert paired(three, dict(s7=1.0)) == [0, 1, 3] and paired(dict(s7=1.0), three) == [0, -1, -3]
+    assert paired(three, dict(s8=1.0, s9=1.0)) == [0, 1]
 
 
 def test_holms_correction_by_hand():
