@@ -81,7 +81,8 @@ class ValidationSet(NamedTuple):
             over = f"{len(self.documents):,} of {known:,} documents"
         steps = isinstance(data.validation.every, int)
         every = f"{data.validation.every:,} steps" if steps else f"{self.epochs:.3g} epochs"
-        return f"{len(self.queries):,} queries of {data.validation_split} over {over}, every {every}"
+        queries = f"{len(self.queries):,} queries of {data.validation_split}"
+        return f"{queries} over {over}, every {every}"
 
 
 def choose_validation(

@@ -313,12 +313,15 @@ class MultiVector(System):
         documents: Table,
         candidates: Candidates,
         alignment: Alignment | None = None,
+        normaliser: Normaliser | None = None,
     ) -> Ranking:
-        """Scores candidates from their indexed vectors under `alignment` (default: the system's).
+        """Scores candidates from their indexed vectors; A and Z are the system's by default.
 
         A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
+        Its sum has a term for each document token, so without Z = Σ A = M it ranks by length.
         """
-        scoring = replace(self.scoring, alignment=alignment or self.scoring.alignment)
+        other = {"alignment": alignment, "normaliser": normaliser}
+        scoring = replace(self.scoring, **{key: part for key, part in other.items() if part})
         results = {}
         for query in track(self.encoded_queries(queries), "reranking"):
             names = candidates[query.id]

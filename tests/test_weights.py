@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer, BartForConditionalGeneration, GPT2Config
+from transformers import AutoTokenizer, BartForConditionalGeneration
 
 from conf.composition import take_settings
 from gr_mvdr.evaluation.ranking import Ranking

@@ -68,8 +68,9 @@ SPREAD = (
     "seeds."
 )
 MARKS = (
-    BOLD + "*: significantly better than every other system (corrected p < {}, at least {} seeds of "
-    "every trained system); only {} of the search {} tested. Without a star, the lead may be due to "
+    BOLD
+    + "*: significantly better than every other system (corrected p < {}, at least {} seeds of "
+    "every trained system); only {} of the search {} tested. Without a star, the lead may be "
     "chance."
 )
 EXACT_MATCH = (

@@ -37,11 +37,16 @@ MEASURES = ("hard", "soft")
 # The paper takes the softmax of a sparse A, which gives every token but the chosen one the same
 # weight; our "soft" takes the softmax of the similarity instead.
 OF_A = "soft_of_a"
-PANELS = {"hard": "hard exact match", "soft": "soft exact match", OF_A: "soft, of A itself"}
-# Two public definitions exist: over every occurrence of a token, or only over occurrences that have
-# an equal token to match, recognised by a soft value above HAS_MATCH.
+# The null model, whose tokens choose a partner at random: what a rate owes to the texts alone.
+CHANCE = "chance"
+PANELS = {
+    "hard": "hard exact match",
+    "soft": "soft exact match",
+    CHANCE: "partners at random",
+    OF_A: "soft, of A itself",
+}
+# Over every occurrence of a token, or only over occurrences that have an equal token to match.
 DEFINITIONS = {"all": "all occurrences", "matched": "only where an equal token exists"}
-HAS_MATCH = 1e-6
 ADDED = {"": "", "_matched": "Only where an equal token exists. ", "_content": "Content tokens. "}
 # (definition, tokens) → the suffix of the metric's name. Special tokens never count.
 SUFFIXES = {("all", "all"): "", ("matched", "all"): "_matched", ("all", "content"): "_content"}
@@ -49,6 +54,7 @@ SUFFIXES = {("all", "all"): "", ("matched", "all"): "_matched", ("all", "content
 MEANINGS = {
     "hard": "The share of tokens whose strongest partner is the same token.",
     "soft": "The share of a token's alignment on equal tokens.",
+    CHANCE: "The share of equal tokens on the other side: both rates of partners drawn at random.",
     OF_A: "“soft” as in the paper: of the softmax of A, not of the similarity.",
 }
 TREND = "idf_correlation"
@@ -123,6 +129,9 @@ def find_matches(
     for direction in DIRECTIONS:
         alignment = directed_alignment(pairs, description.paradigm, direction)
         found = dict(zip(MEASURES, exact_match(alignment, *sides, direction), strict=True))
+        real = pair_mask(pairs.document_mask, pairs.query_mask).float()
+        uniform = real / real.sum(other_side(direction), keepdim=True).clamp(min=1)
+        found[CHANCE] = exact_match(uniform, *sides, direction)[1]
         if own_direction(description.paradigm) == "query_to_document":  # a sparse A
             masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
             alignment = Softmax(direction)(pairs.alignment.float(), *masks).mean(1)
@@ -146,7 +155,8 @@ def summarise_matches(
     boxplots); in the row "all" it averages over occurrences. Metrics are named as follows:
     "query_to_document/hard" is over all occurrences, with the interval hard_low to hard_high;
     hard_matched is over occurrences with a match, hard_content over content tokens, hard/idf_2_4
-    over the token types of a bin; hard_idf_correlation is Spearman's ρ of the types' rates and IDF.
+    over the token types of a bin; hard_idf_correlation is Spearman's ρ of the types' rates and IDF;
+    "query_to_document/chance" is the null model's rate, hard and soft.
     Over all occurrences, ρ mostly says which words occur in both texts, since most types of a
     document never meet an equal token; hard_matched_idf_correlation leaves these out.
 
@@ -158,7 +168,7 @@ def summarise_matches(
     bins, content = idf_bin(texts.idf).numpy(), texts.kinds.content.numpy()
     tables, boxes, numbers = [], [], []
     for (definition, tokens), suffix in SUFFIXES.items():
-        chosen = frame if definition == "all" else frame[frame["soft"] > HAS_MATCH]
+        chosen = frame if definition == "all" else frame[frame[CHANCE] > 0]
         chosen = chosen if tokens == "all" else chosen[content[chosen["token"]]]
         if chosen.empty:
             continue
@@ -254,10 +264,11 @@ class CandidateMatch(Analysis):
 
 RATES = (
     "One value for each token type of the aligning side; rarer tokens are to the right. Blue "
-    f"counts every occurrence, orange only those that have an equal token to match. {BOXES}"
+    f"counts every occurrence, orange only those that have an equal token to match. Partners at "
+    f"random show what the texts alone would give. {BOXES}"
 )
 SPARSE = (
-    "The third panel is the paper's soft rate, of the softmax of A itself (MaxSim's ones and "
+    "The last panel is the paper's soft rate, of the softmax of A itself (MaxSim's ones and "
     "zeros); the second takes the softmax of the similarity."
 )
 GENERATIVE = (

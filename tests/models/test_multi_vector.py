@@ -109,14 +109,18 @@ def test_exact_search_scores_every_pair_as_score_does(tools, documents, queries,
 @pytest.mark.parametrize(
     "alignment", [None, MaxSim("document_to_query"), Softmax("document_to_query")], ids=str
 )
+@pytest.mark.parametrize("normaliser", [None, "alignment"])
 @pytest.mark.parametrize("mode", ["exact", "rerank"])  # from an index, or encoded as they come
 @torch.no_grad()
-def test_rerank_scores_candidates_under_any_alignment(tools, documents, queries, alignment, mode):
+def test_rerank_scores_candidates_under_any_form_of_equation_1(
+    tools, documents, queries, alignment, normaliser, mode
+):
     system = tools.make_multi_vector(search={"mode": mode})
     system.index(documents)
     candidates = {"q0": ["d5", "d2", "d1"], "q1": [], "q2": ["d6", "d3"]}
-    ranking = system.rerank(queries, documents, candidates, alignment=alignment)
-    system.scoring = type(system.scoring)(alignment or MaxSim())
+    form = {"alignment": alignment, "normaliser": normaliser}
+    ranking = system.rerank(queries, documents, candidates, **form)
+    system.scoring = type(system.scoring)(alignment or MaxSim(), normaliser or "none")
     for query in queries:
         assert set(ranking.documents(query["id"])) == set(candidates[query["id"]])
         scores = system.score(pairs_of(query["tokens"], documents)).tolist()

@@ -148,6 +148,8 @@ def test_a_report_by_hand(store_of):
     assert metrics[f"{prefix}/hard"] == pytest.approx(0.5)
     assert metrics[f"{prefix}/soft"] == pytest.approx(0.4)
     assert metrics[f"{prefix}/soft_matched"] == pytest.approx(0.8)
+    # two of a's three partners are a, none of b's is b
+    assert metrics[f"{prefix}/chance"] == pytest.approx((2 / 3 + 0) / 2)
     assert metrics[f"{prefix}/soft_content"] == pytest.approx(0.8)  # b is punctuation
     assert metrics[f"{prefix}/soft/idf_0_2"] == pytest.approx(0.8)
     assert metrics[f"{prefix}/soft/idf_2_4"] == 0
