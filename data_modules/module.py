@@ -215,9 +215,8 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         Markers, tokens to skip and a token for expansion may be chosen for a reused model, too.
         """
         options = self.tokenizer_options
-        own = read_template(
-            self.tokenizer, *(options.get(name) for name in ("markers", "skip", "expansion"))
-        )
+        named = ("markers", "skip", "expansion", "prompt")
+        own = read_template(self.tokenizer, *map(options.get, named))
         if given := options.get("template"):
             typed = {**options, **(options.get("markers") or {})}
             names = ("query", "document", "skip", "expansion")

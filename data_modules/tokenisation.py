@@ -66,6 +66,7 @@ def choose_tokenizer(
     prefix_space: bool | None = None,
     skip: Literal["punctuation"] | list[Text] | None = None,
     template: dict[str, Any] | None = None,
+    prompt: Text | None = None,
 ) -> PreTrainedTokenizerBase:
     """Loads or trains the tokeniser of a run.
 
@@ -84,7 +85,7 @@ def choose_tokenizer(
             The expansion of a pretrained backbone must be a token that it was trained with.
         template: the template of a model that is taken over without training; None = no such model.
         prefix_space: see `load_tokenizer`.
-        skip: not used here, see `RetrievalDataModule.template`.
+        skip, prompt: not used here, see `RetrievalDataModule.template`.
 
     Raises:
         ValueError: a tokeniser has more tokens than the embedding table has rows, or a pretrained

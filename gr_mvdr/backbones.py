@@ -7,6 +7,7 @@ import copy
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from transformers import (
     AttentionMaskInterface,
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForTextEncoding,
     PretrainedConfig,
@@ -103,8 +105,8 @@ def load_backbone(
             a new model only.
         from_encoder: options of `make_encoder_decoder`, which gives an encoder a decoder; None =
             the model has its own decoder.
-        decodes: load an encoder-decoder with its output table (T5, mT5, BART, …); otherwise only
-            the encoder is kept.
+        decodes: load an encoder-decoder with its output table (T5, mT5, BART, …), or a causal
+            language model (Gemma, Qwen, …); otherwise only the encoder is kept.
         decoder_layers: number of layers of a new decoder with random weights; None = the backbone's
             own decoder (NCI trains a new decoder of half the encoder's depth).
         adapter: a folder or a hub name of peft's, whose adapter is added to the pretrained weights.
@@ -140,6 +142,9 @@ def load_backbone(
             model = make_encoder_decoder(model, text_template, **from_encoder)
         if decodes and decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
+        if decodes and not model.config.is_encoder_decoder:
+            # BOS begins the prompt; no second one begins an identifier, as in BART.
+            text_template = replace(text_template, target=())
     chosen = attention if model._supports_sdpa else "eager"
     model.set_attn_implementation("packed" if chosen == "sdpa" and not compile else chosen)
     model.template, model.left_out = text_template, left_out
@@ -194,7 +199,8 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
         raise ValueError(f"{key}: must not be quantised")
     if dropout_rate is not None:
         for name, value in vars(config).items():
-            if "dropout" in name and "classifier" not in name and isinstance(value, int | float):
+            drops = "dropout" in name or name.endswith("pdrop")  # GPT-2
+            if drops and "classifier" not in name and isinstance(value, int | float):
                 setattr(config, name, dropout_rate)
     return config
 
@@ -228,13 +234,19 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTraine
     """
     is_t5, kind = config.model_type in _T5, config.model_type
     if decodes:
-        known = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-        if not (known and config.is_encoder_decoder):  # transformers would make a random decoder
+        # BERT has a causal form, too; a decoder-only family has no masked language model.
+        auto: Any = AutoModelForCausalLM
+        known = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        if config.is_encoder_decoder:
+            auto, known = (
+                AutoModelForSeq2SeqLM,
+                kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+            )
+        if not known:  # transformers would make a random decoder
             raise ValueError(
                 f"backbone.name={name}: holds an encoder alone ({kind}), a generative "
-                "system must have a decoder that reads it, such as T5 or BART"
+                "system must have a decoder, such as T5's or Gemma's"
             )
-        auto: Any = AutoModelForSeq2SeqLM
     else:  # the T5 family (ByT5 is a T5) has a separate class for encoders
         auto = AutoModelForTextEncoding if is_t5 else AutoModel
     options = {"output_loading_info": True, **_WEIGHT_OPTIONS, **hub_options(name)}
@@ -278,7 +290,14 @@ def attend_both_ways(model: PreTrainedModel) -> None:
 
 
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """Returns a model with the same encoder and tables, and a new decoder of random weights."""
+    """Returns a model with the same encoder and tables, and a new decoder of random weights.
+
+    Raises:
+        ValueError: it is a decoder alone.
+    """
+    if not model.config.is_encoder_decoder:
+        rule = f"must be null, as backbone.name={model.name_or_path} has no encoder"
+        raise ValueError(f"model.decoder_layers={layers}: {rule}")
     config = copy.deepcopy(model.config)
     depth = "num_decoder_layers" if hasattr(config, "num_decoder_layers") else "decoder_layers"
     setattr(config, depth, layers)
@@ -364,8 +383,11 @@ def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
 
 
 def encode(backbone: PreTrainedModel, ids: Tensor, mask: Tensor) -> Tensor:
-    """Encodes token ids (B, N) with their mask into vectors (B, N, d), by the model's encoder."""
-    encoder = backbone.get_encoder() if backbone.config.is_encoder_decoder else backbone
+    """Encodes token ids (B, N) with their mask into vectors (B, N, d), by the model's encoder.
+
+    Those of a causal language model are its states, without its output table.
+    """
+    encoder = backbone.get_encoder() if backbone.config.is_encoder_decoder else backbone.base_model
     return read_states(encoder, mask, input_ids=ids)
 
 
@@ -430,11 +452,16 @@ def check_embedding_ties(model: PreTrainedModel) -> None:
 
 
 def find_start_token(model: PreTrainedModel) -> int:
-    """Returns the id that a decoder reads first, as configured, or else as in pretraining."""
+    """Returns the id that a decoder reads first, as configured, or else as in pretraining.
+
+    A causal language model reads the identifier after the last token of the query's template.
+    """
+    template = getattr(model, "template", TextTemplate())
+    if not model.config.is_encoder_decoder:
+        return template.suffix[-1]
     start = getattr(model.config, "decoder_start_token_id", None)
     if start is not None:
         return start
-    template = getattr(model, "template", TextTemplate())
     # mBART starts with the language code that ends the encoder's input, T5 with padding.
     last = template.suffix[-1]
     return template.pad if last == template.stop else last

@@ -317,9 +317,8 @@ def trace_decoder(
         return part.unflatten(0, (-1, count)).flatten(1, 2)[:, :size]
 
     with _recording(layers) as seen:
-        sides = queries.repeat_interleave(count, 0), batch.query_mask.repeat_interleave(count, 0)
-        output, context = head.decode(*sides, rows)
-    vectors, hidden = head.vectors(rows, context), output.last_hidden_state
+        hidden, context = head.decode(queries, batch.query_mask, rows)
+    vectors = head.vectors(rows, context)
     readers, paths = _pull_back(decoder, layers, seen, vectors, hidden)
     logits = at_least_float32((vectors * hidden).sum(-1))
     if head.output_bias is not None:

@@ -49,7 +49,9 @@ def begin_training(
         if kept.get(id(weight)):
             weight.requires_grad_(True)
     stacks = (
-        [model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
+        [model.get_encoder(), model.get_decoder()]
+        if model.config.is_encoder_decoder
+        else [model.base_model]
     )
     for stack in stacks if compiled else []:
         stack.compile(dynamic=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 Ids = tuple[int, ...]
 # Words of several kinds: a prompt that changes the tokens of none of these changes no text.
+_CHAT, _TEXT = "chat", "{text}"  # of `read_template`'s prompt
 _PROBES = ("which", "a.b", "Zürich", "42")
 
 
@@ -102,6 +103,7 @@ def read_template(
     markers: Mapping[str, str | None] | None = None,
     skip: str | Sequence[str] | None = None,
     expansion: str | None = None,
+    prompt: str | None = None,
 ) -> TextTemplate:
     """Reads the template of a Hugging Face tokeniser.
 
@@ -110,9 +112,12 @@ def read_template(
             that is read before them ("query: ").
         skip: "punctuation", or a list of words: documents do not keep the vectors of these tokens.
         expansion: the token that pads queries, such as [MASK].
+        prompt: what a causal language model reads for a query, "Question: {text} Title:"; "chat" =
+            a user's turn in the tokeniser's chat template.
 
     Raises:
-        ValueError: the tokeniser lacks a named token, or a marker changes the text after it.
+        ValueError: the tokeniser lacks a named token or a chat template, a marker changes the text
+            after it, or the prompt has nothing after its text.
     """
     stop = tokenizer.eos_token_id
     if stop is None:
@@ -131,8 +136,12 @@ def read_template(
     between = _find(rest, text)
     sides = [(side, token) for side, token in (markers or {}).items() if token]
     known = {side: _read_marker(tokenizer, f"markers.{side}", token) for side, token in sides}
+    opening = before
+    if prompt is not None:
+        opening, suffix = _read_prompt(tokenizer, prompt)
+        opening = opening if prompt == _CHAT else before + opening  # a chat has its own BOS
     return TextTemplate(
-        query=before + known.get("query", ()),
+        query=opening + known.get("query", ()),
         document=before + known.get("document", ()),
         pair=None if between is None else tuple(rest[len(suffix) : between]),
         types="token_type_ids" in tokenizer.model_input_names,
@@ -146,6 +155,26 @@ def read_template(
         cuts_start=tokenizer.truncation_side == "left",
         pads_start=tokenizer.padding_side == "left",
     )
+
+
+def _read_prompt(tokenizer: Any, prompt: str) -> tuple[Ids, Ids]:
+    """Returns the tokens before and after the text of a prompt.
+
+    Raises:
+        ValueError: there is nothing after the text, or no chat template.
+    """
+    whole, key = prompt, f"tokenizer.prompt={prompt!r}"
+    if prompt == _CHAT:
+        if tokenizer.chat_template is None:
+            raise ValueError(f"{key}: tokenizer={tokenizer.name_or_path} has no chat template")
+        asked = [{"role": "user", "content": _TEXT}]
+        whole = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    opening, _, ending = whole.partition(_TEXT)
+    if not ending:
+        raise ValueError(f"{key}: must have {_TEXT}, and a text after it")
+    read = dict(add_special_tokens=False, split_special_tokens=False)
+    before, after = (tuple(tokenizer(part, **read)["input_ids"]) for part in (opening, ending))
+    return before, after
 
 
 def _read_marker(tokenizer: Any, key: str, text: str) -> Ids:

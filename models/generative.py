@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from gr_mvdr import cross_attention
-from gr_mvdr.backbones import encode, load_backbone
+from gr_mvdr.backbones import load_backbone
 from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.decoders import check_output, read_query
 from gr_mvdr.decoding.beam_search import BeamSearchResult, beam_search
 from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.names import Names
@@ -40,6 +41,12 @@ from models.training import OptimizerOptions
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
 _TARGETS = 64  # targets of a batch, for which the head's memory is reported
 _QUERY_BATCH = 16  # queries decoded at once
+
+
+def continues_prompts(system: Any) -> bool:
+    """Returns whether a system generates by a causal language model."""
+    generates = isinstance(system, GenerativeSystem)
+    return generates and not system.backbone.config.is_encoder_decoder
 
 
 class GenerativeSystem(System):
@@ -73,8 +80,12 @@ class GenerativeSystem(System):
         """
         super().__init__()
         self.backbone = load_backbone(**backbone, decoder_layers=decoder_layers, decodes=True)
-        # Raises for a decoder that no alignment can be read from.
-        cross_attention.read_decoder(self.backbone.get_decoder())
+        if self.backbone.config.is_encoder_decoder:
+            # Raises for a decoder that no alignment can be read from.
+            cross_attention.read_decoder(self.backbone.get_decoder())
+        else:
+            check_output(self.backbone)
+            self.alignable = False
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
@@ -91,8 +102,11 @@ class GenerativeSystem(System):
         return self.cut_query(tokens)
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Encodes query token ids (B, N) with their mask as query vectors Q (B, N, d)."""
-        return encode(self.backbone, ids, mask)
+        """Encodes query token ids (B, N) with their mask as query vectors Q (B, N, d).
+
+        Those of a causal language model are the prompt's inputs: its Q differs from layer to layer.
+        """
+        return read_query(self.backbone, ids, mask)
 
     # The loss -------------------------------------------------------------------------------------
 
@@ -110,14 +124,13 @@ class GenerativeSystem(System):
     def _cross_entropy(self, batch: PairBatch) -> Tensor:
         """Computes the mean cross-entropy () of all ranks' targets (Eq. 10)."""
         per_query = len(batch.document_ids) // len(batch)
-        query_mask = batch.query_mask.repeat_interleave(per_query, 0)
         index = batch.document_index.repeat_interleave(per_query, 0)
         rows = self.head.labels(batch.document_ids, index)
         places = real_places(batch.on_host.document_mask).to(rows.device, non_blocking=True)
         labels = rows.flatten()[places]
         masked = self.head.masked_rows(batch, labels)
-        queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-        states = self.target_states(queries, query_mask, rows, places)
+        queries = self.encode(batch.query_ids, batch.query_mask)
+        states = self.target_states(queries, batch.query_mask, rows, places)
         smoothing = self.hparams.label_smoothing
         total = table_cross_entropy(self.head, states, labels, masked, smoothing)
         return mean_over_ranks(total, len(labels))
@@ -140,11 +153,12 @@ class GenerativeSystem(System):
 
         Args:
             queries: (B, N, d) from `encode`; query_mask: (B, N).
-            rows: (B, M) int64 rows of the head; places: (n,) int64, see `real_places`.
+            rows: (B·S, M) int64 rows of the head, S targets for each query; places: (n,) int64,
+                see `real_places`.
         """
-        output, context = self.head.decode(queries, query_mask, rows)
+        states, context = self.head.decode(queries, query_mask, rows)
         position = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-        return states_at(places, output.last_hidden_state, context, position)
+        return states_at(places, states, context, position)
 
     def token_log_probs(
         self,
@@ -154,12 +168,13 @@ class GenerativeSystem(System):
         mask: Tensor,
         index: Tensor,
     ) -> Tensor:
-        """Computes (B, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
+        """Computes (B·S, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
 
         Args:
-            queries, query_mask: (B, N, d) and (B, N), each sequence's query.
-            ids, mask: (B, M), the sequences; a mask on the CPU saves a wait for the device.
-            index: (B,), the sequences' documents.
+            queries, query_mask: (B, N, d) and (B, N).
+            ids, mask: (B·S, M), S sequences for each query; a mask on the CPU saves a wait for the
+                device.
+            index: (B·S,), the sequences' documents.
         """
         rows = self.head.labels(ids, index)
         places = real_places(mask).to(ids.device, non_blocking=True)

@@ -55,7 +55,7 @@ from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
 from models.docid import SAVED, Docid
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, continues_prompts
 from models.sentence_transformers import PublishedWeights, find_folder, is_model, is_published
 
 MODEL, ADAPTER = "model", "adapter"  # in a run's folder
@@ -87,7 +87,8 @@ def save_model(
         more: further plain values for gr_mvdr.json.
     """
     if tokenizer is not None:
-        write_tokenizer(tokenizer, folder, getattr(system, "template", None))
+        template = getattr(system, "template", None)
+        write_tokenizer(tokenizer, folder, template, continues_prompts(system))
     if system.trainable:
         name, backbone = find_backbone(system)
         write_backbone(backbone, folder)
@@ -123,7 +124,7 @@ def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     if any(weight.dtype != torch.float32 for weight in backbone.parameters()):
         backbone = copy.deepcopy(backbone).float()
     decodes = backbone.get_output_embeddings() is not None
-    if decodes:
+    if decodes and backbone.config.is_encoder_decoder:
         # What every system here reads first; some configurations leave it open.
         start = find_start_token(backbone)
         for config in (backbone.config, backbone.generation_config):
@@ -136,22 +137,36 @@ def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
 
 
 def write_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, folder: Path, template: TextTemplate | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    template: TextTemplate | None = None,
+    prompts: bool = False,
 ) -> None:
     """Writes a tokeniser that ends a text by default as the template does, None = its own.
 
     Those of this library and of decoder-only models add no end token.
+
+    Args:
+        prompts: whether it also begins a text as the template begins queries, and pads on the
+            left, for `generate` of a causal language model.
     """
     tokenizer = copy.deepcopy(tokenizer)
     own = read_template(tokenizer)
     end = (template or own).suffix
-    if not tokenizer("")["input_ids"][len(own.target) :] and end:
-        before, after = map(tokenizer.convert_ids_to_tokens, (own.target, end))
-        one, other = (" ".join([*before, f"${name}", *after]) for name in "AB")
-        ids = [*zip([*before, *after], [*own.target, *end], strict=True)]
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-            single=one, pair=f"{one} {other}", special_tokens=ids
+    if prompts:
+        tokenizer.padding_side = "left"
+    if end and (prompts or not tokenizer("")["input_ids"][len(own.target) :]):
+        around = {"before": list(template.query if prompts else own.target), "after": list(end)}
+        kept = [*filter(around.get, around)]
+        one, other = (
+            [name for name in ("before", text, "after") if name not in around or name in kept]
+            for text in ("$A", "$B")
         )
+        special = [
+            {"id": n, "ids": around[n], "tokens": tokenizer.convert_ids_to_tokens(around[n])}
+            for n in kept
+        ]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(one, one + other, special)
     tokenizer.save_pretrained(folder)
 
 

@@ -210,8 +210,7 @@ class T5SEAL(DocumentGenerator):
         for start in range(0, len(segments), _DECODE_BATCH):
             block = slice(start, start + _DECODE_BATCH)
             ids, real = (x.to(self.device) for x in pad(segments[block]))
-            repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
             documents = torch.tensor(index[block], device=self.device)
-            log_probs = self.token_log_probs(*repeated, ids, real, documents)
+            log_probs = self.token_log_probs(encoded, mask, ids, real, documents)
             scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
         return torch.cat(scores)

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache
 
+from gr_mvdr.decoders import decode, new_cache
 from gr_mvdr.decoding.beam_search import Step
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import at_least_float32
@@ -24,25 +24,20 @@ class DecodingStep:
         """
         Args:
             head: the decoder's head.
-            queries: (B, N, d) the encoder's states.
+            queries: (B, N, d) from `read_query`.
             query_mask: (B, N) bool.
         """
         self.head, self.queries, self.mask = head, queries, query_mask
         self.query = torch.arange(len(queries), device=queries.device)  # of each hypothesis
-        self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        self.cache = new_cache(head.backbone)
         self.inputs: Any = None
         self.scores: Any = None
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, parents: Tensor) -> "LogProbs":
         self._extend(tokens, parents)
-        hidden = self.head.backbone.get_decoder()(
-            inputs_embeds=self.inputs[:, -1:],
-            encoder_hidden_states=self.queries,
-            encoder_attention_mask=self.mask.long(),
-            past_key_values=self.cache,
-            use_cache=True,
-        ).last_hidden_state[:, 0]
+        sides = self.inputs, self.queries, self.mask
+        hidden = decode(self.head.backbone, *sides, self.cache)[:, -1]
         context = self.head.context(self.inputs)
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
         context = None if context is None else context[:, -1]
@@ -56,11 +51,12 @@ class DecodingStep:
         if self.inputs is None:
             self.inputs = self.head.start_vector.expand(len(tokens), 1, -1)
             return
-        self.cache.self_attention_cache.reorder_cache(parents)
+        getattr(self.cache, "self_attention_cache", self.cache).reorder_cache(parents)
         query = self.query[parents]
         # Usually each query keeps its number of hypotheses; then these need no reordering.
         if parents.device.type != "cpu" or not torch.equal(query, self.query):
-            self.cache.cross_attention_cache.reorder_cache(parents)
+            if (crossed := getattr(self.cache, "cross_attention_cache", None)) is not None:
+                crossed.reorder_cache(parents)
             self.query, self.queries, self.mask = query, self.queries[parents], self.mask[parents]
         vectors = self.head.expected_inputs(self.scores, parents, tokens).to(self.inputs)
         self.scores = None  # freed before the next ones are computed

@@ -21,8 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from gr_mvdr.backbones import encoder_mask, find_start_token
+from gr_mvdr.backbones import find_start_token
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.decoders import decode
 from gr_mvdr.options import part
 from gr_mvdr.relevance import at_least_float32
 
@@ -51,7 +52,7 @@ class Head(nn.Module):
     def __init__(self, backbone: PreTrainedModel, vocabulary: Vocabulary | None = None):
         """
         Args:
-            backbone: an encoder-decoder of transformers with its output table.
+            backbone: an encoder-decoder, or a causal language model, with its output table.
             vocabulary: unused, as the plain head has rows for all tokens.
         """
         super().__init__()
@@ -76,9 +77,9 @@ class Head(nn.Module):
 
     @property
     def output_bias(self) -> Tensor | None:
-        """(R,) the bias of the logits (BART's `final_logits_bias`), or None."""
+        """(R,) the bias of the logits (BART's `final_logits_bias`, or the table's), or None."""
         bias = getattr(self.backbone, "final_logits_bias", None)
-        return None if bias is None else bias[0]
+        return self.backbone.get_output_embeddings().bias if bias is None else bias[0]
 
     # The life of a table that is made from documents (NP decoding) --------------------------------
 
@@ -194,26 +195,19 @@ class Head(nn.Module):
 
     def decode(
         self, queries: Tensor, query_mask: Tensor, rows: Tensor
-    ) -> tuple[Any, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """The states h that predict each target position from the ones before it (Eq. 8).
 
         Args:
-            queries: (B, N, d) the encoder's output.
+            queries: (B, N, d) from `read_query`.
             query_mask: (B, N) bool.
-            rows: (B, M) int64 rows of the targets.
+            rows: (B·S, M) int64 rows of the targets, S for each query.
 
         Returns:
-            The decoder's output with `last_hidden_state` (B, M, d), and the context (B, M, d) or
-            None.
+            The states (B·S, M, d), and the context (B·S, M, d) or None.
         """
         inputs = self.inputs(rows)
-        output = self.backbone.get_decoder()(
-            inputs_embeds=inputs,
-            encoder_hidden_states=queries,
-            encoder_attention_mask=encoder_mask(self.backbone, query_mask),
-            use_cache=False,
-        )
-        return output, self.context(inputs)
+        return decode(self.backbone, inputs, queries, query_mask), self.context(inputs)
 
     # The search sees tokens; the rows of a token are alternatives --------------------------------
 

@@ -15,6 +15,7 @@ import torch
 from gr_mvdr.analyzer import Language
 from gr_mvdr.backbones import check_length, find_start_token
 from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.decoders import push_right
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import temporary_folder, write_text
 from gr_mvdr.options import Count, Rate, Seed, Size, Text, part
@@ -24,7 +25,7 @@ from gr_mvdr.texts import TextTable
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Table
 from models.bm25 import BM25
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, continues_prompts
 from models.training import OptimizerOptions
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
@@ -75,6 +76,8 @@ class QueryGenerator(GenerativeSystem):
         self.save_hyperparameters()
         self.search_length = query_length
         check_length(self.backbone, query_length=query_length, document_length=document_length)
+        if continues_prompts(self) and self.template.suffix != (self.template.stop,):
+            raise ValueError("tokenizer.prompt: must be null, since queries are targets here")
 
     # Given pairs: the document is read, the query is generated --------------------------------
 
@@ -132,6 +135,8 @@ class QueryGenerator(GenerativeSystem):
         for start in track(starts, "generating queries", total=len(starts)):
             tokens = documents[start : start + _BATCH]["tokens"]
             ids, mask = pad([*map(self.cut_document, tokens)])
+            if continues_prompts(self):
+                ids, mask = push_right(ids, mask), mask.flip(1)
             sampled = self.backbone.generate(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
@@ -144,6 +149,8 @@ class QueryGenerator(GenerativeSystem):
                 pad_token_id=self.template.pad,
                 **_PLAIN,
             )
+            if continues_prompts(self):  # the output begins with the prompt
+                sampled = sampled[:, ids.shape[1] :]
             texts = tokenizer.batch_decode(sampled, skip_special_tokens=True)
             for first in range(0, len(texts), self.hparams.n_queries):
                 yield texts[first : first + self.hparams.n_queries]

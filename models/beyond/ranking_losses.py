@@ -127,14 +127,14 @@ class RankingLoss:
     def score(self, system: Any, batch: PairBatch, own: slice, rows: Tensor) -> Tensor:
         """Scores all prefixes (B, 1 + C, M) of the batch's documents `rows` (B, 1 + C), a CPU's."""
         rows, mask, host = rows[own], batch.query_mask[own], batch.on_host
-        queries, each = system.encode(batch.query_ids[own], mask), rows.shape[1]
+        queries = system.encode(batch.query_ids[own], mask)
         ids, index = (
             x[rows.flatten()].to(system.device, non_blocking=True)
             for x in (host.document_ids, host.document_index)
         )
         scores = system.token_log_probs(
-            queries.repeat_interleave(each, 0),
-            mask.repeat_interleave(each, 0),
+            queries,
+            mask,
             ids,
             host.document_mask[rows.flatten()],
             index,

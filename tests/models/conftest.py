@@ -5,7 +5,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    Qwen3Config,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.heads.plain import real_places
@@ -289,15 +297,42 @@ def _seal(request, tmp_path_factory):
     return sharpen(seal)
 
 
-# Every head, all kinds of identifiers, both kinds of T5.
+# Tiny causal language models: grouped queries, norms of queries and keys, sandwich norms and
+# sliding windows, learned positions and biases.
+_DECODER = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
+_GROUPED = dict(_DECODER, num_key_value_heads=2, head_dim=6, intermediate_size=24)
+_SLIDING = dict(sliding_window=5, layer_types=["sliding_attention", "full_attention"])
+CAUSAL = {
+    "qwen3": (Qwen3Config, _GROUPED | dict(tie_word_embeddings=False)),
+    "llama": (LlamaConfig, _GROUPED),
+    "gemma3": (Gemma3TextConfig, _GROUPED | _SLIDING),
+    "gpt2": (GPT2Config, _DECODER),
+}
+
+
+def causal_backbone(folder, family="gemma3"):
+    """A tiny causal language model whose norms and biases count, as arguments of a backbone."""
+    torch.manual_seed(0)
+    config, shape = CAUSAL[family]
+    model = AutoModelForCausalLM.from_config(config(**shape, bos_token_id=3, eos_token_id=1))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(0.5 * torch.randn_like(weight) + 0.3 * (weight.dim() == 1))
+    model.save_pretrained(folder)
+    template = dict(query=[3], document=[3], target=[3], suffix=[2, 1])
+    return dict(name=str(folder), dropout_rate=0.0, template=template)
+
+
+# Every head, all kinds of identifiers, both kinds of T5, and a causal language model.
 GENERATIVE = ["seal", "semantic-pawa", "titles-nci", "titles-np"]
 
 
 def make_generative(kind, folder):
     if kind == "seal":
         return sharpen(make_seal())
-    options = {"backbone": untied_backbone(folder)} if kind == "titles-nci" else {}
-    return make_docid(kind, **options)
+    backbones = {"titles-nci": untied_backbone, "titles-gemma3": causal_backbone}
+    options = {"backbone": backbones[kind](folder)} if kind in backbones else {}
+    return make_docid(kind.removesuffix("-gemma3"), **options)
 
 
 @pytest.fixture(params=GENERATIVE)

@@ -10,10 +10,20 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
 from gr_mvdr.batch import pad
+from gr_mvdr.decoders import push_right
 from gr_mvdr.decoding.constraint import ARRAYS, SETTINGS, TrieLogitsProcessor
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export import export_model
-from tests.models.conftest import Texts, draw_tokens, make_docid, make_seal, save_tokenizer, sharpen
+from tests.models.conftest import (
+    CAUSAL,
+    Texts,
+    causal_backbone,
+    draw_tokens,
+    make_docid,
+    make_seal,
+    save_tokenizer,
+    sharpen,
+)
 from tests.stand_in import DEVICE, stand_in
 from tests.synchronisations import synchronisations
 
@@ -24,17 +34,20 @@ from pathlib import Path
 ours = {"gr_mvdr", "models", "analysis", "data_modules", "conf", "train", "tests"}
 sys.path = [path for path in sys.path if not (Path(path) / "gr_mvdr").is_dir()]
 import torch
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 for folder in sys.argv[2:]:
     sys.path.insert(0, folder)
     from constraint import TrieLogitsProcessor
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).double()
+    decodes = not AutoConfig.from_pretrained(folder).is_encoder_decoder
+    kind = AutoModelForCausalLM if decodes else AutoModelForSeq2SeqLM
+    model = kind.from_pretrained(folder).double()
     queries = json.loads(Path(folder, "queries.json").read_text())
-    constraint = TrieLogitsProcessor(folder, beam_size=int(sys.argv[1]))
     inputs = {name: torch.tensor(values) for name, values in queries.items()}
+    prompt = inputs["input_ids"].shape[1] if decodes else 1
+    constraint = TrieLogitsProcessor(folder, beam_size=int(sys.argv[1]), prompt=prompt)
     found = model.generate(**inputs, logits_processor=[constraint], **constraint.options)
     named = constraint.documents(found.sequences) if constraint.ids else None
-    found = [found.sequences[:, 1:].tolist(), found.sequences_scores.tolist(), named]
+    found = [found.sequences[:, prompt:].tolist(), found.sequences_scores.tolist(), named]
     Path(folder, "found.json").write_text(json.dumps(found))
     del sys.modules["constraint"], sys.path[0]
 assert not ours & {name.partition(".")[0] for name in sys.modules}
@@ -49,6 +62,8 @@ KINDS = {
     "quantised": {},
     "seal": {},
     "seal-bart": {},
+    "titles-gemma3": {},
+    "seal-gpt2": {},
 }
 
 
@@ -80,7 +95,11 @@ def exported(documents, bart, tmp_path_factory):
     made, queries = {}, draw_tokens([4, 6, 3, 8, 5], seed=5)
     for name, options in KINDS.items():
         kind, folder = name.partition("-")[0], tmp_path_factory.mktemp(name)
-        options = dict(options, beam_size=BEAM) | ({"backbone": bart} if "bart" in name else {})
+        options, family = dict(options, beam_size=BEAM), name.rpartition("-")[2]
+        if family in CAUSAL:
+            options["backbone"] = causal_backbone(tmp_path_factory.mktemp(family), family)
+        elif family == "bart":
+            options["backbone"] = bart
         if kind == "seal":
             system = sharpen(make_seal(**options))
         else:
@@ -89,6 +108,8 @@ def exported(documents, bart, tmp_path_factory):
         tokenizer = load_tokenizer(save_tokenizer(folder / "tokenizer"))
         export_model(system, folder, tokenizer, {})
         ids, mask = pad([system.prepare_query(query) for query in queries])
+        if family in CAUSAL:
+            ids, mask = push_right(ids, mask), mask.flip(1)
         inputs = {"input_ids": ids.tolist(), "attention_mask": mask.long().tolist()}
         (folder / "queries.json").write_text(json.dumps(inputs))
         made[name] = system, folder

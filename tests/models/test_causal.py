@@ -1,0 +1,131 @@
+"""Generative systems on causal language models: what transformers computes."""
+
+import pytest
+import torch
+
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.heads.non_parametric import read_in_context
+from models.beyond.query_generator import QueryGenerator
+from models.beyond.ranking_losses import MarginRanking
+from tests.models.conftest import CAUSAL, causal_backbone
+
+
+@pytest.fixture(scope="module")
+def backbones(tmp_path_factory):
+    return {f: causal_backbone(tmp_path_factory.mktemp(f), f) for f in CAUSAL}
+
+
+def make_pairs(system, tools, lengths=(3, 5, 1)):
+    """Prompts of different lengths, and targets."""
+    queries = [system.template.read_query(t, 20) for t in tools.draw_tokens(lengths, 0)]
+    targets = [[*tokens, 1] for tokens in tools.draw_tokens((4, 1, 6), 1)]
+    return PairBatch(*pad(queries), *pad(targets), torch.arange(3))
+
+
+def logits_of(model, pair):
+    """(M, V) transformers' logits of one pair's target tokens, without padding and cache."""
+    ids = torch.cat([pair.query_ids, pair.document_ids], 1)
+    return model(ids).logits[0, pair.query_ids.shape[1] - 1 : -1]
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+@torch.no_grad()
+def test_the_loss_is_transformers_loss_of_the_target_alone(family, backbones, tools):
+    seal = tools.make_seal(backbones[family])
+    batch, losses = make_pairs(seal, tools), []
+    for number in range(3):
+        pair = tools.one(batch, number)
+        ids = torch.cat([pair.query_ids, pair.document_ids], 1)
+        labels = ids.clone()
+        labels[:, : pair.query_ids.shape[1]] = -100
+        losses += [seal.backbone(ids, labels=labels).loss] * pair.document_ids.shape[1]
+    assert seal.loss(batch).item() == pytest.approx(torch.stack(losses).mean().item(), abs=1e-5)
+    # Several targets share their prompt, as in a ranking loss.
+    both = [x.repeat_interleave(2, 0) for x in (batch.document_ids, batch.document_mask)]
+    several = PairBatch(batch.query_ids, batch.query_mask, *both, torch.arange(3))
+    assert torch.isclose(seal.loss(several), seal.loss(batch), atol=1e-10)
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+@torch.no_grad()
+def test_cached_decoding_continues_the_prompts(family, backbones, tools):
+    seal = tools.make_seal(backbones[family])
+    batch = make_pairs(seal, tools)
+    step = seal.decoding_step(batch.query_ids, batch.query_mask)
+    step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    rows, prefixes = torch.arange(3), [[] for _ in range(3)]
+    for tokens, parents in (([9, 8, 7, 6], [0, 0, 1, 2]), ([11, 12], [3, 1])):
+        found = step(torch.tensor(tokens), torch.tensor(parents))
+        rows = rows[parents]
+        prefixes = [[*prefixes[p], t] for p, t in zip(parents, tokens, strict=True)]
+        for row, query, prefix in zip(found[:], rows.tolist(), prefixes, strict=True):
+            pair = tools.one(batch, query)
+            ids = torch.cat([pair.query_ids[0], torch.tensor(prefix)])[None]
+            expected = seal.backbone(ids).logits[0, -1].log_softmax(-1)
+            assert torch.allclose(row, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["titles", "semantic", "semantic-pawa", "titles-np"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
+@torch.no_grad()
+def test_every_head_searches_reranks_and_scores_by_one_number(kind, family, backbones, tools):
+    documents = tools.named_documents()
+    system = tools.make_docid(kind, backbone=backbones[family])
+    assert 3 not in system.identifiers.sequences[1], "no BOS begins an identifier"
+    system.index(documents)
+    queries = tools.Texts([[10, 12, 14], [20]], "q")
+    ranking = system.retrieve(queries, k=8)
+    again = system.rerank(queries, documents, {name: documents["id"] for name in queries["id"]})
+    for number, name in enumerate(queries["id"]):
+        found = ranking.scores(name)
+        assert len(found) == 8, "the beam is wider than the collection"
+        assert again.scores(name) == pytest.approx(found, abs=1e-9)
+        rows = [documents["id"].index(document) for document in found]
+        pairs = tools.pairs_of(system, queries["tokens"][number], rows)
+        assert torch.allclose(system.score(pairs), torch.tensor(list(found.values())), atol=1e-9)
+
+
+@torch.no_grad()
+def test_contextual_rows_are_the_models_states(backbones, tools):
+    system, documents = (
+        tools.make_docid("titles-np", backbone=backbones["llama"]),
+        tools.named_documents(),
+    )
+    names = system.identifiers.sequences
+    _, texts, first = read_in_context(names, documents["tokens"], 12, system.template)
+    ids = torch.tensor([system.template.read_document(texts[5], 12)])
+    states = system.backbone(ids, output_hidden_states=True).hidden_states[-1][0]
+    # 11, the first token of this title, occurs in no other.
+    row = system.head.table[system.head.first_row(torch.tensor(11))]
+    assert torch.allclose(row, states[first].float().to(row), atol=1e-5)
+
+
+def test_a_ranking_loss_reads_each_prompt_once(backbones, tools):
+    system = tools.make_docid("titles", backbone=backbones["qwen3"])
+    batch = PairBatch(*pad([[3, 9, 2, 1]] * 3), *pad([[1]] * 3), torch.tensor([0, 1, 5]))
+    loss = MarginRanking(negatives=2)(system, system.targets(batch))
+    loss.backward()
+    assert loss > 0 and system.backbone.get_input_embeddings().weight.grad[9].abs().sum() > 0
+
+
+def test_gradient_checkpointing_changes_no_loss(backbones, tools):
+    losses = []
+    for recomputes in (False, True):
+        options = dict(backbones["gemma3"], gradient_checkpointing=recomputes)
+        system = tools.make_seal(options).train()
+        batch = make_pairs(system, tools)
+        both = [x.repeat_interleave(2, 0) for x in (batch.document_ids, batch.document_mask)]
+        losses.append(
+            system.loss(PairBatch(batch.query_ids, batch.query_mask, *both, torch.arange(3)))
+        )
+        losses[-1].backward()
+    assert torch.isclose(*losses, atol=1e-9)
+
+
+def test_queries_are_generated_after_their_documents(backbones, tools, tmp_path):
+    template = dict(backbones["llama"]["template"], suffix=[1])
+    options = dict(backbone=dict(backbones["llama"], template=template), optimizer=tools.OPTIMIZER)
+    options |= dict(document_length=12, query_length=8, n_queries=2, top_k=5)
+    system = QueryGenerator(tokenizer=tools.save_tokenizer(tmp_path), **options).eval()
+    texts = list(system.generate(tools.named_documents()))
+    assert [len(own) for own in texts] == [2] * 8 and any(text for own in texts for text in own)
