@@ -28,6 +28,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 from transformers.utils import cached_file
@@ -148,6 +150,8 @@ def load_backbone(
     chosen = attention if model._supports_sdpa else "eager"
     model.set_attn_implementation("packed" if chosen == "sdpa" and not compile else chosen)
     model.template, model.left_out = text_template, left_out
+    if bidirectional and decodes:
+        raise ValueError("backbone.bidirectional=true: must be false in a system that generates")
     if bidirectional:
         attend_both_ways(model)
     model.fine_tuning = dict(frozen=frozen, lora=lora, compiled=compile)
@@ -329,6 +333,8 @@ def _packed_attention(
         query, key, value = (
             part.to(torch.promote_types(part.dtype, torch.float32)) for part in (query, key, value)
         )
+        if mask is not None and mask.is_floating_point():  # T5's, with its bias, in bf16
+            mask = mask.to(query.dtype)
         if lengths is None:  # padded texts
             return attend(module, query, key, value, mask, **options)
         texts = zip(*(part.split(lengths, dim=2) for part in (query, key, value)), strict=True)

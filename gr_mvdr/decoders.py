@@ -101,16 +101,18 @@ def push_right(rows: Tensor, mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def check_output(model: PreTrainedModel) -> None:
-    """Checks that the logits of a causal language model are states · output table + bias.
+    """Checks that a causal language model attends, and has logits states · output table + bias.
 
     Raises:
-        ValueError: the model does more, such as Gemma 2, whose logits are bounded by tanh.
+        ValueError: the model has no attention (Mamba), or bounds its logits by tanh (Gemma 2).
     """
+    key = f"backbone.name={model.name_or_path}: holds a {model.config.model_type}"
+    if not any(hasattr(part, "is_causal") for part in model.modules()):
+        raise ValueError(f"{key}, must have attention to generate")
     ids, output = torch.arange(3, device=model.device)[None], model.get_output_embeddings()
     model.eval()
     expected, states = model(ids).logits, model.base_model(ids).last_hidden_state
     model.train()
     made = output(states)
     if not torch.allclose(made, expected, rtol=1e-3, atol=1e-3):
-        rule = "must have logits that are products of states and the output table"
-        raise ValueError(f"backbone.name={model.name_or_path}: {rule} ({model.config.model_type})")
+        raise ValueError(f"{key}, must have logits that are products of states and a table")
