@@ -333,8 +333,8 @@ def _packed_attention(
         query, key, value = (
             part.to(torch.promote_types(part.dtype, torch.float32)) for part in (query, key, value)
         )
-        if mask is not None and mask.is_floating_point():  # T5's, with its bias, in bf16
-            mask = mask.to(query.dtype)
+        if options.get("position_bias") is not None:  # T5's
+            options["position_bias"] = options["position_bias"].to(query.dtype)
         if lengths is None:  # padded texts
             return attend(module, query, key, value, mask, **options)
         texts = zip(*(part.split(lengths, dim=2) for part in (query, key, value)), strict=True)
