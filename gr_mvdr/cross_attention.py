@@ -1,4 +1,4 @@
-"""Cross-attention as alignment: S, A and all paths of a decoder (gr_as_mvdr Eq. 4, 12–16, §8).
+"""Attention to the query as alignment: S, A, all paths of a decoder (gr_as_mvdr Eq. 4, 12–16, §8).
 
 A decoder layer's cross-attention adds Σ_h O_h V_h Q α_i^h to the residual stream at position i. If
 the scale of every norm is held constant, the logit of target token d_i is linear in that stream, so
@@ -11,28 +11,53 @@ pulled back through all later norms of the stream, and d̂_i is the decoder stat
 cross-attention reads. The values O_hᵀ ẽ_i and V_h q_j make S, the keys W_Q d̂_i and W_K q_j make A.
 T5 has one norm at the end of the stream, so all summands share one ẽ_i. BART normalises the stream
 after every summand, so each summand has its own ẽ_i.
+
+A causal language model attends to query and identifier at once. With n_j the normed state of token
+j in this layer, p_i the position that predicts d_i, and g(h) the group of head h,
+
+    S^h_ij = ẽ_iᵀ O_h V_g(h) n_j,   A^h_ij = α^h_{p_i j},   j ≤ p_i.
+
+The columns of the prompt are the query's block, which takes the place of cross-attention. Those of
+the identifier's earlier tokens are the prefix's block; a row of A sums to one over both. Rotary
+positions, and norms of queries and keys, are in the keys, so that W of Eq. 4 is the identity there.
+If the model normalises what attention adds to the stream (Gemma), ẽ_i is pulled back through that
+norm, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from gr_mvdr.alignment import Softmax
+from gr_mvdr.alignment import Softmax, pair_mask
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.decoders import push_right
 from gr_mvdr.fine_tuning import full_weight
 from gr_mvdr.heads.plain import Head, real_places, states_at, table_log_probs
-from gr_mvdr.relevance import DecoderPaths, Factors, PairAlignment, Scoring, at_least_float32
+from gr_mvdr.relevance import (
+    DecoderPaths,
+    Factors,
+    PairAlignment,
+    Prefix,
+    Scoring,
+    at_least_float32,
+    similarity,
+)
 from gr_mvdr.token_vectors import TokenVectors
 
 # Constant paths: biases of the norms, biases of the summands' linear maps, bias of the logits.
 CONSTANTS = ("norm_bias", "projection_bias", "output_bias")
 # Largest relative difference between the stream and the sum of its parts (rounding in bf16).
 _ROUNDING = 0.05
+# The attention of a causal language model while it is traced; its mask is added to the logits.
+_RECORDED = "recorded"
+AttentionMaskInterface.register(_RECORDED, AttentionMaskInterface()["eager"])
 # The input and the output of modules in one pass, (B, M, d) each.
 Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 
@@ -47,11 +72,24 @@ Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 #     mBART                     embedding, norm, 3 summands a layer, norm
 #     Marian                    embedding, (summand, norm) three times a layer
 #     Pegasus, M2M100           embedding, 3 summands a layer, norm
+#     Llama, Qwen, GPT-2        embedding, 2 summands a layer, norm
+#     Gemma                     the same, each summand behind its own norm
 #
 # The program is read from the decoder's modules, not from the name of its family.
 
 # What a decoder layer adds to the residual stream, in order.
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
+# Summands of a causal language model. Attention becomes the paths of two sublayers: that of the
+# query's block is "cross_attention", that of the prefix's is "self_attention".
+_CAUSAL = ("attention", SUBLAYERS[2])
+# What families of causal language models call their parts.
+_NAMES = {
+    "layers": ("layers", "h"),
+    "norm": ("norm", "ln_f", "final_layer_norm"),
+    "attention": ("self_attn", "attn", "attention"),
+    "output": ("o_proj", "c_proj", "dense"),
+    "feed_forward": ("mlp",),
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +111,14 @@ class CrossAttention:
 
 
 @dataclass(frozen=True)
+class SelfAttention:
+    """A layer's attention in a causal language model: its module, and O of all heads."""
+
+    module: nn.Module
+    output: nn.Module
+
+
+@dataclass(frozen=True)
 class DecoderLayers:
     """The program of a decoder.
 
@@ -80,32 +126,39 @@ class DecoderLayers:
         entry: the module whose first input is the embedding, positions included.
         steps: (name, module) in order. A summand has a name, such as "cross_attention_2", and its
             last linear map; a norm of the whole stream has the name None.
-        attentions: the layers' cross-attentions.
+        attentions: the layers' attentions to the query.
+        norms: summand → the norm between it and the stream.
     """
 
     entry: nn.Module
     steps: list[tuple[str | None, nn.Module]]
-    attentions: list[CrossAttention]
+    attentions: list[Any]
+    norms: dict[str, nn.Module] = field(default_factory=dict)
 
 
-def read_decoder(decoder: Any) -> DecoderLayers:
+def read_decoder(backbone: PreTrainedModel) -> DecoderLayers:
     """Reads the program of a decoder from its modules.
 
     Raises:
-        ValueError: the decoder is built neither like T5's nor like BART's.
+        ValueError: the decoder is built neither like T5's nor like BART's or Llama's.
     """
+    decoder: Any = backbone.base_model
+    read = _read_causal
+    if backbone.config.is_encoder_decoder:
+        decoder = backbone.get_decoder()
+        read = _read_t5 if hasattr(decoder, "block") else _read_bart
     try:
-        return _read_t5(decoder) if hasattr(decoder, "block") else _read_bart(decoder)
-    except (AttributeError, IndexError, TypeError) as error:
-        raise unknown_decoder(decoder) from error
+        return read(decoder)
+    except (AttributeError, IndexError, TypeError, StopIteration) as error:
+        raise unknown_decoder(backbone) from error
 
 
 def unknown_decoder(decoder: nn.Module) -> ValueError:
     """Returns the error for a decoder whose residual stream cannot be read."""
     name = getattr(decoder, "name_or_path", None)
     return ValueError(
-        f"backbone.name={name}: must have a decoder that is built like T5's or BART's, got "
-        f"{type(decoder).__name__}"
+        f"backbone.name={name}: must have a decoder that is built like T5's, BART's or Llama's, "
+        f"with attention in every layer, to be aligned; got {type(decoder).__name__}"
     )
 
 
@@ -144,11 +197,59 @@ def _read_bart(decoder: Any) -> DecoderLayers:
     return layers
 
 
+def _read_causal(decoder: Any) -> DecoderLayers:
+    stack = _part(decoder, "layers")
+    layers = DecoderLayers(stack[0], [], [])
+    for number, layer in enumerate(stack, start=1):
+        attention = _part(layer, "attention")
+        outputs = _part(attention, "output"), _part(layer, "feed_forward")
+        names = [f"{name}_{number}" for name in _CAUSAL]
+        layers.steps.extend(zip(names, outputs, strict=True))
+        if hasattr(layer, "post_feedforward_layernorm"):  # Llama's norm before it has the same name
+            norms = layer.post_attention_layernorm, layer.post_feedforward_layernorm
+            layers.norms.update(zip(names, norms, strict=True))
+        layers.attentions.append(SelfAttention(attention, outputs[0]))
+    layers.steps.append((None, _part(decoder, "norm")))
+    return layers
+
+
+def _part(module: Any, kind: str) -> Any:
+    return next(getattr(module, name) for name in _NAMES[kind] if hasattr(module, name))
+
+
 def _names(layer: int) -> list[str | None]:
     return [f"{name}_{layer}" for name in SUBLAYERS]
 
 
 # The intermediate results of a pass ----------------------------------------------------------
+
+
+@dataclass
+class Attended:
+    """What a layer's attention to the query read and computed on B pairs.
+
+    Attributes:
+        output: O of all heads.
+        heads: H.
+        document_keys: (B, M, H·k) the products of D̂ that A is made from, times the scale.
+        query_keys, query_values: (B, N, H·k).
+        states, vectors: (B, M, …) D̂ and (B, N, …) Q of Eq. 4; A is made from D̂ᵀ Wᵀ Q.
+        projection_norms: (H,) ‖W‖₁.
+        weights: (B, H, M, N) A, zero at padding; None = the softmax over the query's keys.
+        prefix_values: (B, H, P, k) and prefix_weights (B, H, M, P) of the prefix's block, or None.
+    """
+
+    output: nn.Module
+    heads: int
+    document_keys: Tensor
+    query_keys: Tensor
+    query_values: Tensor
+    states: Tensor
+    vectors: Tensor
+    projection_norms: Tensor
+    weights: Tensor | None = None
+    prefix_values: Tensor | None = None
+    prefix_weights: Tensor | None = None
 
 
 @dataclass
@@ -158,11 +259,10 @@ class DecoderTrace:
     Attributes:
         head: the decoder's output table.
         batch: the pairs, with the targets on the document side.
-        layers: the decoder's structure.
-        queries: (B, N, d) the encoder's vectors Q.
+        queries: (B, N, d) from `read_query`.
         rows: (B, M) int64 the targets' rows in the head.
         position: (B, M) int64 the targets' positions in the decoded sequences.
-        states: L tensors (B, M, d), d̂, the decoder states that each layer's cross-attention reads.
+        attended: what each layer's attention to the query read and computed.
         hidden: (B, M, d) h, the decoder's output.
         context: what `Head.context` returned.
         readers: summand → (B, M, d) ẽ, the vector whose product with the summand is the summand's
@@ -175,11 +275,10 @@ class DecoderTrace:
 
     head: Head
     batch: PairBatch
-    layers: DecoderLayers
     queries: Tensor
     rows: Tensor
     position: Tensor
-    states: list[Tensor]
+    attended: list[Attended]
     hidden: Tensor
     context: Tensor | None
     readers: dict[str, Tensor]
@@ -200,36 +299,41 @@ def layer_vectors(trace: DecoderTrace, layer: int) -> tuple[TokenVectors, TokenV
     Args:
         layer: number of the decoder layer; negative numbers count from the last.
     """
-    maps, batch = trace.layers.attentions[layer], trace.batch
-    reader = trace.readers[f"cross_attention_{layer % len(trace.states) + 1}"]
+    own, batch = trace.attended[layer], trace.batch
+    reader = trace.readers[f"cross_attention_{layer % len(trace.attended) + 1}"]
     sides = (
-        (
-            reader @ full_weight(maps.output).to(reader),
-            maps.query(trace.states[layer]) * maps.scale,
-        ),
-        (maps.value(trace.queries), maps.key(trace.queries)),
+        (reader @ full_weight(own.output).to(reader), own.document_keys),
+        (own.query_values, own.query_keys),
     )
     (documents, document_keys), (queries, query_keys) = (map(at_least_float32, s) for s in sides)
     real = batch.document_mask.unsqueeze(-1), batch.query_mask.unsqueeze(-1)
+    given: Any = lambda *_: own.weights  # noqa: E731
+    alignment = Softmax("document_to_query") if own.weights is None else given
     return (
         TokenVectors(
             documents * real[0], batch.document_mask, batch.document_ids, keys=document_keys
         ),
         TokenVectors(queries * real[1], batch.query_mask, batch.query_ids, keys=query_keys),
-        Scoring(Softmax("document_to_query"), heads=maps.heads),
+        Scoring(alignment, heads=own.heads),
     )
 
 
 def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlignment:
     """rel(d, q) = Σ_h sum(S^h ⊙ A^h) of one decoder layer (Eq. 14).
 
-    Σ_hj S^h_ij A^h_ij is the contribution of the layer's cross-attention to the logit of token i.
+    Σ_hj S^h_ij A^h_ij is the contribution of the layer's attention to the query, to the logit of
+    token i.
 
     Args:
         score: (B,) the score by which the system ranks these pairs.
     """
     documents, queries, scoring = layer_vectors(trace, layer)
-    return replace(scoring.align(documents, queries), score=score)
+    own, prefix = trace.attended[layer], None
+    if own.prefix_values is not None:
+        values = documents.by_head(own.heads).vectors
+        matrix = similarity(values, at_least_float32(own.prefix_values))
+        prefix = Prefix(matrix * (own.prefix_weights > 0), own.prefix_weights)
+    return replace(scoring.align(documents, queries), score=score, prefix=prefix)
 
 
 def collect_factors(trace: DecoderTrace, layer: int = -1) -> Factors:
@@ -250,8 +354,14 @@ def sum_paths(trace: DecoderTrace) -> DecoderPaths:
     log_probs.view(-1)[places] = table_log_probs(trace.head, states, trace.rows.flatten()[places])
     # With tokens as rows, ‖R_d‖₁ is the largest column sum of absolute values, ‖R_qᵀ‖₁ the largest
     # row sum.
-    document_norms = [_centred(states, real).abs().sum(-2).amax(-1) for states in trace.states]
-    query_norms = _centred(trace.queries, batch.query_mask).abs().sum(-1).amax(-1)
+    norms = [
+        (
+            _centred(own.states, real).abs().sum(-2).amax(-1),
+            _centred(own.vectors, batch.query_mask).abs().sum(-1).amax(-1),
+        )
+        for own in trace.attended
+    ]
+    document_norms, query_norms = (torch.stack(parts, 1) for parts in zip(*norms, strict=True))
     contributions = torch.stack(list(trace.paths.values()), 1)
     return DecoderPaths(
         names=tuple(trace.paths),
@@ -259,9 +369,9 @@ def sum_paths(trace: DecoderTrace) -> DecoderPaths:
         contributions=contributions.masked_fill(~real[:, None], 0.0),
         logits=trace.logits.masked_fill(~real, 0.0),
         log_probs=log_probs,
-        document_norms=torch.stack(document_norms, 1),
+        document_norms=document_norms,
         query_norms=query_norms,
-        projection_norms=torch.stack([*map(_projection_norms, trace.layers.attentions)]),
+        projection_norms=torch.stack([own.projection_norms for own in trace.attended]),
     )
 
 
@@ -305,8 +415,8 @@ def trace_decoder(
     Raises:
         ValueError: the decoder's structure is unknown.
     """
-    decoder = head.backbone.get_decoder()
-    layers, targets = read_decoder(decoder), head.labels(batch.document_ids, batch.document_index)
+    backbone = head.backbone
+    layers, targets = read_decoder(backbone), head.labels(batch.document_ids, batch.document_index)
     size = targets.shape[1]
     length = min(window or size, size)
     rows = F.pad(targets, (0, -size % length)).reshape(-1, length)  # (B·W, length)
@@ -316,22 +426,35 @@ def trace_decoder(
         """(B·W, length, …) → (B, M, …)."""
         return part.unflatten(0, (-1, count)).flatten(1, 2)[:, :size]
 
-    with _recording(layers) as seen:
-        hidden, context = head.decode(queries, batch.query_mask, rows)
+    sides = queries.repeat_interleave(count, 0), batch.query_mask.repeat_interleave(count, 0)
+    with _recording(backbone, layers, length) as (seen, attention):
+        hidden, context = head.decode(*sides, rows)
     vectors = head.vectors(rows, context)
-    readers, paths = _pull_back(decoder, layers, seen, vectors, hidden)
+    readers, paths = _pull_back(backbone, layers, seen, vectors, hidden)
     logits = at_least_float32((vectors * hidden).sum(-1))
     if head.output_bias is not None:
         paths["output_bias"] = at_least_float32(head.output_bias[rows])
         logits = logits + paths["output_bias"]
+    if backbone.config.is_encoder_decoder:
+        states = [join(seen[maps.query][0]) for maps in layers.attentions]
+        attended = [
+            _cross(maps, one, queries) for maps, one in zip(layers.attentions, states, strict=True)
+        ]
+    else:
+        given = [attention[own.module] for own in layers.attentions]
+        attended = [
+            _attended(own.output, one, batch, join, count)
+            for own, one in zip(layers.attentions, given, strict=True)
+        ]
+        paths = _split_paths(paths, readers, layers, given, batch.query_mask.shape[1])
+        readers |= {f"cross_attention_{n}": readers[f"{_CAUSAL[0]}_{n}"] for n in _numbers(layers)}
     return DecoderTrace(
         head=head,
         batch=batch,
-        layers=layers,
         queries=queries,
         rows=targets,
         position=(torch.arange(size, device=rows.device) % length).expand_as(targets),
-        states=[join(seen[maps.query][0]) for maps in layers.attentions],
+        attended=attended,
         hidden=join(hidden),
         context=None if context is None else join(context),
         readers={name: join(reader) for name, reader in readers.items()},
@@ -340,26 +463,149 @@ def trace_decoder(
     )
 
 
+def _numbers(layers: DecoderLayers) -> range:
+    return range(1, len(layers.attentions) + 1)
+
+
+def _cross(maps: CrossAttention, states: Tensor, queries: Tensor) -> Attended:
+    """Returns what a cross-attention read: `states` (B, M, d) and the encoder's `queries`."""
+    keys = maps.query(states) * maps.scale, maps.key(queries), maps.value(queries)
+    return Attended(maps.output, maps.heads, *keys, states, queries, _projection_norms(maps))
+
+
+@dataclass
+class _Given:
+    """The tensors of a causal attention: `query` (R, H, L, k), the last L positions, after rotary
+    positions and norms; `key` and `value` (R, H, N − 1 + L, k), repeated for grouped queries;
+    `weights` (R, H, L, N − 1 + L); and the scale of query · key."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    weights: Tensor
+    scale: float
+
+
+def _attend(
+    kept: dict[nn.Module, _Given],
+    last: int,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attends as transformers' eager attention does, and keeps the last positions' tensors.
+
+    Raises:
+        ValueError: the attention is not a softmax of products.
+    """
+    if unknown := [name for name in ("softcap", "s_aux") if options.get(name) is not None]:
+        raise ValueError(f"{type(module).__name__}: has {unknown[0]}, which no alignment has")
+    groups = query.shape[1] // key.shape[1]
+    key, value = (at_least_float32(x.repeat_interleave(groups, 1)) for x in (key, value))
+    logits = similarity(at_least_float32(query) * scaling, key)
+    weights = (logits + mask[..., : key.shape[2]]).softmax(-1)
+    ends = query[:, :, -last:], key, value, weights[:, :, -last:]
+    kept[module] = _Given(*ends, scaling)
+    return (weights @ value).to(query).transpose(1, 2), weights
+
+
+def _attended(
+    output: nn.Module, given: _Given, batch: PairBatch, join: Callable, count: int
+) -> Attended:
+    """Divides an attention into the blocks of the query and of the prefix.
+
+    Args:
+        join: joins the windows of a document; count: how many it has.
+    """
+    columns, heads = batch.query_mask.shape[1], given.query.shape[1]
+
+    def turn(part: Tensor) -> Tensor:
+        """(R, H, L, …) → (B, H, M, …)."""
+        return join(part.transpose(1, 2)).transpose(1, 2)
+
+    def ask(part: Tensor) -> Tensor:
+        """(B·W, H, N − 1 + L, k) → (B, N, H·k), the prompt's, padded on the right again."""
+        prompt = part[::count, :, :columns].transpose(1, 2).flatten(2)
+        return push_right(prompt, ~batch.query_mask)
+
+    weights = turn(given.weights)  # (B, H, M, N − 1 + L)
+    asked = push_right(weights[..., :columns].permute(0, 3, 1, 2), ~batch.query_mask)
+    real = pair_mask(batch.document_mask, batch.query_mask)[:, None]
+    states, keys = turn(given.query).transpose(1, 2).flatten(2), ask(given.key)
+    return Attended(
+        output,
+        heads,
+        states * given.scale,
+        keys,
+        ask(given.value),
+        states,
+        keys,
+        weights.new_full((heads,), abs(given.scale)),
+        asked.permute(0, 2, 3, 1) * real,
+        given.value[::count, :, columns:],
+        weights[..., columns:] * batch.document_mask[:, None, :, None],
+    )
+
+
+def _split_paths(
+    paths: dict[str, Tensor],
+    readers: dict[str, Tensor],
+    layers: DecoderLayers,
+    given: list[_Given],
+    columns: int,
+) -> dict[str, Tensor]:
+    """Divides the path of each attention into those of the query's columns and of the prefix's."""
+    split = dict[str, Tensor]()
+    for name, path in paths.items():
+        kind, _, number = name.rpartition("_")
+        if kind == _CAUSAL[0]:
+            own, values = given[int(number) - 1], readers[name]
+            output = full_weight(layers.attentions[int(number) - 1].output)
+            values = (values @ output.to(values)).unflatten(-1, (own.query.shape[1], -1))
+            seen = own.weights[..., :columns] @ own.value[:, :, :columns]
+            asked = (values * seen.transpose(1, 2)).sum((2, 3))
+            split[f"self_attention_{number}"] = path - asked
+            split[f"cross_attention_{number}"] = asked
+        else:
+            split[name] = path
+    return split
+
+
 @contextmanager
-def _recording(layers: DecoderLayers) -> Iterator[Seen]:
-    """Records the modules' inputs and outputs in one pass of the decoder."""
+def _recording(
+    backbone: PreTrainedModel, layers: DecoderLayers, last: int
+) -> Iterator[tuple[Seen, dict[nn.Module, _Given]]]:
+    """Records the modules' inputs and outputs at the last positions in one pass of the decoder."""
     seen: Seen = {}
+    attention: dict[nn.Module, _Given] = {}
 
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen[module] = inputs[0], output
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        made = output if isinstance(output, Tensor) else output[0]
+        seen[module] = inputs[0][:, -last:], made[:, -last:]
 
-    modules = [layers.entry, *(maps.query for maps in layers.attentions)]
-    modules += [module for _, module in layers.steps]
+    modules = [layers.entry, *layers.norms.values(), *(module for _, module in layers.steps)]
+    own = backbone.config._attn_implementation
+    if backbone.config.is_encoder_decoder:
+        modules += [maps.query for maps in layers.attentions]
+    else:
+        AttentionInterface.register(_RECORDED, partial(_attend, attention, last))
+        backbone.set_attn_implementation(_RECORDED)
     hooks = [module.register_forward_hook(keep) for module in {*modules}]
     try:
-        yield seen
+        yield seen, attention
     finally:
         for hook in hooks:
             hook.remove()
+        if attention:
+            backbone.set_attn_implementation(own)
 
 
 def _pull_back(
-    decoder: nn.Module, layers: DecoderLayers, seen: Seen, vectors: Tensor, hidden: Tensor
+    backbone: nn.Module, layers: DecoderLayers, seen: Seen, vectors: Tensor, hidden: Tensor
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Computes the readers and paths of `DecoderTrace`, except the path of the output's bias.
 
@@ -379,20 +625,24 @@ def _pull_back(
     constants: dict[str, Tensor] = {}
     for name, module in reversed(layers.steps):
         read, made = (at_least_float32(part) for part in seen[module])
+        own, added, norm = reader, made, layers.norms.get(name or "")
+        if norm is not None:  # between the summand and the stream
+            before, added = (at_least_float32(part) for part in seen[norm])
+            own = _through_norm(norm, before, reader)
         bias = getattr(module, "bias", None)
         if bias is not None:
             kind = CONSTANTS[0] if name is None else CONSTANTS[1]
-            constants[kind] = constants.get(kind, 0.0) + reader @ at_least_float32(bias)
+            constants[kind] = constants.get(kind, 0.0) + own @ at_least_float32(bias)
         if name is None:
             if (stream - made).norm() > _ROUNDING * size:
-                raise unknown_decoder(decoder)
+                raise unknown_decoder(backbone)
             reader, stream, size = _through_norm(module, read, reader), read, read.norm()
         else:
-            readers[name], stream = reader, stream - made
-            paths[name] = (reader * (made if bias is None else made - bias)).sum(-1)
+            readers[name], stream = own, stream - added
+            paths[name] = (own * (made if bias is None else made - bias)).sum(-1)
     embedding = at_least_float32(seen[layers.entry][0])
     if (stream - embedding).norm() > _ROUNDING * size:
-        raise unknown_decoder(decoder)
+        raise unknown_decoder(backbone)
     readers["embedding"], paths["embedding"] = reader, (reader * embedding).sum(-1)
     named = {name: constants[name] for name in CONSTANTS if name in constants}
     return readers, dict(reversed(paths.items())) | named
@@ -400,10 +650,13 @@ def _pull_back(
 
 def _through_norm(norm: Any, stream: Tensor, reader: Tensor) -> Tensor:
     """Pulls `reader` (…, d) back through a norm whose input is `stream`; the bias is left out."""
-    centres = isinstance(norm, nn.LayerNorm)  # T5's norm does not subtract the mean
+    centres = isinstance(norm, nn.LayerNorm)  # others do not subtract the mean
     if centres:
         stream = stream - stream.mean(-1, keepdim=True)
-    epsilon = norm.eps if centres else norm.variance_epsilon
+    epsilon = getattr(norm, "variance_epsilon", None) or norm.eps
     scale = torch.rsqrt(stream.pow(2).mean(-1, keepdim=True) + epsilon)
-    reader = reader * norm.weight * scale
+    # Gemma's gain is 1 + weight: a norm of ones tells it for every family.
+    ones = torch.ones_like(stream[:1, :1])
+    gain = norm.weight if centres else norm(ones) * (1 + epsilon) ** 0.5
+    reader = reader * gain * scale
     return reader - reader.mean(-1, keepdim=True) if centres else reader

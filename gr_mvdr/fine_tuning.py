@@ -7,6 +7,7 @@ from typing import Any, Literal
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import cached_file
 
 from gr_mvdr.files import check_files, describe_error, hub_options, read_json
@@ -144,4 +145,5 @@ def merge_published(model: PreTrainedModel, name: str) -> None:
 def full_weight(layer: nn.Module) -> Tensor:
     """(out, in) a linear layer's weight, its adapter included."""
     added = getattr(layer, "get_delta_weight", None)
-    return layer.weight + added("default") if added else layer.weight
+    weight = layer.weight + added("default") if added else layer.weight
+    return weight.T if isinstance(getattr(layer, "base_layer", layer), Conv1D) else weight  # GPT-2

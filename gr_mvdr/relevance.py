@@ -91,6 +91,19 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 @dataclass
+class Prefix:
+    """The block of S and A beside the query's, in a causal language model.
+
+    Attributes:
+        similarity, alignment: (B, H, M, P) fp32, zero at padding; column j is the j-th token of the
+            target itself, which only later tokens attend to.
+    """
+
+    similarity: Tensor
+    alignment: Tensor
+
+
+@dataclass
 class PairAlignment:
     """The tensors of Eq. 1 for B pairs: what `model.align(batch)` returns and all analysis reads.
 
@@ -103,6 +116,8 @@ class PairAlignment:
         score: (B,) the score that the system ranks by.
         document_ids, document_mask: (B, M).
         query_ids, query_mask: (B, N).
+        prefix: in a causal language model, the block of the target's own tokens: a row of A sums to
+            one over both blocks. No question reads it, nor do relevance and Z.
     """
 
     similarity: Tensor
@@ -114,6 +129,7 @@ class PairAlignment:
     document_mask: Tensor
     query_ids: Tensor
     query_mask: Tensor
+    prefix: Prefix | None = None
 
 
 @dataclass
@@ -123,7 +139,9 @@ class DecoderPaths:
     The residual stream is a sum. With the scales of its layer norms held constant, the logit is a
     sum, too: of the embedding's path, and in each layer of the paths of self-attention,
     cross-attention and feed-forward. The path of a cross-attention is Σ_hj S^h_ij A^h_ij of its
-    layer. Biases have their own paths (BART has them, T5 does not).
+    layer. Biases have their own paths (BART has them, T5 does not). In a causal language model, the
+    path of attention is that of the query's columns, "cross_attention_1", and that of the target's
+    own, "self_attention_1".
 
     Attributes:
         names: P strings, such as "embedding", "self_attention_1", "cross_attention_1",
@@ -136,7 +154,7 @@ class DecoderPaths:
         log_probs: (B, M) fp32 log p(d_i | d_<i, q) (Eq. 8), zero at padding.
         document_norms: (B, L) fp32 ‖R_d‖₁ of the states that each layer's cross-attention reads
             (Appendix B).
-        query_norms: (B,) fp32 ‖R_qᵀ‖₁ of the query vectors.
+        query_norms: (B, L) fp32 ‖R_qᵀ‖₁ of the query vectors that each layer's attention reads.
         projection_norms: (L, H) fp32 ‖W‖₁ of each head, W = W_Qᵀ W_K times the attention's scale
             (Eq. 4); the same for all pairs.
     """

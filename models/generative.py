@@ -80,11 +80,13 @@ class GenerativeSystem(System):
         """
         super().__init__()
         self.backbone = load_backbone(**backbone, decoder_layers=decoder_layers, decodes=True)
-        if self.backbone.config.is_encoder_decoder:
-            # Raises for a decoder that no alignment can be read from.
-            cross_attention.read_decoder(self.backbone.get_decoder())
-        else:
+        if continues_prompts(self):
             check_output(self.backbone)
+        try:
+            cross_attention.read_decoder(self.backbone)
+        except ValueError:  # no alignment can be read from it
+            if not continues_prompts(self):
+                raise
             self.alignable = False
         self.template = self.backbone.template
         self.vocabulary_size = self.backbone.config.vocab_size
@@ -208,7 +210,7 @@ class GenerativeSystem(System):
     def explain(self, batch: PairBatch) -> Explanation:
         """Returns S and A of every decoder layer, and the logits as sums over all paths (§8)."""
         trace, score = self._trace(batch), self.score(batch)
-        numbers = range(len(trace.states))
+        numbers = range(len(trace.attended))
         layers = [cross_attention.align_layer(trace, score, number) for number in numbers]
         return Explanation(layers, decoder=cross_attention.sum_paths(trace))
 

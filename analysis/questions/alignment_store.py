@@ -32,7 +32,7 @@ from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 MATRICES = {"similarity": "lhmn", "alignment": "lhmn"}
 DECODER = {
     **{"contributions": "pm", "logits": "m", "log_probs": "m"},
-    **{"document_norms": "l", "query_norms": ""},
+    **{"document_norms": "l", "query_norms": "l"},
 }
 TOKENS = {"document_tokens": "m", "query_tokens": "n"}
 LAYERS = {**MATRICES, "normaliser": "l", "relevance": "l"}
@@ -40,7 +40,7 @@ FIELDS = LAYERS | {"pairwise": "mn"} | DECODER | TOKENS | {"score": ""}
 
 Fields = dict[str, Tensor]
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST, TABLE = "manifest.json", "pairs.parquet"
 
 

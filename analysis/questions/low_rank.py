@@ -73,7 +73,8 @@ def lemma_terms(
     """Computes the terms of Lemma 5.1, derived above.
 
     Args:
-        attention: (B, M, N), real rows sum to 1 over the query; heads may be flattened into B.
+        attention: (B, M, N), whose real rows are scaled to a sum of 1; heads may be flattened
+            into B.
         document_mask: (B, M) bool.
         query_mask: (B, N) bool.
         smallest: weights are clamped to this value before the logarithm; use `SMALLEST` of the
@@ -87,7 +88,9 @@ def lemma_terms(
     """
     real = pair_mask(document_mask, query_mask)
     rows, columns = document_mask.unsqueeze(-1), query_mask.unsqueeze(-2)
-    logs = attention.double().clamp_min(smallest).log() * real
+    # In a causal language model, rows sum to the query's part of a softmax.
+    attention = divide(attention.double(), attention.double().sum(-1, keepdim=True))
+    logs = attention.clamp_min(smallest).log() * real
     logs = (logs - logs.sum(-1, keepdim=True) / columns.sum(-1, keepdim=True).clamp(min=1)) * real
     means = logs.sum(-2, keepdim=True) / rows.sum(-2, keepdim=True).clamp(min=1)
     logits = (logs - means) * real
@@ -98,7 +101,7 @@ def lemma_terms(
     bound = (growth.amax(-1) * shared.amax((-2, -1)) * growth.sum(-1)).sqrt()
     logits_norm = logits.abs().sum(-2).amax(-1)
     return {
-        "residual_lemma": composite_norm((attention.double() - shared) * real),
+        "residual_lemma": composite_norm((attention - shared) * real),
         "logits_norm": logits_norm,
         "bound_entries": bound,
         "gamma_squared": bound / (4 * logits_norm),
@@ -264,7 +267,8 @@ class LowRank(PairAnalysis):
 
 def _bound(terms: dict[str, Tensor], decoder: DecoderPaths, layer: int) -> dict[str, Tensor]:
     """Adds γ and 4γ‖W‖₁, computed from a layer's norms, to the lemma's terms; (B, H) each."""
-    documents, queries = decoder.document_norms[:, layer - 1, None], decoder.query_norms[:, None]
+    norms = decoder.document_norms, decoder.query_norms
+    documents, queries = (part[:, layer - 1, None] for part in norms)
     gamma = terms["gamma_squared"] * documents.double() * queries.double()
     norms = decoder.projection_norms[layer - 1].double().expand_as(gamma)
     return terms | {"gamma": gamma, "bound": 4 * gamma * norms, "projection_norm": norms}

@@ -73,7 +73,7 @@ def make_explanation(n_pairs=5, layers=2, heads=3, seed=0, paradigm="generative"
         logits=contributions.sum(1),
         log_probs=-torch.rand(real.shape, generator=generator) * real,
         document_norms=torch.rand(n_pairs, layers, generator=generator),
-        query_norms=torch.rand(n_pairs, generator=generator),
+        query_norms=torch.rand(n_pairs, layers, generator=generator),
         projection_norms=torch.rand(layers, heads, generator=generator),
     )
     return Explanation(found, decoder)

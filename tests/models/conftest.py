@@ -324,7 +324,7 @@ def causal_backbone(folder, family="gemma3"):
 
 
 # Every head, all kinds of identifiers, both kinds of T5, and a causal language model.
-GENERATIVE = ["seal", "semantic-pawa", "titles-nci", "titles-np"]
+GENERATIVE = ["seal", "semantic-pawa", "titles-nci", "titles-np", "titles-gemma3"]
 
 
 def make_generative(kind, folder):

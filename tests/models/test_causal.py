@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Lfm2Config
 
+from analysis.questions.low_rank import lemma_terms
+from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.heads.non_parametric import read_in_context
+from gr_mvdr.relevance import similarity
 from models.beyond.query_generator import QueryGenerator
 from models.beyond.ranking_losses import MarginRanking
 from tests.models.conftest import CAUSAL, causal_backbone
@@ -129,3 +133,68 @@ def test_queries_are_generated_after_their_documents(backbones, tools, tmp_path)
     system = QueryGenerator(tokenizer=tools.save_tokenizer(tmp_path), **options).eval()
     texts = list(system.generate(tools.named_documents()))
     assert [len(own) for own in texts] == [2] * 8 and any(text for own in texts for text in own)
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+@torch.no_grad()
+def test_query_and_prefix_and_other_paths_are_transformers_logit(family, backbones, tools):
+    """Of a window of a document, whose attention is transformers' own."""
+    seal = tools.make_seal(backbones[family], key_length=7)
+    batch = make_pairs(seal, tools)
+    explanation, decoder = seal.explain(batch), seal.explain(batch).decoder
+    batch = seal.forced(batch)
+    seal.backbone.set_attn_implementation("eager")
+    for number in range(3):
+        pair = tools.one(batch, number)
+        n, m = pair.query_ids.shape[1], pair.document_ids.shape[1]
+        ids = torch.cat([pair.query_ids, pair.document_ids], 1)
+        output = seal.backbone(ids, output_attentions=True)
+        expected = output.logits[0, n - 1 : -1].gather(1, pair.document_ids.T)[:, 0]
+        assert torch.allclose(decoder.contributions[number].sum(0)[:m], expected, atol=1e-10)
+        assert torch.allclose(decoder.logits[number, :m], expected, atol=1e-10)
+        for layer, (pairs, theirs) in enumerate(
+            zip(explanation.layers, output.attentions, strict=True)
+        ):
+            attention = theirs[0, :, n - 1 : -1].double()  # its softmax is in fp32
+            assert torch.allclose(pairs.alignment[number, :, :m, :n], attention[..., :n], atol=1e-6)
+            prefix = pairs.prefix.alignment[number, :, :m, : m - 1]
+            assert torch.allclose(prefix, attention[..., n : n + m - 1], atol=1e-6)
+            for name, block in (("cross", pairs), ("self", pairs.prefix)):
+                path = decoder.contributions[
+                    :, decoder.names.index(f"{name}_attention_{layer + 1}")
+                ]
+                made = (block.similarity * block.alignment).sum((1, 3))
+                assert torch.allclose(made, path, atol=1e-10) and made.abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_keys_make_the_querys_block_and_bound_its_logits(backbones, tools):
+    """Lemma 5.1: rows of the query's block, scaled to one, are the softmax of the factors' keys."""
+    system, batch = tools.make_docid("titles", backbone=backbones["qwen3"]), tools.make_batch()
+    pairs, factors = system.align(batch), system.factors(batch)
+    paths, masks = system.explain(batch).decoder, (pairs.document_mask, pairs.query_mask)
+    keys = similarity(factors.document_keys, factors.query_keys)
+    softmax = Softmax("document_to_query")(keys, *(mask[:, None] for mask in masks))
+    sums = pairs.alignment.sum(-1, keepdim=True)
+    assert torch.allclose(softmax * sums, pairs.alignment, atol=1e-10)
+    terms = lemma_terms(pairs.alignment, *(mask[:, None] for mask in masks))
+    bound = paths.document_norms[:, -1] * paths.query_norms[:, -1]
+    assert (terms["logits_norm"] <= bound[:, None] * paths.projection_norms[-1]).all()
+    assert (terms["residual_lemma"] <= terms["bound_entries"] * (1 + 1e-9)).all()
+    assert 0.01 < sums[masks[0][:, None].expand(sums.shape[:3])].min() < 0.99, (
+        "a prefix that counts"
+    )
+
+
+def test_a_model_without_attention_in_every_layer_has_no_alignment(tools, tmp_path):
+    shape = dict(vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
+    shape |= dict(num_attention_heads=2, num_key_value_heads=1)
+    config = Lfm2Config(**shape, layer_types=["conv", "full_attention"])
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    system, batch = (
+        tools.make_docid("titles", backbone=dict(name=str(tmp_path))),
+        tools.make_batch(),
+    )
+    assert not system.alignable and system.score(batch).isfinite().all()
+    with pytest.raises(ValueError, match="must have a decoder .* with attention in every layer"):
+        system.align(batch)

@@ -45,6 +45,16 @@ def test_several_targets_a_query_follow_one_another(seal, tools):
 # Every head over the decoder: batches, padding and caches change nothing -----------------------
 
 
+def last_state(system, query, inputs):
+    """(1, d) the decoder's state after inputs (1, t, d), for a query (1, N), without padding."""
+    if system.backbone.config.is_encoder_decoder:
+        given = dict(input_ids=query, decoder_inputs_embeds=inputs, output_hidden_states=True)
+        return system.backbone(**given).decoder_hidden_states[-1][:, -1]
+    before = system.backbone.get_input_embeddings()(query[:, :-1])  # its last token is the start
+    given = dict(inputs_embeds=torch.cat([before, inputs], 1), use_cache=False)
+    return system.backbone(**given, output_hidden_states=True).hidden_states[-1][:, -1]
+
+
 def step_by_step(system, batch):
     """Log-probabilities of the real target rows, pair by pair and position by position.
 
@@ -56,12 +66,9 @@ def step_by_step(system, batch):
         query = batch.query_ids[[pair]][:, batch.query_mask[pair]]
         rows, inputs = labels[pair, :length], head.start_vector[None, None]
         for at, row in enumerate(rows):
-            states = system.backbone(
-                input_ids=query, decoder_inputs_embeds=inputs, output_hidden_states=True
-            ).decoder_hidden_states[-1]
             context = head.context(inputs)
             context = None if context is None else context[:, -1]
-            logits = head.logits(states[:, -1], context, torch.tensor([at]))
+            logits = head.logits(last_state(system, query, inputs), context, torch.tensor([at]))
             found.append((pair, logits.log_softmax(-1)[0, row]))
             inputs = torch.cat([inputs, head.embed(row)[None, None]], 1)
     return found
@@ -100,12 +107,9 @@ def test_cached_decoding_under_any_head_equals_decoding_without_a_cache(system, 
         read = head.expected_inputs(scores, parents, tokens)
         queries, inputs = queries[parents], torch.cat([inputs[parents], read[:, None]], 1)
         scores = step(tokens, parents).of_rows
-        hidden = system.backbone.decoder(
-            inputs_embeds=inputs,
-            encoder_hidden_states=system.encode(batch.query_ids, batch.query_mask)[queries],
-            encoder_attention_mask=batch.query_mask[queries].long(),
-            use_cache=False,
-        ).last_hidden_state[:, -1]
+        asked = [batch.query_ids[[q]][:, batch.query_mask[q]] for q in queries.tolist()]
+        each = zip(asked, inputs.split(1), strict=True)
+        hidden = torch.cat([last_state(system, *one) for one in each])
         context = head.context(inputs)
         at = torch.full_like(queries, inputs.shape[1] - 1)
         logits = head.logits(hidden, None if context is None else context[:, -1], at)

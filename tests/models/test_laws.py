@@ -47,5 +47,8 @@ def test_relevance_is_eq_1_and_the_score_is_the_systems_own(tools, system):
     for name, value in targets.sides.items():
         assert torch.equal(getattr(pairs, name), value)
     real = targets.document_mask[:, None].expand_as(sums)
+    if pairs.prefix is not None:
+        assert torch.equal(pairs.prefix.alignment, pairs.prefix.alignment.tril(-1)), "only later"
+        sums = sums + pairs.prefix.alignment.sum(-1)
     assert torch.allclose(sums, real.to(sums), atol=1e-5)
     assert pairs.alignment[0].std() > 0.01, "uniform attention would prove little"
