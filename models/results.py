@@ -18,7 +18,7 @@ from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from gr_mvdr.fields import json_values
 from gr_mvdr.options import checked, make_printable
 from gr_mvdr.passages import Passage
-from gr_mvdr.relevance import PairAlignment, divide
+from gr_mvdr.relevance import PairAlignment, Prefix, divide
 from models.base import Share
 
 if TYPE_CHECKING:
@@ -178,7 +178,8 @@ class AlignedPair(PairAlignment):
         cls, pair: PairAlignment, strings: Callable[[Sequence[int]], list[str]], title: str
     ) -> "AlignedPair":
         """Converts the alignment of one pair: fp32 on the CPU, without padding."""
-        tensors = {part.name: getattr(pair, part.name).cpu() for part in fields(PairAlignment)}
+        values = {part.name: getattr(pair, part.name) for part in fields(PairAlignment)}
+        prefix, tensors = values.pop("prefix"), {name: x.cpu() for name, x in values.items()}
         real = {side: tensors[f"{side}_mask"][0] for side in ("document", "query")}
         for name, values in tensors.items():
             if values.is_floating_point():
@@ -187,8 +188,12 @@ class AlignedPair(PairAlignment):
                 tensors[name] = tensors[name][:, :, real["document"]][..., real["query"]]
             elif values.dim() == 2:
                 tensors[name] = values[:, real[name.split("_")[0]]]
+        if prefix is not None:
+            both = (x.cpu().float()[:, :, real["document"]] for x in vars(prefix).values())
+            prefix = Prefix(*both)
         documents, queries = (strings(tensors[f"{side}_ids"][0].tolist()) for side in real)
-        return cls(**tensors, query_tokens=queries, document_tokens=documents, title=title)
+        named = {"query_tokens": queries, "document_tokens": documents, "title": title}
+        return cls(**tensors, prefix=prefix, **named)
 
     @checked
     def matrix(self, what: Matrix = "alignment", head: int | None = None) -> Tensor:

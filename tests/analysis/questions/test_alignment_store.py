@@ -71,8 +71,8 @@ def test_damage_is_named(tmp_path, batches):
     with pytest.raises(FileNotFoundError, match=r"pairs\.parquet: no such file"):
         AlignmentStore(directory)
     text = manifest.read_text()
-    manifest.write_text(text.replace('"format": 4', '"format": 3'))
-    with pytest.raises(ValueError, match=r"manifest\.json: format 3, this version reads 4"):
+    manifest.write_text(text.replace('"format": 5', '"format": 3'))
+    with pytest.raises(ValueError, match=r"manifest\.json: format 3, this version reads 5"):
         AlignmentStore(directory)
     manifest.write_text(text[: len(text) // 2])
     with pytest.raises(ValueError, match=r"manifest\.json:\d+: not valid JSON"):

@@ -128,7 +128,8 @@ def measured(layers, gold, paradigm="generative", size=99):
     measurement = GoldAlignment(Subject(store=store, texts=texts))
     for first in range(0, count, size):
         part = slice(first, first + size)
-        cut = [PairAlignment(**{n: v[part] for n, v in vars(p).items()}) for p in layers]
+        tensors = [{n: v for n, v in vars(p).items() if v is not None} for p in layers]
+        cut = [PairAlignment(**{n: v[part] for n, v in own.items()}) for own in tensors]
         measurement.update(Explanation(cut), first)
     return measurement.finish()
 
