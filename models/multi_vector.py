@@ -61,7 +61,7 @@ class MultiVector(System):
     def __init__(
         self,
         backbone: dict[str, Any],
-        dimension: Size,
+        dimension: Size | None,
         query_length: Annotated[int, AtLeast(2)],
         document_length: Annotated[int, AtLeast(2)],
         alignment: dict[str, Any],

@@ -34,7 +34,7 @@ class TokenEncoder(nn.Module):
     def __init__(
         self,
         backbone: dict[str, Any],
-        dimension: int,
+        dimension: int | None,
         projections: Projections = "shared",
         pooling: Sides | None = None,
         salience: Sides | None = None,
@@ -44,7 +44,8 @@ class TokenEncoder(nn.Module):
         """
         Args:
             backbone: arguments of `load_backbone`.
-            dimension: d, the size of a token vector, and of a key if there are keys.
+            dimension: d, the size of a token vector, and of a key if there are keys; None = the
+                size of the backbone's states.
             heads: H parts of a vector, each with its own alignment (mva Table 4).
             pooling: each side's part of `gr_mvdr.pooling`; None = every token.
             salience: each side's part of `gr_mvdr.salience`; None = all tokens weigh the same.
@@ -58,12 +59,13 @@ class TokenEncoder(nn.Module):
         """
         super().__init__()
         salience = {side: part for side, part in (salience or {}).items() if part}
+        self.backbone = load_backbone(**backbone)
+        dimension = dimension or self.backbone.config.hidden_size
         if dimension % heads:
             raise ValueError(f"model.heads={heads}: must divide model.dimension={dimension}")
         if heads > 1 and salience:
             raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
         self.heads, self.dimension, self.unit = heads, dimension, projections == "shared"
-        self.backbone = load_backbone(**backbone)
         self.template = self.backbone.template
         skipped = torch.tensor(self.template.skip, dtype=torch.int64)
         self.register_buffer("skipped", skipped, persistent=False)

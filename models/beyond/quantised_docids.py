@@ -243,7 +243,7 @@ class RunEmbeddings(DocumentEmbeddings):
         model, tokenizer = self._open()
         tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
         texts = [model.cut_document(document) for document in tokens]
-        vectors = np.empty((len(texts), model.hparams.dimension), dtype=np.float32)
+        vectors = np.empty((len(texts), model.encoder.dimension), dtype=np.float32)
         batches = batch_by_length([*map(len, texts)])
         for places in track(batches, "embedding batches of documents"):
             means = model.encode_texts([texts[place] for place in places]).mean()
