@@ -37,7 +37,7 @@ from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
 from models.base import System, Table
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, continues_prompts
 from models.multi_vector import MultiVector
 from models.retriever import Retriever
 from models.saved_model import make_reader
@@ -48,13 +48,14 @@ _SAMPLE = 2000  # documents from which replacement words are drawn
 _TRIES = 50  # replacement words that are tried
 PARTS = ("residual", *SUBLAYERS)  # the residual stream that a layer reads, and what is added to it
 # Layers, and the last linear map of each of their sublayers, as transformers names them in T5;
-# BART; BERT, RoBERTa and DeBERTa; DistilBERT; MPNet; ModernBERT.
-_LAYER = re.compile(r"(?:.*?\.)??(?:block|layers?)\.(\d+)(?:\.(.+))?")
+# BART; BERT, RoBERTa and DeBERTa; DistilBERT; MPNet; ModernBERT; Llama and Gemma; GPT-2.
+_LAYER = re.compile(r"(?:.*?\.)??(?:block|layers?|h)\.(\d+)(?:\.(.+))?")
 _MAPS = re.compile(
     r"(layer\.0\.SelfAttention\.o|self_attn\.out_proj|attention\.output\.dense"
-    r"|attention\.out_lin|attention\.attn\.o|attn\.Wo)"
+    r"|attention\.out_lin|attention\.attn\.o|attn\.Wo|self_attn\.o_proj|attn\.c_proj)"
     r"|(layer\.1\.EncDecAttention\.o|encoder_attn\.out_proj)"
-    r"|(layer\.\d\.DenseReluDense\.wo|fc2|output\.dense|ffn\.lin2|mlp\.Wo)"
+    r"|(layer\.\d\.DenseReluDense\.wo|fc2|output\.dense|ffn\.lin2|mlp\.Wo"
+    r"|mlp\.down_proj|mlp\.c_proj)"
 )
 # Columns that identify a patch; layers and heads count from 1, and 0 stands for all of them.
 PLACES = ("stack", "part", "layer", "head", "tokens")
@@ -62,7 +63,7 @@ PLACES = ("stack", "part", "layer", "head", "tokens")
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A part of one layer (counted from 0) of a stack, "encoder" or "decoder".
+    """A part of one layer (counted from 0) of a stack, "encoder", "decoder", or "model".
 
     Attributes:
         part: one of `PARTS`.
@@ -105,7 +106,9 @@ class PatchedPair:
         self.model, self.pairs = model, pairs
         if isinstance(model, GenerativeSystem):
             backbone, self._read = model.backbone, model.forced(pairs)
-            stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
+            stacks = {"model": backbone.base_model}
+            if not continues_prompts(model):
+                stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
         else:  # the document is encoded once, without patches
             stacks, self._read = {"encoder": model.encoder.backbone}, self.pairs
             self._document = model.encode_documents(pairs.document_ids[:1], pairs.document_mask[:1])
@@ -179,11 +182,19 @@ class PatchedPair:
     def tokens(self, stack: str, row: int = 0) -> list[int | None]:
         """Returns the tokens at a stack's positions, for the clean (0) or the perturbed pair (1).
 
-        A decoder's tokens are those that it predicts; None stands for a learned vector.
+        A decoder's tokens are those that it predicts; None stands for a learned vector. A causal
+        language model reads the prompt before each window of its target.
         """
-        side = "query" if stack == "encoder" else "document"
-        ids, mask = (getattr(self._read, f"{side}_{name}")[row] for name in ("ids", "mask"))
-        own, filling = ids[mask].tolist(), self.model.template.expansion
+        sides = {
+            side: getattr(self._read, f"{side}_ids")[row][getattr(self._read, f"{side}_mask")[row]]
+            for side in ("query", "document")
+        }
+        asked, own = sides["query"].tolist(), sides["document"].tolist()
+        if stack == "model":
+            size = self.model.window or len(own)
+            parts = [[*asked[:-1], *own[at : at + size]] for at in range(0, len(own), size)]
+            return list(chain(*parts))
+        own, filling = asked if stack == "encoder" else own, self.model.template.expansion
         more = [filling] * (self.seen[self.sites[stack][0]].shape[1] - len(own))
         return [*own, *more] if filling is not None else [*more, *own]
 

@@ -91,6 +91,9 @@ SYSTEMS = {
     "seal-bart": (seal, "bart"),
     "seal-mbart": (seal, "mbart"),
     "dsi": (docid, None),
+    "colbert-llama": (multi_vector, "llama"),
+    "seal-gemma3": (seal, "gemma3"),
+    "seal-gpt2": (seal, "gpt2"),
 }
 
 
@@ -113,8 +116,8 @@ def test_laws(name, tmp_path, monkeypatch):
     for sites in pair.sites.values():
         found = pair.run([Patch(sites), Patch([]), Patch(sites, []), Patch(sites, [])])
         assert found.tolist() == pytest.approx([pair.clean, *[pair.perturbed] * 3], **close)
-    entry = next(site for site in pair.sites["encoder"] if site.part == "residual")
-    groups = pair.groups("encoder")
+    stack, sites = next(iter(pair.sites.items()))
+    entry, groups = next(site for site in sites if site.part == "residual"), pair.groups(stack)
     found = pair.restored([Patch([entry]), Patch([entry], groups["exchanged"])])
     assert found.tolist() == pytest.approx([1.0, 1.0], **close)
     # One at a time is as many at once.
