@@ -253,7 +253,8 @@ class CandidateMatch(Analysis):
         queries = spread(subject.data.evaluation.rerank_queries(subject.split), self.queries)
         for group, batch in candidate_batches(subject, queries):
             found = subject.model.align(batch)
-            found = PairAlignment(**{name: one.cpu() for name, one in vars(found).items()})
+            tensors = {n: x.cpu() for n, x in vars(found).items() if isinstance(x, torch.Tensor)}
+            found = PairAlignment(**tensors)
             units = torch.tensor([query for query, _ in group])
             parts += find_matches(found, description, texts.kinds.special, units)
         frame = pd.concat(parts) if parts else DataFrame()
