@@ -43,6 +43,7 @@ from gr_mvdr.options import AtLeast, Count, ExistingPath, Rule, Seed, Size, Text
 from gr_mvdr.passages import PassageOptions, document_ids
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate, read_template
+from gr_mvdr.token_vectors import SIDES
 
 Length = Annotated[int, AtLeast(2)]  # at least one token and the end token
 Fields = Annotated[
@@ -219,10 +220,18 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         own = read_template(self.tokenizer, *map(options.get, named))
         if given := options.get("template"):
             typed = {**options, **(options.get("markers") or {})}
-            names = ("query", "document", "skip", "expansion")
+            typed |= {f"{side}_text": typed.get(side) for side in SIDES}
+            names = (*SIDES, *(f"{side}_text" for side in SIDES), "skip", "expansion")
             chosen = {name: getattr(own, name) for name in names if typed.get(name)}
             return replace(TextTemplate(**given), **chosen)
         return own
+
+    @property
+    def joined(self) -> dict[str, str]:
+        """See `TextTemplate.joined`; {} = texts are tokenised alone."""
+        options = self.tokenizer_options
+        has_prompts = options.get("template") or any((options.get("markers") or {}).values())
+        return self.template.joined if has_prompts else {}
 
     @cached_property
     def special_tokens(self) -> dict[str, list[int]]:
@@ -246,7 +255,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
         `identifiers` replaces title_tokens. Each of `views` adds a column NAME_tokens, which holds
         a list of token lists for each document.
         """
-        table = add_tokens(self.texts, self.tokenizer)
+        table = add_tokens(self.texts, self.tokenizer, self.joined.get("document", ""))
         table = replace_titles(table, self.identifiers, self.tokenizer)
         return add_views(table, self.views, self.tokenizer)
 
@@ -268,7 +277,7 @@ class RetrievalDataModule(EvaluationOptions, pl.LightningDataModule):
 
     def queries(self, split: str) -> Dataset:
         """The queries with judgements in a split: id, text, tokens."""
-        return add_tokens(self._split_queries(split), self.tokenizer)
+        return add_tokens(self._split_queries(split), self.tokenizer, self.joined.get("query", ""))
 
     @property
     def text_options(self) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from gr_mvdr.tokenizers import (
 )
 
 _INTEGERS = List(Value("int32"))
+_TOKEN = re.compile(r"[\[<]\S+[\]>] ?")
 _WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")
 Named = TypeVar("Named")
 _LEARNED_FROM = 50_000  # most documents, and most queries, that a new tokeniser is trained on
@@ -81,8 +82,9 @@ def choose_tokenizer(
         lowercase: whether a trained tokeniser maps texts to lower case.
         special_tokens: name → a text that a model adds to its sources and targets ("|| title",
             "@@"); a trained tokeniser learns their characters, which the collection may lack.
-        markers, expansion: tokens that are added if the vocabulary lacks them; see `read_template`.
-            The expansion of a pretrained backbone must be a token that it was trained with.
+        markers, expansion: see `read_template`. Those such as [Q] or <q> are tokens, which are
+            added if the vocabulary lacks them; other markers are texts. The expansion of a
+            pretrained backbone must be a token that it was trained with.
         template: the template of a model that is taken over without training; None = no such model.
         prefix_space: see `load_tokenizer`.
         skip, prompt: not used here, see `RetrievalDataModule.template`.
@@ -112,7 +114,7 @@ def choose_tokenizer(
         raise ValueError(f"tokenizer.expansion={expansion}: {rule}")
     # A model that is not trained has no vectors of new tokens: it reads its markers as texts.
     wanted = [expansion, *(() if template else (markers or {}).values())]
-    add_special_tokens(loaded, [token for token in wanted if token])
+    add_special_tokens(loaded, [text for text in wanted if text and _TOKEN.fullmatch(text)])
     if backbone is None and path and len(loaded) > vocab_size:
         raise ValueError(
             f"tokenizer.vocab_size={vocab_size}: must be ≥ {len(loaded)}, "
@@ -219,8 +221,10 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
     return _map(documents, join, key, "joining fields")
 
 
-def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase, joined: str = "") -> Dataset:
     """Adds the columns `tokens` and `word_starts`, see `encode_texts`.
+
+    `joined` is tokenised with every text, see `TextTemplate.joined`.
 
     A table with titles also gets `title_tokens`, the token ids of the title alone.
     """
@@ -228,12 +232,13 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     names = ["tokens", "word_starts", *(["title_tokens"] if titled else [])]
 
     def tokenise(rows: pa.Table) -> dict[str, list]:
-        columns = [*encode_texts(rows["text"].to_pylist(), tokenizer)]
+        texts = [joined + text for text in rows["text"].to_pylist()]
+        columns = [*encode_texts(texts, tokenizer)]
         if titled:
             columns.append(encode_texts(rows["title"].to_pylist(), tokenizer)[0])
         return dict(zip(names, columns, strict=True))
 
-    key = short_hash("tokens/4", table._fingerprint, hash_vocabulary(tokenizer))
+    key = short_hash("tokens/4", table._fingerprint, hash_vocabulary(tokenizer), joined)
     return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
 
 

@@ -32,10 +32,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import cached_file
 
 from gr_mvdr.batch import pad
-from gr_mvdr.files import check_files, describe_error, hub_options, read_json
+from gr_mvdr.files import check_files, describe_error, find_file, hub_options, read_json
 from gr_mvdr.fine_tuning import Frozen, add_lora, merge_published
 from gr_mvdr.from_encoder import make_encoder_decoder, set_epsilon
 from gr_mvdr.initialisation import Initialisation, match_and_copy
@@ -186,7 +185,7 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
         check_files(Path(name))
     options = hub_options(name)
     try:
-        adapter = _find_file(name, "adapter_config.json", options)
+        adapter = find_file(name, "adapter_config.json", options)
         if adapter is None:
             config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
     except Exception as error:  # of many kinds: no JSON, an unknown family, a value of another type
@@ -209,21 +208,14 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
     return config
 
 
-def _find_file(name: str, file: str, options: dict[str, bool]) -> str | None:
-    """Returns the path of a file of a folder or hub name; None if it has no such file."""
-    lenient = ("missing_entries", "connection_errors", "gated_repo")
-    ignored = {f"_raise_exceptions_for_{kind}": False for kind in lenient}
-    return cached_file(name, file, **ignored, **options)
-
-
 def _find_heads(name: str, options: dict[str, bool]) -> list[str]:
     """Lists the files of weights beside a backbone's, such as a Dense part of modules.json."""
-    modules = _find_file(name, "modules.json", options)
+    modules = find_file(name, "modules.json", options)
     parts = read_json(Path(modules), list) if modules else []
     paths = [part["path"] for part in parts if isinstance(part, dict) and part.get("path")]
     weights = ("model.safetensors", "pytorch_model.bin")
     files = [*_HEADS, *(f"{path}/{file}" for path in paths for file in weights)]
-    return [file for file in files if _find_file(name, file, options)]
+    return [file for file in files if find_file(name, file, options)]
 
 
 def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTrainedModel, list[str]]:

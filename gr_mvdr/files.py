@@ -171,6 +171,15 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
     return {"local_files_only": True}
 
 
+def find_file(name: str, file: str, options: dict[str, bool]) -> str | None:
+    """Returns the path of a file of a folder or hub name; None if it has no such file."""
+    from transformers.utils import cached_file
+
+    lenient = ("missing_entries", "connection_errors", "gated_repo")
+    ignored = {f"_raise_exceptions_for_{kind}": False for kind in lenient}
+    return cached_file(name, file, **ignored, **options)
+
+
 def describe_hub_error(error: Exception) -> str:
     """Returns in one line why the hub refused a request."""
     status = getattr(getattr(error, "response", None), "status_code", None)

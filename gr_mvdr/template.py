@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from gr_mvdr.token_vectors import SIDES
+
 Ids = tuple[int, ...]
 # Words of several kinds: a prompt that changes the tokens of none of these changes no text.
 _CHAT, _TEXT = "chat", "{text}"  # of `read_template`'s prompt
 _PROBES = ("which", "a.b", "Zürich", "42")
+_MOST_PROBES = 300
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class TextTemplate:
         unknown: the token for text outside the vocabulary.
         expansion: the token that pads queries (ColBERT's augmentation); None = no expansion.
         skip: tokens whose vectors a document does not keep (punctuation in ColBERT).
+        query_text, document_text: text before a query and before a document that is tokenised with
+            it: the end of a prompt that shares a token with the text after it ("Query:").
         cuts_start: whether a text that is too long loses its first tokens, not its last ones.
         pads_start: whether the expansion precedes a query.
     """
@@ -47,6 +52,8 @@ class TextTemplate:
     unknown: int | None = 2
     expansion: int | None = None
     skip: Ids = ()
+    query_text: str = ""
+    document_text: str = ""
     cuts_start: bool = False
     pads_start: bool = False
 
@@ -59,6 +66,11 @@ class TextTemplate:
     def settings(self) -> dict[str, Any]:
         """The template as plain values for a checkpoint: `TextTemplate(**settings)` equals it."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @property
+    def joined(self) -> dict[str, str]:
+        """Side → the text that is tokenised with its texts."""
+        return {"query": self.query_text, "document": self.document_text}
 
     @property
     def special(self) -> list[int]:
@@ -108,16 +120,16 @@ def read_template(
     """Reads the template of a Hugging Face tokeniser.
 
     Args:
-        markers: side, "query" or "document" → the token that begins its texts ([Q], [D]), or a text
-            that is read before them ("query: ").
+        markers: side, "query" or "document" → the token that begins its texts ([Q], [D]), or any
+            text that is read before them ("query: ").
         skip: "punctuation", or a list of words: documents do not keep the vectors of these tokens.
         expansion: the token that pads queries, such as [MASK].
         prompt: what a causal language model reads for a query, "Question: {text} Title:"; "chat" =
             a user's turn in the tokeniser's chat template.
 
     Raises:
-        ValueError: the tokeniser lacks a named token or a chat template, a marker changes the text
-            after it, or the prompt has nothing after its text.
+        ValueError: the tokeniser lacks a named token or a chat template, or the prompt has nothing
+            after its text.
     """
     stop = tokenizer.eos_token_id
     if stop is None:
@@ -134,15 +146,21 @@ def read_template(
     suffix = after or (stop,)  # a tokeniser made by this library adds nothing
     rest = both[start + len(text) :] if _find(both, text) == start else []
     between = _find(rest, text)
-    sides = [(side, token) for side, token in (markers or {}).items() if token]
-    known = {side: _read_marker(tokenizer, f"markers.{side}", token) for side, token in sides}
+
+    def read_marker(text: str) -> tuple[Ids, str]:
+        token = tokenizer.get_vocab().get(text)
+        return join_prompt(tokenizer, tokenizer, text) if token is None else ((token,), "")
+
+    query, document = (read_marker((markers or {}).get(side) or "") for side in SIDES)
     opening = before
     if prompt is not None:
         opening, suffix = _read_prompt(tokenizer, prompt)
         opening = opening if prompt == _CHAT else before + opening  # a chat has its own BOS
     return TextTemplate(
-        query=opening + known.get("query", ()),
-        document=before + known.get("document", ()),
+        query=opening + query[0],
+        query_text=query[1],
+        document=before + document[0],
+        document_text=document[1],
         pair=None if between is None else tuple(rest[len(suffix) : between]),
         types="token_type_ids" in tokenizer.model_input_names,
         suffix=suffix,
@@ -177,29 +195,42 @@ def _read_prompt(tokenizer: Any, prompt: str) -> tuple[Ids, Ids]:
     return before, after
 
 
-def _read_marker(tokenizer: Any, key: str, text: str) -> Ids:
-    """Returns the token of a marker, or the tokens of a text that is not itself a token.
+def join_prompt(theirs: Any, ours: Any, prompt: str) -> tuple[Ids, str]:
+    """Splits a prompt into tokens, and a text that is tokenised with what follows it.
+
+    The text is "" if no token reaches over the prompt's end, as after "query: " in BERT. Byte-level
+    tokenisers read the ":" of "Query:" together with a word.
+
+    Args:
+        theirs: the tokeniser that reads the prompt, special tokens included.
+        ours: the tokeniser that reads the texts.
 
     Raises:
-        ValueError: the text changes the tokens of what follows it.
+        ValueError: the tokenisers differ.
     """
-    if text in tokenizer.get_vocab():
-        return (_find_token(tokenizer, key, text),)
-    for words in (text, text.rstrip()):  # some tokenisers give the blank to the word after it
-        ids = tokenizer(words, add_special_tokens=False)["input_ids"]
-        if agree(tokenizer, tokenizer, text, ids):
-            return tuple(ids)
-    rule = "must change no token of what follows it, which tokenizer.prefix_space=true may ensure"
-    raise ValueError(f"tokenizer.{key}={text!r}: {rule}")
+    cut = theirs is not ours and theirs.truncation_side == "left"  # of prompt and text together
+    splits = [(prompt[:end], prompt[end:]) for end in range(len(prompt), -1, -1)]
+    for head, rest in splits[-1:] if cut else (splits[0], (prompt.rstrip(), ""), *splits[1:]):
+        ids = theirs(head, add_special_tokens=False)["input_ids"]
+        if agree(theirs, ours, prompt, ids, rest):
+            return tuple(ids), rest
+    raise ValueError(f"prompt={prompt!r}: must not change the tokens of the text after it")
 
 
-def agree(theirs: Any, ours: Any, prompt: str, ids: Sequence[int]) -> bool:
-    """Returns whether prompt and text have the same tokens together as separately."""
+def agree(theirs: Any, ours: Any, prompt: str, ids: Sequence[int], rest: str = "") -> bool:
+    """Returns whether tokens `ids` and `rest` with a text are what prompt and text are together.
+
+    Texts are probes, and what follows the prompt's last character within a token.
+    """
 
     def read(tokenizer: Any, text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    return all(read(theirs, prompt + word) == [*ids, *read(ours, word)] for word in _PROBES)
+    ends, after = theirs.convert_ids_to_tokens(list(ids[-1:])), list[str]()
+    if ends and theirs.is_fast and len(theirs.tokenize(prompt + "a")) > len(ids):
+        after = [t[1:] for t in theirs.get_vocab() if t[:1] == ends[0][-1:] and t[1:].isalnum()]
+    probes = *_PROBES, *sorted(after)[:_MOST_PROBES]
+    return all(read(theirs, prompt + word) == [*ids, *read(ours, rest + word)] for word in probes)
 
 
 def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:

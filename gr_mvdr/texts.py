@@ -145,6 +145,7 @@ class TextReader:
         cleaning: Sequence[str] = (),
         views: Sequence[str] = (),
         passages: Any = None,
+        joined: Mapping[str, str] | None = None,
     ):
         """
         Args:
@@ -153,9 +154,10 @@ class TextReader:
             cleaning: steps of `clean_text`.
             views: names of the run's document views; new documents have no texts for them.
             passages: a `PassageOptions`, which splits documents; None = they are not split.
+            joined: see `TextTemplate.joined`.
         """
         self.tokenizer, self.text_fields, self.cleaning = tokenizer, text_fields, cleaning
-        self.views, self.passages = views, passages
+        self.views, self.passages, self.joined = views, passages, joined or {}
 
     def queries(self, texts: Sequence[str]) -> TextTable:
         """Returns a table of queries: `id` (their numbers), `text` and `tokens`.
@@ -167,7 +169,7 @@ class TextReader:
             check_query(text)
         texts = self._clean(texts)
         ids = [str(number) for number in range(len(texts))]
-        return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
+        return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts, "query")})
 
     def documents(self, rows: Sequence[Mapping[str, Any]], splits: bool = True) -> TextTable:
         """Returns a table of documents, or of their passages, which have a `start`, too.
@@ -188,7 +190,8 @@ class TextReader:
             fields["title"] = [fields["title"][number] for number in numbers]
         parts = zip(*(fields[name] for name in self.text_fields), strict=True)
         texts = list(map(join_texts, parts))
-        tokens = {"tokens": self.tokenise(texts), "title_tokens": self.tokenise(fields["title"])}
+        tokens = {"tokens": self.tokenise(texts, "document")}
+        tokens["title_tokens"] = self.tokenise(fields["title"])
         further |= {f"{view}_tokens": [[] for _ in ids] for view in self.views}
         further[FIELDS_COLUMN] = [rows[number].get(FIELDS_COLUMN, {}) for number in numbers]
         return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens, **further})
@@ -197,11 +200,12 @@ class TextReader:
         """Applies all cleaning steps; without any step, white space stays as it is."""
         return [clean_text(text, self.cleaning) for text in texts]
 
-    def tokenise(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of complete texts, without special tokens."""
+    def tokenise(self, texts: Sequence[str], side: str = "") -> list[list[int]]:
+        """Returns the token ids of complete texts of a side, without special tokens."""
         if not texts:
             return []
-        return self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        joined = [self.joined.get(side, "") + text for text in texts]
+        return self.tokenizer(joined, add_special_tokens=False)["input_ids"]
 
 
 # What a user passes ------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
-from transformers.utils import is_sentencepiece_available
 
 from gr_mvdr.analyzer import (
     Analyzer,
@@ -29,7 +28,7 @@ from gr_mvdr.analyzer import (
     list_stop_words,
     split_words,
 )
-from gr_mvdr.files import check_file, check_files, hub_options, reading
+from gr_mvdr.files import check_file, check_files, find_file, hub_options, read_json, reading
 
 # T5's order of special ids, which this library's own tokenisers share.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -77,17 +76,14 @@ def load_tokenizer(
                 check_files(Path(source))
             options = {"split_special_tokens": True, "trust_remote_code": False}
             options |= {"local_files_only": local} | hub_options(source, key)
-            try:
-                tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
-            except Exception as error:
-                if "tiktoken" not in str(error) or is_sentencepiece_available():
-                    raise
-                cause = "is SentencePiece's file alone, pip install sentencepiece reads it"
-                raise ValueError(cause) from None
+            tokenizer = AutoTokenizer.from_pretrained(str(source), **options)
             if (language := tokenizer.init_kwargs.get("language")) is not None:
                 tokenizer = WordTokenizer(tokenizer.backend_tokenizer, language)
             elif isinstance(tokenizer, PreTrainedTokenizerFast):  # ByT5's has bytes, not pieces
                 _split_special_pieces(tokenizer)
+                own = find_file(str(source), "sentence_bert_config.json", hub_options(source, key))
+                if own and read_json(Path(own)).get("do_lower_case"):
+                    _lower_case(tokenizer.backend_tokenizer)
         if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
             raise ValueError("has no token that ends a text (eos_token, sep_token)")
         if tokenizer.pad_token_id is None:  # of a decoder-only model; padding is masked
@@ -95,6 +91,12 @@ def load_tokenizer(
     if prefix_space is not None:
         _set_prefix_space(tokenizer, prefix_space)
     return tokenizer
+
+
+def _lower_case(model: tokenizers.Tokenizer) -> None:
+    """Maps texts to lower case first, as sentence-transformers does for some (XTR)."""
+    steps = [tokenizers.normalizers.Lowercase(), *filter(None, [model.normalizer])]
+    model.normalizer = tokenizers.normalizers.Sequence(steps)
 
 
 def _set_prefix_space(tokenizer: PreTrainedTokenizerBase, value: bool) -> None:

@@ -284,8 +284,8 @@ class Retriever:
                 own = documents, settings.get("label", ""), None, int(settings.get("number", 0))
         elif not (place / CONFIG).is_file() and is_model(place):
             settings, projection = read_published(place)
-            reader = TextReader(load_tokenizer(place, settings["tokenizer.prefix_space"]))
             system, own = build_published(settings, projection), (None, Path(folder).name)
+            reader = TextReader(load_tokenizer(place), joined=system.template.joined)
         else:
             run = FinishedRun.read("run", place, trust)
             system, data = run.restore(path)

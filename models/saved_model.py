@@ -364,7 +364,8 @@ class FinishedRun:
             )
         if (tokenizer := self.tokenizer) is not None:
             sample = documents[list(range(0, len(documents), -(-len(documents) // _SAMPLE)))]
-            tokens = tokenizer(sample["text"], add_special_tokens=False)["input_ids"]
+            joined = read_json(self.path / MODEL / SETTINGS)["texts"].get("joined")
+            tokens = TextReader(tokenizer, joined=joined).tokenise(sample["text"], "document")
             check_tokenizer(self.key, tokens == [list(tokens) for tokens in sample["tokens"]])
 
     def load_model(
@@ -440,12 +441,13 @@ def restore_run(path: str | Path, trust: bool = False) -> tuple[System, Any]:
 def text_options(source: Any) -> dict[str, Any]:
     """Returns the options of a `TextReader`, of one or of a data module."""
     options = {name: list(getattr(source, name)) for name in ("text_fields", "cleaning", "views")}
+    options["joined"] = dict(source.joined)
     return options | {"passages": source.passages and asdict(source.passages)}
 
 
 def make_reader(data: Any) -> TextReader:
     """Returns the reader of texts as a data module reads its collection's."""
-    options = data.text_fields, data.cleaning, tuple(data.views), data.passages
+    options = data.text_fields, data.cleaning, tuple(data.views), data.passages, data.joined
     return TextReader(data.tokenizer, *options)
 
 

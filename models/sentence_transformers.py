@@ -12,7 +12,7 @@ transformers run code. `check_folder` first compares both with a list (docs/desi
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from gr_mvdr.files import (
 from gr_mvdr.options import TARGET, name_some, show
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.progress import quiet_libraries
-from gr_mvdr.template import TextTemplate, agree, read_template
+from gr_mvdr.template import TextTemplate, agree, join_prompt, read_template
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
@@ -166,7 +166,7 @@ def read_published(folder: Path) -> tuple[dict[str, Any], list[Affine]]:
     for problem, holds in _find_problems(model, encoder, parts, pooling).items():
         if holds:
             raise ValueError(f"{folder}: has {problem}, which this library cannot express")
-    template, prefix_space = _read_template(folder, model, parts)
+    template = _read_template(folder, model, parts)
     expansion, limits = encoder.query_expansion, (encoder.max_seq_length, max_length(encoder.model))
     longest = min(_UNLIMITED, *filter(None, limits))
     query_length = encoder.query_length or longest
@@ -177,7 +177,6 @@ def read_published(folder: Path) -> tuple[dict[str, Any], list[Affine]]:
         "backbone.name": str(folder.resolve()),
         "backbone.shape": None,
         "backbone.template": template.settings,
-        "tokenizer.prefix_space": prefix_space,
         "query_length": query_length,
         "document_length": encoder.document_length or longest,
         "model.dimension": len(projection[-1][1]),
@@ -279,7 +278,6 @@ def _find_problems(model: Any, encoder: Any, parts: list[Any], pooling: Any) -> 
     problems = {
         f"more tokens than the {rows:,} rows of its table": max(theirs.get_vocab().values())
         >= rows,
-        "a prompt that truncation_side=left cuts": prompted and theirs.truncation_side == "left",
         f"other modules than {', '.join(whole)}": order not in orders,
         "a residual connection around an activation": any(
             part.use_residual and _activation(part) != "Identity" for part in dense
@@ -338,25 +336,15 @@ def _read_projection(parts: list[Any], size: int) -> tuple[list[Affine], list[La
     return affine, layers
 
 
-def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemplate, bool | None]:
-    """Returns the template of both sides' texts, and `prefix_space` of `load_tokenizer`."""
+def _read_template(folder: Path, model: Any, parts: list[Any]) -> TextTemplate:
+    """Returns the template of both sides' texts."""
     theirs, encoder = model.tokenizer, model[0]
-    prompts = {side: model.prompts.get(side) or "" for side in SIDES}
-    for prefix_space in (None, True):
-        ours = load_tokenizer(folder, prefix_space, "")
-        if encoder.do_lower_case and not agree(theirs, ours, "", ()):
-            rule = "must be false, its tokeniser keeps capitals"
-            raise ValueError(f"{folder}/sentence_bert_config.json: do_lower_case=true: {rule}")
-        heads = {s: text.rstrip(" ") if prefix_space else text for s, text in prompts.items()}
-        markers = {side: _read(theirs)(head) for side, head in heads.items()}
-        if all(agree(theirs, ours, prompts[side], markers[side]) for side in SIDES):
-            break
-    else:
-        rule = "texts that change no token of what follows them, with a blank at both ends or none"
-        raise ValueError(f"{folder}: prompts={show(prompts)}: must be {rule}")
+    ours = load_tokenizer(folder, key="")
+    with reading(str(folder)):
+        prompts = {side: join_prompt(theirs, ours, model.prompts.get(side) or "") for side in SIDES}
     own = read_template(theirs)
     # `read_template` ends every text; a published model reads no more than its tokeniser gives.
-    after = theirs("a")["input_ids"][len(own.query) + len(_read(theirs)("a")) :]
+    after = theirs("a")["input_ids"][len(own.query) + len(theirs.tokenize("a")) :]
     words = [word for part in parts for word in getattr(part, "skiplist_words", ())]
     skip = {*theirs.convert_tokens_to_ids(words)} - {theirs.unk_token_id, None}
     expansion = None
@@ -365,19 +353,15 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemp
         expansion = theirs.convert_tokens_to_ids(named)
     template = replace(
         own,
-        query=own.query + tuple(markers["query"]),
-        document=own.document + tuple(markers["document"]),
+        **{side: getattr(own, side) + ids for side, (ids, _) in prompts.items()},
+        **{f"{side}_text": text for side, (_, text) in prompts.items()},
         suffix=tuple(after),
         skip=tuple(sorted(skip)),
         expansion=expansion,
         # Under "min" the library pads a text alone at its end, whatever the tokeniser's side.
         pads_start=own.pads_start and (encoder.query_expansion or {}).get("strategy") == "fixed",
     )
-    return template, prefix_space
-
-
-def _read(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
-    return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    return template
 
 
 def build_published(settings: dict[str, Any], projection: list[Affine]) -> MultiVector:
@@ -577,18 +561,19 @@ def find_prompts(
     A prompt is None if it would change the tokens of the text that follows it.
     """
     own, reader = len(read_template(tokenizer).query), copy.deepcopy(tokenizer)
+    joined = system.template.joined
     markers = {side: list(getattr(system.template, side)[own:]) for side in SIDES}
     if any(markers.values()):
         reader.split_special_tokens = False
     prompts = {}
     for side, ids in markers.items():
         text = tokenizer.convert_ids_to_tokens(ids[0]) if len(ids) == 1 else tokenizer.decode(ids)
-        choices = (text, f"{text} ")
-        if len(ids) == 1 and not any(agree(reader, reader, prompt, ids) for prompt in choices):
+        choices, rest = (text + joined[side], f"{text} "), joined[side]
+        if len(ids) == 1 and not any(agree(reader, reader, p, ids, rest) for p in choices):
             # A row such as [unused0], which no text is read as.
             token = AddedToken(text, special=True, normalized=False)
             reader.add_tokens([token], special_tokens=True)
-        prompts[side] = next((p for p in choices if agree(reader, reader, p, ids)), None)
+        prompts[side] = next((p for p in choices if agree(reader, reader, p, ids, rest)), None)
     return reader, prompts
 
 

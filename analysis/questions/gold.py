@@ -85,12 +85,14 @@ def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.
     before, after = len(data.template.document), len(data.template.suffix)
     room = data.document_length - before - after
     read = _select(data, documents)
-    encoded = data.tokenizer(read["text"][:], add_special_tokens=False, return_offsets_mapping=True)
+    joined = data.joined.get("document", "")
+    texts = [joined + text for text in read["text"]]
+    encoded = data.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
     first = data.text_fields[: list(data.text_fields).index("text")]  # joined before the text
     found = {}
     for document, offsets in zip(read, encoded["offset_mapping"], strict=True):
         shift = sum(len(document[field]) + len(SEPARATOR) for field in first if document[field])
-        shift -= document.get("start", 0)  # of a passage
+        shift += len(joined) - document.get("start", 0)  # of a passage
         own = np.array(offsets[:room], dtype=np.int64).reshape(-1, 2) - shift
         found[document["id"]] = np.pad(own, ((before, after), (0, 0)))
     return found

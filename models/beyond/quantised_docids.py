@@ -22,6 +22,7 @@ from gr_mvdr.identifiers.scheme import Table
 from gr_mvdr.measures import IDENTIFIERS, Measured
 from gr_mvdr.options import TARGET, Rule, Seed, Size, Text, find_part, part
 from gr_mvdr.progress import track
+from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import load_tokenizer
 from models.multi_vector import MultiVector
 from models.saved_model import FinishedRun
@@ -241,7 +242,8 @@ class RunEmbeddings(DocumentEmbeddings):
                 the known documents.
         """
         model, tokenizer = self._open()
-        tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
+        reader = TextReader(tokenizer, joined=model.template.joined)
+        tokens = reader.tokenise(documents["text"][:], "document")
         texts = [model.cut_document(document) for document in tokens]
         vectors = np.empty((len(texts), model.encoder.dimension), dtype=np.float32)
         batches = batch_by_length([*map(len, texts)])

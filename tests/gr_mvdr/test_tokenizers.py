@@ -1,4 +1,5 @@
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,18 +29,22 @@ def test_a_missing_or_foreign_vocabulary_is_refused(tmp_path):
         load_tokenizer(tmp_path / "other.json")
 
 
-def test_what_a_tokeniser_lacks_is_named_with_its_key(tmp_path, monkeypatch):
+def test_padding_may_be_the_end_token_but_an_end_is_needed(tmp_path):
     model = train_tokenizer(sentences(), 120).backend_tokenizer
-    for given, lacks in (({"eos_token": "</s>"}, "pads"), ({"pad_token": "<pad>"}, "ends")):
-        folder = tmp_path / lacks
+    for given in ({"eos_token": "</s>"}, {"pad_token": "<pad>"}):
+        folder = tmp_path / next(iter(given))
         PreTrainedTokenizerFast(tokenizer_object=model, **given).save_pretrained(folder)
-        with pytest.raises(ValueError, match=rf"^backbone.name=.*: has no token that {lacks} a"):
-            load_tokenizer(folder, key="backbone.name")
-    (tmp_path / "spiece.model").write_bytes(b"as published")
+    assert load_tokenizer(tmp_path / "eos_token").pad_token == "</s>"
+    with pytest.raises(ValueError, match=r"^backbone.name=.*: has no token that ends a text"):
+        load_tokenizer(tmp_path / "pad_token", key="backbone.name")
+
+
+@pytest.mark.skipif(not T5_VOCABULARY.is_file(), reason="T5's vocabulary is not here")
+def test_a_folder_with_sentencepieces_file_alone_is_read(tmp_path):
+    shutil.copy(T5_VOCABULARY.with_name("spiece.model"), tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
-    monkeypatch.setattr("gr_mvdr.tokenizers.is_sentencepiece_available", lambda: False)
-    with pytest.raises(ValueError, match="SentencePiece's file alone, pip install sentencepiece"):
-        load_tokenizer(tmp_path, key="backbone.name")
+    both, text = (load_tokenizer(tmp_path), load_tokenizer(T5_VOCABULARY)), "An unaffable </s> cat"
+    assert ids(both[0], text) == ids(both[1], text)
 
 
 ODD = "The CAT's naïve, x_1 — 42½ km² ÉTÉ…Über-straße हिन्दी ΟΔΟΣ ٣ 漢字\tⅣ á"

@@ -14,6 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from gr_mvdr.batch import pad
 from gr_mvdr.template import read_template
+from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export import export_model
 from models.saved_model import open_model
@@ -71,17 +72,18 @@ def library_scores(model):
 
 def our_scores(folder, together=True):
     """The same of the system in the folder."""
-    settings, projection = read_published(folder)
-    tokenizer = load_tokenizer(folder, settings["tokenizer.prefix_space"])
-    return system_scores(build_published(settings, projection).double(), tokenizer, together)
+    system = build_published(*read_published(folder)).double()
+    return system_scores(system, load_tokenizer(folder), together)
 
 
 @torch.no_grad()
 def system_scores(system, tokenizer, together=True):
     """The same of a system here; texts are encoded together, or one by one."""
 
-    def encoded(texts, cut, encode):
-        tokens = [cut(row) for row in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    reader = TextReader(tokenizer, joined=system.template.joined)
+
+    def encoded(texts, side, cut, encode):
+        tokens = [*map(cut, reader.tokenise(texts, side))]
         batches = [tokens] if together else [[row] for row in tokens]
         groups = [encode(*pad(rows)) for rows in batches]
         return [group.unpad(row) for group in groups for row in range(len(group))]
@@ -89,8 +91,8 @@ def system_scores(system, tokenizer, together=True):
     def cut_query(tokens):
         return system.template.read_query(tokens, system.hparams.query_length)
 
-    queries = encoded(QUERIES, cut_query, system.encode_queries)
-    documents = encoded(DOCUMENTS, system.cut_document, system.encode_documents)
+    queries = encoded(QUERIES, "query", cut_query, system.encode_queries)
+    documents = encoded(DOCUMENTS, "document", system.cut_document, system.encode_documents)
     rows = [[float(system.scoring(d, q)) for d in documents] for q in queries]
     counts = [[int(text.mask.sum()) for text in side] for side in (queries, documents)]
     return torch.tensor(rows), counts
@@ -160,6 +162,17 @@ LAYOUTS = {
         partial(make_decoder, "gemma3", use_bidirectional_attention=True),
         dict(pooling="mean"),
     ),
+    # The prompt's end and the text's first word have tokens in common.
+    "a joined prompt": (make_bert, dict(prompts={"query": "w1 w", "document": "w"})),
+    "instructed": (
+        partial(make_decoder, "qwen3"),
+        dict(pooling="lasttoken", prompts={"query": "which w2\nwhat:", "document": ""}),
+    ),
+    "prompts that end with a blank": (
+        partial(make_decoder, "gemma3"),
+        dict(pooling="mean", prompts={"query": "task: query: ", "document": "title: none | "}),
+    ),
+    "lower case": (make_modern_bert, dict(pooling="mean", do_lower_case=True)),
     "cls, any length": (
         make_bert,
         dict(pooling="cls", dense=PROJECTED, unit=False, similarity="dot"),
@@ -168,6 +181,8 @@ LAYOUTS = {
 LONG = dict(dense=((16, 6),), document_length=12, query_length=6)
 for side in ("truncation_side", "padding_side"):
     LAYOUTS[f"bert, {side}=left"] = (partial(make_sided, side), LONG)
+    prompted = LONG | dict(prompts={"query": "w1 w2: ", "document": ""})
+    LAYOUTS[f"bert, {side}=left, prompted"] = (partial(make_sided, side), prompted)
     for attend in (True, False):
         expanded = dict(prompts={}, query_expansion=FIXED | {"attend": attend}, dense=((16, 6),))
         name = f"bert, {side}=left, expanded{', attended' if attend else ''}"
@@ -240,9 +255,8 @@ FORBIDDEN = [
 ]
 UNREADABLE = [
     (hide_code, r"cannot read it: UnpicklingError: Weights only load failed"),
-    (edit(OWN, prompts={"query": "w"}, query_prefix=None), r"prompts=.*: must be texts that"),
     (edit(DENSE, module_input_name="sentence_embedding"), r"has a projection of other than token"),
-    (edit("tokenizer_config.json", truncation_side="left"), r"has a prompt that truncation_side"),
+    (edit("tokenizer_config.json", truncation_side="left"), r"prompt='\[Q\] ': must not change"),
 ]
 
 
@@ -268,13 +282,6 @@ def test_a_folder_that_names_code_or_cannot_be_expressed_is_refused(
     with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
         read_published(folder)
     assert "\n" not in str(raised.value)
-
-
-def test_capitals_that_only_the_library_lowers_are_refused_as_such(tmp_path):
-    save_library(folder := tmp_path / "saved", make_modern_bert(tmp_path / "in"), pooling="mean")
-    edit(ENCODER, do_lower_case=True)(folder)
-    with pytest.raises(ValueError, match=r"bert_config.json: do_lower_case=true: must be false"):
-        read_published(folder)
 
 
 EXPANDED = dict(markers=dict(query="[unused0]", document="[D]"), expansion="[MASK]")
