@@ -7,12 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pandas import read_parquet
 
 from analysis.claims import CLAIMS
 from analysis.compare import compare
 from analysis.compare.groups import compare_runs
 from analysis.record import PATH, RECORD, record_runs, renew_tables, tabulate_results
-from analysis.runs.queries import read_queries
+from analysis.runs.queries import QUERIES, read_queries
 from analysis.runs.run_folder import read_run
 from gr_mvdr.files import read_json
 from tests.analysis.test_compare import judge_gold, write_run
@@ -262,3 +263,17 @@ def test_every_conclusion_of_the_results_names_a_claim_that_is_tabulated():
         assert cited and cited <= names, line
         assert all(f"| {name}" in conclusions for name in cited)
     assert len(lines) >= 3
+
+
+def test_every_ranking_metric_of_a_record_is_the_mean_of_its_queries():
+    """Recomputed from the queries' table by pandas alone."""
+    counted = 0
+    for folder in sorted((ROOT / "results").glob("*/*")):
+        queries, metrics = read_parquet(folder / QUERIES), read_json(folder / "metrics.json")
+        ranked = queries[queries["group"].isin(["retrieve", "rerank"])]
+        for place, rows in ranked.groupby(["group", "place", "split"]):
+            for name in {"mrr@10", "recall@1", "recall@10", "ndcg@10"} & {*rows}:
+                key = "/".join(filter(None, (*place, name)))
+                assert rows[name].mean() == pytest.approx(metrics[key], abs=1e-9), folder
+                counted += 1
+    assert counted > 2000
