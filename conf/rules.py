@@ -51,7 +51,7 @@ RULES: dict[str, Any] = {
     "run": Text | None,
     "system": Text,
     "weights": RunOrHubName | None,
-    "initial": ExistingPath | None,
+    "initial": RunOrHubName | None,
     "collection": Text | None,
     "validation": Annotated[Group, Definition("data_modules.validation.ValidationOptions")],
     "validation.metric": Metric,

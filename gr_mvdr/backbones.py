@@ -19,7 +19,9 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     AutoModelForTextEncoding,
     PretrainedConfig,
     PreTrainedModel,
@@ -40,6 +42,7 @@ from gr_mvdr.from_encoder import make_encoder_decoder, set_epsilon
 from gr_mvdr.initialisation import Initialisation, match_and_copy
 from gr_mvdr.options import Rate, Size, Text, checked, name_some
 from gr_mvdr.progress import quiet_libraries, track
+from gr_mvdr.static import StaticConfig  # noqa: F401  registers the family
 from gr_mvdr.template import TextTemplate
 
 # Encoders whose learned positions can be given, so that texts can be packed (`read_states`).
@@ -82,6 +85,7 @@ def load_backbone(
     frozen: Frozen | None = None,
     compile: bool = False,
     bidirectional: bool = False,
+    head: Literal["classifier", "words"] | None = None,
 ) -> PreTrainedModel:
     """Loads or builds an encoder or an encoder-decoder, in fp32 whatever was saved.
 
@@ -114,6 +118,8 @@ def load_backbone(
         lora, frozen, compile: how the backbone trains, see `begin_training`.
         bidirectional: whether the tokens of a decoder-only model attend to later ones, too
             (LLM2Vec, BehnamGhader et al. 2024); otherwise as the model was trained.
+        head: keep a pretrained encoder's classifier of one label (a cross-encoder's), or its table
+            of a masked language model (SPLADE's); None = no head is kept.
 
     Raises:
         ValueError: the folder lacks weights, or holds only an encoder where a
@@ -136,7 +142,7 @@ def load_backbone(
                 "whose decoder has backbone.from_encoder.layers layers"
             )
         config = read_backbone_config(name, dropout_rate)
-        model, left_out = _load(name, config, decodes and not converts)
+        model, left_out = _load(name, config, decodes and not converts, head)
         if adapter is not None:
             merge_published(model, adapter)
         if converts:
@@ -218,7 +224,9 @@ def _find_heads(name: str, options: dict[str, bool]) -> list[str]:
     return [file for file in files if find_file(name, file, options)]
 
 
-def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTrainedModel, list[str]]:
+def _load(
+    name: str, config: PretrainedConfig, decodes: bool, head: str | None
+) -> tuple[PreTrainedModel, list[str]]:
     """Loads an encoder or an encoder-decoder with all its pretrained weights.
 
     Returns:
@@ -243,6 +251,14 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTraine
                 f"backbone.name={name}: holds an encoder alone ({kind}), a generative "
                 "system must have a decoder, such as T5's or Gemma's"
             )
+    elif head:
+        auto = {
+            "classifier": AutoModelForSequenceClassification,
+            "words": AutoModelForMaskedLM,
+        }[head]
+        if head == "classifier" and config.num_labels != 1:
+            rule = f"its classifier has {config.num_labels} labels, must have one, the relevance"
+            raise ValueError(f"backbone.name={name}: {rule}")
     else:  # the T5 family (ByT5 is a T5) has a separate class for encoders
         auto = AutoModelForTextEncoding if is_t5 else AutoModel
     options = {"output_loading_info": True, **_WEIGHT_OPTIONS, **hub_options(name)}
@@ -250,7 +266,7 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTraine
     try:
         with quiet_libraries():  # missing weights are checked below
             model, loading = auto.from_pretrained(name, config=config, **options)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a family without such a head
         raise ValueError(
             f"backbone.name={name}: cannot be loaded: {describe_error(error)}"
         ) from None
@@ -258,13 +274,14 @@ def _load(name: str, config: PretrainedConfig, decodes: bool) -> tuple[PreTraine
     lacks = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if lacks:
         raise ValueError(f"backbone.name={name}: lacks the weights {name_some(lacks)}")
-    left_out = sorted(loading["unexpected_keys"])
+    # BERT's pooler scores no text, and is not among the weights of all models.
+    left_out = sorted(key for key in loading["unexpected_keys"] if ".pooler." not in key)
     if config.is_encoder_decoder:
         left_out = [key for key in left_out if not _DECODER.match(key)]
     set_epsilon(model)
     if not decodes:
         model.config.use_cache = False  # a decoder would return its keys and values
-        left_out += _find_heads(name, hub_options(name))
+        left_out += [] if head else _find_heads(name, hub_options(name))
         model = model.get_encoder() if config.is_encoder_decoder and not is_t5 else model
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # BERT's: it would get no gradient

@@ -83,6 +83,17 @@ class FirstTokens(AllTokens):
 
 
 @part("pooling")
+class AfterFirst(AllTokens):
+    """Keeps all states but the first, which BGE-M3 keeps for its single vector."""
+
+    def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return states[:, 1:], mask[:, 1:], ids[:, 1:]
+
+    def count(self, tokens: int) -> int:
+        return max(tokens - 1, 0)
+
+
+@part("pooling")
 class LastToken(AllTokens):
     """Keeps the state of the last token, the only one for which a decoder has read all the text."""
 

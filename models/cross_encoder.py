@@ -34,6 +34,8 @@ class CrossEncoder(System):
     so that attention distinguishes the same token in query and document, and at zero in a
     pretrained model.
 
+    A published cross-encoder has a head of its own, which transformers reads (`pooling="own"`).
+
     It scores pairs and has no index of its own: `retrieve` reranks BM25's results.
     """
 
@@ -50,7 +52,7 @@ class CrossEncoder(System):
         loss: dict[str, Any],
         optimizer: OptimizerOptions,
         negatives_per_query: Size = 4,
-        pooling: Literal["mean", "first"] = "mean",
+        pooling: Literal["mean", "first", "last", "own"] = "mean",
         depth: Size = 100,
         gradient_cache: Size | None = None,
         language: Language = "none",
@@ -64,7 +66,8 @@ class CrossEncoder(System):
             optimizer: options of `make_optimizer`.
             negatives_per_query: the number of the batch's other documents that a query is scored
                 with if the data give no hard negatives; all pairs would need B² passes.
-            pooling: whether the head scores the mean of the states or the first state.
+            pooling: whether the head scores the mean of the states, the first or the last state;
+                "own" = the pretrained model's head scores the sequence.
             depth: the number of BM25 documents that `retrieve` reranks; it returns no others.
             gradient_cache: pairs encoded at once in training, see `encode_share`; None = all.
             language: of the texts, for BM25.
@@ -72,7 +75,8 @@ class CrossEncoder(System):
         super().__init__()
         self.save_hyperparameters()
         self.loss_function = build("loss", loss)
-        self.encoder = load_backbone(**backbone)
+        own = pooling == "own"
+        self.encoder = load_backbone(**backbone, head="classifier" if own else None)
         self.template = self.encoder.template
         if self.template.pair is None:
             raise ValueError(
@@ -85,31 +89,40 @@ class CrossEncoder(System):
         if longest is not None and both + between > longest:
             rule = f"must be ≤ {longest - between}, the longest pair of {self.encoder.name_or_path}"
             raise ValueError(f"query_length + document_length={both}: {rule}")
-        self.head = nn.Linear(self.encoder.config.hidden_size, 1)
-        if not self.template.types:
+        if not own:
+            self.head = nn.Linear(self.encoder.config.hidden_size, 1)
+        if not self.template.types and not own:
             table = self.encoder.get_input_embeddings().weight
             scale = table.std() if backbone["name"] is None else 0.0
             self.query_type = nn.Parameter(scale * torch.randn(table.shape[1]))
 
     def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Scores joined sequences (B, L) int64 with their mask; returns (B,) fp32."""
+        if self.hparams.pooling == "own":
+            scores = self.encoder(attention_mask=mask.long(), **self._pairs(ids)).logits
+            return at_least_float32(scores.squeeze(-1))
         states, weights = self._states(ids, mask)
         pooled = (states * weights.unsqueeze(-1)).sum(1)
         return at_least_float32(self.head(pooled).squeeze(-1))
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the encoder's states (B, L, d) and their weights (B, L) in the pooled vector."""
+        states, pooling = read_states(self.encoder, mask, **self._pairs(ids)), self.hparams.pooling
+        if pooling == "mean":
+            return states, mask / mask.sum(1, keepdim=True)
+        chosen = mask.sum(1, keepdim=True) - 1 if pooling == "last" else 0
+        return states, torch.arange(ids.shape[1], device=ids.device).expand_as(mask) == chosen
+
+    def _pairs(self, ids: Tensor) -> dict[str, Tensor]:
+        """Returns what the encoder reads of joined sequences (B, L) besides their mask."""
         ends = ids == self.template.suffix[-1]
         of_document = ends.cumsum(1) > ends.long()  # after the query's end
         if self.template.types:
-            pair = {"input_ids": ids, "token_type_ids": of_document.long()}
-        else:
-            vectors = self.encoder.get_input_embeddings()(ids)
-            pair = {"inputs_embeds": vectors + self.query_type * ~of_document.unsqueeze(-1)}
-        states = read_states(self.encoder, mask, **pair)
-        if self.hparams.pooling == "first":
-            return states, (torch.arange(ids.shape[1], device=ids.device) == 0).expand_as(mask)
-        return states, mask / mask.sum(1, keepdim=True)
+            return {"input_ids": ids, "token_type_ids": of_document.long()}
+        if self.hparams.pooling == "own":
+            return {"input_ids": ids}
+        vectors = self.encoder.get_input_embeddings()(ids)
+        return {"inputs_embeds": vectors + self.query_type * ~of_document.unsqueeze(-1)}
 
     def loss(self, batch: PairBatch) -> Tensor:
         """Computes the configured loss () over each query's positive and negatives.
@@ -154,9 +167,13 @@ class CrossEncoder(System):
     def shares(self, batch: PairBatch) -> list[list[Share]]:
         """Splits each pair's score into contributions of the tokens' last states, query first.
 
-        The score is linear in the pooled vector, and so is a sum over the states.
+        The score is linear in the pooled vector, and so is a sum over the states. A published head
+        is not linear: its score is one share, of all tokens.
         """
         ids, mask = self.join(batch, slice(len(batch)), slice(None))
+        if self.hparams.pooling == "own":
+            scores = zip(ids, mask, self.joint_scores(ids, mask).tolist(), strict=True)
+            return [[Share(tuple(row[real].tolist()), score)] for row, real, score in scores]
         states, weights = self._states(ids, mask)
         return token_shares(ids, at_least_float32(self.head(states).squeeze(-1)) * weights, mask)
 

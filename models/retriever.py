@@ -59,7 +59,7 @@ from gr_mvdr.tokenizers import (
     readable,
     token_strings,
 )
-from models.base import Share, System, Table, pad_pairs
+from models.base import Share, System, Table, find_backbone, pad_pairs
 from models.export import export_model, upload
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
@@ -73,7 +73,7 @@ from models.saved_model import (
     save_model,
     text_options,
 )
-from models.sentence_transformers import build_published, find_folder, is_model, read_published
+from models.sentence_transformers import find_folder, is_model, open_published
 
 if TYPE_CHECKING:
     import pandas
@@ -283,9 +283,9 @@ class Retriever:
                 documents, system = read_documents(place / DOCUMENTS), open_model(place, trust)
                 own = documents, settings.get("label", ""), None, int(settings.get("number", 0))
         elif not (place / CONFIG).is_file() and is_model(place):
-            settings, projection = read_published(place)
-            system, own = build_published(settings, projection), (None, Path(folder).name)
-            reader = TextReader(load_tokenizer(place), joined=system.template.joined)
+            system, own = open_published(place), (None, Path(folder).name)
+            encoder = Path(find_backbone(system)[1].name_or_path)
+            reader = TextReader(load_tokenizer(encoder), joined=system.template.joined)
         else:
             run = FinishedRun.read("run", place, trust)
             system, data = run.restore(path)

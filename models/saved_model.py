@@ -665,7 +665,7 @@ def find_weights(option: str, name: str | None) -> SavedWeights | PublishedWeigh
     """Finds the weights of a folder, or of a published model on the hub.
 
     Args:
-        option: "weights", or "initial", which accepts only a model that this library saved.
+        option: "weights" or "initial".
         name: a folder or a name on the hub; None = returns None.
 
     Raises:
@@ -674,8 +674,8 @@ def find_weights(option: str, name: str | None) -> SavedWeights | PublishedWeigh
     """
     if name is None:
         return None
-    folder = Path(name) if option == "initial" else find_folder(name)
+    folder = find_folder(name)
     own = (folder / CONFIG).is_file() or (folder / SETTINGS).is_file() or not is_model(folder)
-    if option == "initial" or (own and not is_published(folder)):
+    if own and (option == "initial" or not is_published(folder)):
         return SavedWeights(option, folder)  # raises an error that says what is missing
     return PublishedWeights(f"{option}={name}", folder)

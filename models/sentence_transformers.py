@@ -34,13 +34,15 @@ from gr_mvdr.files import (
     reading,
 )
 from gr_mvdr.options import TARGET, name_some, show
-from gr_mvdr.pooling import AllTokens
+from gr_mvdr.pooling import AfterFirst, AllTokens
 from gr_mvdr.progress import quiet_libraries
+from gr_mvdr.static import save_static
 from gr_mvdr.template import TextTemplate, agree, join_prompt, read_template
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
 from models.multi_vector import MultiVector
+from models.published_heads import SCORERS, build_scorer, find_scorer, give_head
 from models.token_encoder import Activation, Layer
 
 # Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
@@ -52,6 +54,9 @@ POOLINGS: dict[str, dict[str, Any]] = {
     "cls": {TARGET: "gr_mvdr.pooling.FirstTokens", "k": 1},
     "lasttoken": {TARGET: "gr_mvdr.pooling.LastToken"},
 }
+_STATIC = ([], ["Normalize"])
+_AFTER_FIRST = {TARGET: "gr_mvdr.pooling.AfterFirst"}
+_COLBERT = "colbert_linear.pt"
 _MEAN_FIRST = {TARGET: "gr_mvdr.pooling.MeanState"}  # if what follows is not linear
 # The matrix and the bias of a layer.
 Affine = tuple[Tensor, Tensor]
@@ -61,9 +66,10 @@ _CLASSES = (  # that modules.json may name: of release 6, of earlier ones, of Py
     "sentence_transformers.base.modules.normalize.Normalize",
     "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
     "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "sentence_transformers.sentence_transformer.modules.static_embedding.StaticEmbedding",
     *(
         f"sentence_transformers.models.{name}"
-        for name in ("Transformer", "Pooling", "Dense", "Normalize")
+        for name in ("Transformer", "Pooling", "Dense", "Normalize", "StaticEmbedding")
     ),
     "pylate.models.Dense.Dense",
 )
@@ -162,6 +168,8 @@ def read_published(folder: Path) -> tuple[dict[str, Any], list[Affine]]:
         cause = describe_error(error)
         raise ValueError(f"{folder}: sentence-transformers cannot read it: {cause}") from None
     encoder, *parts = model
+    if type(encoder).__name__ == "StaticEmbedding":
+        return _read_static(folder, model, encoder, parts)
     pooling = next((part for part in parts if type(part).__name__ == "Pooling"), None)
     for problem, holds in _find_problems(model, encoder, parts, pooling).items():
         if holds:
@@ -201,6 +209,31 @@ def read_published(folder: Path) -> tuple[dict[str, Any], list[Affine]]:
     }, projection
 
 
+def _read_static(
+    folder: Path, model: Any, table: Any, parts: list[Any]
+) -> tuple[dict[str, Any], list[Affine]]:
+    """Reads static embeddings, whose mean is a text's vector; see `read_published`."""
+    rows = table.embedding.weight.detach()
+    encoder = save_static(rows, table.tokenizer)
+    if any(model.prompts.values()) or [type(part).__name__ for part in parts] not in _STATIC:
+        raise ValueError(f"{folder}: has prompts or other modules than StaticEmbedding, Normalize")
+    template = replace(read_template(load_tokenizer(encoder, key="")), suffix=())
+    unit = bool(parts) or str(model.similarity_fn_name) == "cosine"
+    size = rows.shape[1]
+    return {
+        "backbone.name": str(encoder),
+        "backbone.shape": None,
+        "backbone.template": template.settings,
+        "query_length": _UNLIMITED,
+        "document_length": _UNLIMITED,
+        "model.dimension": size,
+        "model.layers": None,
+        "model.pooling": {side: POOLINGS["mean"] for side in SIDES},
+        "model.alignment": {TARGET: "gr_mvdr.alignment.FirstToken"},
+        "model.projections": "shared" if unit else "unnormalised",
+    }, [(torch.eye(size).double(), torch.zeros(size).double())]
+
+
 def check_folder(folder: Path) -> str:
     """Raises ValueError unless reading the folder runs nothing but the classes listed above.
 
@@ -210,7 +243,11 @@ def check_folder(folder: Path) -> str:
         The library's class that reads the folder.
     """
     check_files(folder)
-    read_backbone_config(str(folder), None, str(folder))
+    parts = folder / "modules.json"
+    first = read_json(parts, list)[:1] if parts.is_file() else []
+    static = any("StaticEmbedding" in str(part) for part in first)  # its class is checked below
+    if not static:
+        read_backbone_config(str(folder), None, str(folder))
     for file in folder.glob("sentence_*_config.json"):
         for key, value in read_json(file).items():
             _check(file, key, value, key in _ENCODER_OPTIONS or not value, "left out")
@@ -223,7 +260,7 @@ def check_folder(folder: Path) -> str:
         return "MultiVectorEncoder"
     kinds = [_check_part(folder, number, part) for number, part in enumerate(read_json(file, list))]
     kind = read_json(settings).get("model_type") if settings.is_file() else None
-    if "Pooling" in kinds:
+    if "Pooling" in kinds or static:
         known = kind in ("SentenceTransformer", None)  # earlier releases write none
         _check(settings, "model_type", kind, known, "SentenceTransformer, as there is a Pooling")
         return "SentenceTransformer"
@@ -239,9 +276,8 @@ def _check_part(folder: Path, number: int, part: Any) -> str:
     name, path = (part.get(key) if isinstance(part, dict) else None for key in ("type", "path"))
     _check(file, f"[{number}].type", name, name in _CLASSES, "a class of a dense model")
     kind = name.rpartition(".")[2]
-    plain = isinstance(path, str) and re.fullmatch(
-        r"\w*" if kind == "Transformer" else r"\w+", path
-    )
+    may_be_here = kind in ("Transformer", "StaticEmbedding")
+    plain = isinstance(path, str) and re.fullmatch(r"\w*|\." if may_be_here else r"\w+", path)
     _check(file, f"[{number}].path", path, plain, f"a folder's name, such as {number}_{kind}")
     if kind in ("Dense", "Pooling"):
         check_files(folder / path)
@@ -388,6 +424,12 @@ def build_published(settings: dict[str, Any], projection: list[Affine]) -> Multi
     return system.eval()
 
 
+def open_published(folder: Path) -> System:
+    """Opens a published dense model, cross-encoder or SPLADE."""
+    scorer = find_scorer(folder)
+    return build_scorer(scorer, folder) if scorer else build_published(*read_published(folder))
+
+
 @torch.no_grad()
 def take_projection(system: System, projection: list[Affine]) -> None:
     """Copies the published projection into a system on the published encoder.
@@ -417,7 +459,9 @@ def take_projection(system: System, projection: list[Affine]) -> None:
 
 
 class PublishedWeights:
-    """A published dense checkpoint, encoder or encoder-decoder, loaded through `backbone.name`.
+    """A published dense checkpoint, encoder or encoder-decoder, or one with a head that scores.
+
+    It is loaded through `backbone.name`.
 
     A dense system reads its token vectors from the encoder's states by the published projection,
     or by the identity if it has no projection. How they are pooled and aligned is the system's own
@@ -429,14 +473,20 @@ class PublishedWeights:
 
     def __init__(self, key: str, folder: Path):
         self.key, self.folder = key, folder
-        self.published, self.projection = {}, None
-        self.config = read_backbone_config(str(folder), None, key)
-        with reading(key):
-            if is_published(folder):
-                self.published, self.projection = read_published(folder)
+        self.projection: list[Affine] | None = None
+        self.head: dict[str, Tensor] | None = None
+
+    def _read(self, system: str) -> dict[str, Any]:
+        """Reads the settings for a system, by its class's name, and projection or head."""
+        with reading(self.key):
+            if system in SCORERS:
+                settings, self.head = SCORERS[system](self.folder)
+            elif is_published(self.folder):
+                settings, self.projection = read_published(self.folder)
             else:
-                template = read_template(load_tokenizer(folder, key=""))
-                self.published = {"backbone.template": template.settings}
+                template = read_template(load_tokenizer(self.folder, key=""))
+                settings = {"backbone.template": template.settings}
+        return {"backbone.name": str(self.folder.resolve())} | settings
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration values, by key, that the weights require.
@@ -444,11 +494,13 @@ class PublishedWeights:
         Raises:
             ValueError: the system has a single vector for a text, and the weights have another.
         """
-        published, model = dict(self.published), config["model"]
+        model = config["model"]
+        published = self._read(model[TARGET].rpartition(".")[2])
+        self.config = read_backbone_config(published["backbone.name"], None, self.key)
         published.pop("model.alignment", None)
         projections = published.pop("model.projections", None)
-        pooling = published.pop("model.pooling", {})
         dense = "projections" in model
+        pooling = published.pop("model.pooling", {}) if dense else {}
         for side, own in (model["pooling"] if dense else {}).items():
             if own not in POOLINGS.values():
                 continue
@@ -460,40 +512,61 @@ class PublishedWeights:
                     f"{self.key}: model.pooling.{side}={own[TARGET]}: must be {known}AllTokens"
                 )
             published["model.projections"] = projections
-        named = {"system": Path(self.key.partition("=")[2]).name, "backbone.shape": None}
-        named["backbone.name"] = str(self.folder.resolve())
+        if dense and (file := self.folder / _COLBERT).is_file() and not pooling_of(model):
+            published |= self._read_colbert(file)
+        named: dict[str, Any] = {"backbone.shape": None}
+        if self.key.startswith("weights="):
+            named["system"] = Path(self.key.partition("=")[2]).name
         if (config.get("backbone") or {}).get("from_encoder"):
             named["backbone.from_encoder"] = None  # its decoder would be searched untrained
         if self.projection is None and dense:
             named["model.dimension"] = self.config.hidden_size
         return named | published
 
-    def give(self, model: System, tokenizer: Any) -> None:
+    def _read_colbert(self, file: Path) -> dict[str, Any]:
+        """Reads BGE-M3's projection of all tokens but the first, which is its single vector."""
+        with reading(self.key):
+            state = torch.load(file, map_location="cpu", weights_only=True)
+            self.projection = [(state["weight"].double(), state["bias"].double())]
+        return {
+            "model.dimension": len(state["bias"]),
+            "model.layers": [{"size": None, "activation": "Identity"}],
+            "model.normaliser": "query_tokens",
+            "model.projections": "shared",
+            **{f"model.pooling.{side}": _AFTER_FIRST for side in SIDES},
+        }
+
+    def give(self, model: System, tokenizer: Any) -> str | None:
         """Gives a dense system its projection; checks that another learns its backbone alone.
+
+        Returns:
+            A message on heads that are left out, because the model has several ways to score.
 
         Raises:
             ValueError: the system learns parameters that the weights lack, or leaves some out that
                 its scores need.
         """
-        if not isinstance(model, MultiVector) and model.paradigm != "generative":
-            raise ValueError(
-                f"{self.key}: must be taken over by a multi-vector or a generative system, "
-                "this one trains from backbone.name"
-            )
-        left_out = find_backbone(model)[1].left_out
+        left_out, others = find_backbone(model)[1].left_out, list[str]()
         if self.projection is not None:  # the published parts were read
-            single = type(model.encoder.pooling["query"]) is not AllTokens
-            left_out = [] if single else [name for name in left_out if name.endswith(".pt")]
+            kind = type(model.encoder.pooling["query"])
+            left_out = [name for name in left_out if name.endswith(".pt")]
+            if kind is not AllTokens:
+                others = [n for n in left_out if n != _COLBERT or kind is not AfterFirst]
+                left_out = []
         if left_out:
             raise ValueError(
                 f"{self.key}: holds {name_some(left_out)}, which {type(model).__name__} does not "
                 "read: its scores would differ; backbone.name trains without them"
             )
+        if self.head is not None:
+            give_head(model, self.head)
+            return None
         if isinstance(model, MultiVector):
             states = torch.eye(self.config.hidden_size)
             with reading(self.key):
                 take_projection(model, self.projection or [(states, states[0])])
-            return
+            rule = f"without its other scores, of {name_some(others)}"
+            return f"{self.key}: is read {rule}" if others else None
         learned = [n for n, _ in model.named_parameters() if not n.startswith("backbone.")]
         if model.backbone.config.vocab_size > self.config.vocab_size:
             learned.append("tokens of its identifiers")
@@ -502,6 +575,7 @@ class PublishedWeights:
                 f"{self.key}: lacks weights for {learned[0]}; to "
                 "train the system, name the model as backbone.name instead"
             )
+        return None
 
 
 @contextmanager
@@ -543,6 +617,11 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         and system.filled_to not in (0, system.hparams.query_length),
     }
     return [name for name, holds in obstacles.items() if holds]
+
+
+def pooling_of(model: Mapping[str, Any]) -> set[str]:
+    """Returns the poolings that a configuration of a multi-vector system asks for."""
+    return {part[TARGET] for part in model["pooling"].values()} - {"gr_mvdr.pooling.AllTokens"}
 
 
 def find_pooling(system: MultiVector) -> str | None:

@@ -5,8 +5,9 @@ are equal. BM25 counts the terms of a text; SPLADE's encoder and embedding table
 also weigh terms that do not occur in the text (expansion).
 """
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -36,7 +37,9 @@ _RAMP = 1 / 3  # share of the training in which the regulariser grows
 class SPLADE(LexicalSystem):
     """w_v = max_i log(1 + ReLU(h_i · e_v + b_v)) over a text's tokens i (Formal et al. 2021).
 
-    e are the encoder's input embeddings, b a bias for each term. Special tokens have no weight.
+    e are the encoder's input embeddings, b a bias for each term, and special tokens have no weight.
+    With head="own", the states pass through the head of a pretrained masked language model first,
+    e and b are its output table, and special tokens may have weight, as in published models.
     """
 
     share_of = "vocabulary term"
@@ -54,6 +57,9 @@ class SPLADE(LexicalSystem):
         regulariser: dict[str, NonNegative],
         initial_bias: Annotated[float, AtLeast(-100)] = 0.0,
         gradient_cache: Size | None = None,
+        head: Literal["tied", "own"] = "tied",
+        activation: Literal["relu", "log1p_relu"] = "relu",
+        query_weights: bool = False,
     ):
         """
         Args:
@@ -67,37 +73,64 @@ class SPLADE(LexicalSystem):
                 square of the step in the first third of the training (PAG).
             initial_bias: b before training.
             gradient_cache: texts encoded at once in training (`encode_share`); None = all.
+            head: whether a pretrained model's own head gives the logits.
+            activation: "log1p_relu" takes the logarithm twice (Shen et al. 2025).
+            query_weights: whether a query's terms are its tokens, each with a learned weight,
+                which needs no encoder (inference-free); it starts at 1.
 
         Raises:
             ValueError: the backbone's embeddings and states differ in width.
         """
         super().__init__()
         self.save_hyperparameters()
-        self.loss_function, self.encoder = build("loss", loss), load_backbone(**backbone)
+        self.loss_function, own = build("loss", loss), head == "own"
+        self.encoder = load_backbone(**backbone, head="words" if own else None)
         lengths = {"query_length": query_length, "document_length": document_length}
         check_length(self.encoder, **lengths)
         config, self.template = self.encoder.config, self.encoder.template
-        self.vocabulary_size, width = self.encoder.get_input_embeddings().weight.shape
-        if width != config.hidden_size:
+        if own:
+            self.encoder.get_output_embeddings().forward = _keep  # its logits never exist at once
+        self.vocabulary_size, width = self._decoder.weight.shape
+        if width != config.hidden_size and not own:
             rule = f"are {width} wide, must be as wide as its states, {config.hidden_size}"
             raise ValueError(f"backbone.name={backbone['name']}: its embeddings {rule}")
         # T5's embeddings are √d times as large as BERT's, and a tied T5 scales its logits so.
         self.scale = width**-0.5 if config.model_type in ("t5", "mt5", "umt5") else 1.0
-        self.bias = nn.Parameter(torch.full((self.vocabulary_size,), float(initial_bias)))
+        bias = getattr(self._decoder, "bias", None)
+        new = nn.Parameter(torch.full((self.vocabulary_size,), float(initial_bias)))
+        self.bias = new if bias is None else bias
+        if query_weights:
+            self.query_weights = nn.Parameter(torch.ones(self.vocabulary_size))
         words = torch.ones(self.vocabulary_size, dtype=torch.bool)
-        words[[*self.template.special, *self.template.skip]] = False
+        words[[] if own else [*self.template.special, *self.template.skip]] = False
         self.register_buffer("words", words, persistent=False)
+
+    @property
+    def _decoder(self) -> nn.Module:
+        """What holds the table of the terms, which is not a module of its own."""
+        own = self.hparams.head == "own"
+        model = self.encoder
+        return model.get_output_embeddings() if own else model.get_input_embeddings()
 
     # Term weights -----------------------------------------------------------------------------
 
-    def term_weights(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def term_weights(self, ids: Tensor, mask: Tensor, side: Side = "document") -> Tensor:
         """Computes the weights (B, V) fp32 ≥ 0 of all terms from ids (B, L) and mask (B, L).
 
         The logits (B, L, V) never exist at once: each term's token with the largest logit is found
         first, and only positive logits are computed again with a gradient.
         """
-        states = read_states(self.encoder, mask, input_ids=ids) * self.scale
-        table = self.encoder.get_input_embeddings().weight
+        if side == "query" and self.hparams.query_weights:
+            around = ids.new_tensor([*self.template.query, *self.template.suffix])
+            text, place = (mask & ~torch.isin(ids, around)).nonzero(as_tuple=True)
+            occurs = self.query_weights.new_zeros(len(ids), self.vocabulary_size)
+            occurs[text, ids[text, place]] = 1
+            return occurs * self.query_weights
+        table = self._decoder.weight
+        if self.hparams.head == "own":
+            states = self.encoder(input_ids=ids, attention_mask=mask.long()).logits
+        else:
+            states = read_states(self.encoder, mask, input_ids=ids) * self.scale
         with torch.no_grad():
             per_text = [
                 _largest(text, real, table) for text, real in zip(states, mask, strict=True)
@@ -106,7 +139,10 @@ class SPLADE(LexicalSystem):
             text, term = ((largest + self.bias > 0) & self.words).nonzero(as_tuple=True)
         products = states[text, tokens[text, term]] * table[term]
         logits = at_least_float32(products).sum(-1) + self.bias[term]
-        return logits.new_zeros(largest.shape).index_put((text, term), logits.relu().log1p())
+        values = logits.relu().log1p()
+        if self.hparams.activation == "log1p_relu":
+            values = values.log1p()
+        return logits.new_zeros(largest.shape).index_put((text, term), values)
 
     def find_terms(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
         """Finds the K heaviest terms of texts, in descending order, with weights as vectors
@@ -114,7 +150,7 @@ class SPLADE(LexicalSystem):
 
         A text without terms gets one term of weight 0.
         """
-        weights = self.term_weights(ids, mask)
+        weights = self.term_weights(ids, mask, side)
         counts = (weights > 0).sum(1).clamp(1, self.hparams.keep[side])
         heaviest = weights.topk(int(counts.max()))
         real = torch.arange(heaviest.values.shape[1], device=ids.device) < counts[:, None]
@@ -130,9 +166,11 @@ class SPLADE(LexicalSystem):
         """
         batch, how = gather_batch(batch), (self.hparams.gradient_cache, self.device)
         host = batch.on_host
-        sides = (host.document_ids, host.document_mask), (host.query_ids, host.query_mask)
+        texts = (host.document_ids, host.document_mask), (host.query_ids, host.query_mask)
+        encode = [partial(self.term_weights, side=side) for side in ("document", "query")]
         documents, queries = (
-            gather_rows(torch.cat(encode_share(self.term_weights, *side, *how))) for side in sides
+            gather_rows(torch.cat(encode_share(one, *text, *how)))
+            for one, text in zip(encode, texts, strict=True)
         )
         with torch.autocast(self.device.type, enabled=False):
             loss = self.loss_function(documents @ queries.T, batch)
@@ -210,6 +248,10 @@ class SPLADE(LexicalSystem):
         terms = {"shared_terms": spent.scored_tokens / asked / size}
         terms |= {"query_terms": lists.query_terms / asked}
         return spent.metrics() + costs(terms | {"document_terms": lists.matrix.nnz / size})
+
+
+def _keep(states: Tensor) -> Tensor:
+    return states
 
 
 def _largest(states: Tensor, mask: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
