@@ -200,7 +200,7 @@ def read_backbone_config(name: str, dropout_rate: float | None, key: str = "") -
     if adapter is not None:  # transformers would ignore it, or load the model that it names
         rule = "name its base model here, and the adapter as backbone.adapter"
         raise ValueError(f"{key}: holds an adapter, adapter_config.json: {rule}")
-    if not hasattr(config, "hidden_size"):  # CLIP, ResNet
+    if not hasattr(getattr(config, "encoder", config), "hidden_size"):  # CLIP, ResNet
         rule = "must be an encoder, a decoder or an encoder-decoder of texts"
         raise ValueError(f"{key}: is of the family {config.model_type}, {rule}")
     if getattr(config, "quantization_config", None) is not None:
@@ -238,6 +238,11 @@ def _load(
     """
     is_t5, kind = config.model_type in _T5, config.model_type
     if decodes:
+        if not hasattr(config, "hidden_size"):  # T5Gemma has two configurations
+            raise ValueError(
+                f"backbone.name={name}: only the encoder of a {kind} is read here; a generative "
+                "system must have another decoder, such as T5's or Gemma's"
+            )
         # BERT has a causal form, too; a decoder-only family has no masked language model.
         auto: Any = AutoModelForCausalLM
         known = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MODEL_FOR_MASKED_LM_MAPPING_NAMES

@@ -36,7 +36,7 @@ from gr_mvdr.files import (
 from gr_mvdr.options import TARGET, name_some, show
 from gr_mvdr.pooling import AfterFirst, AllTokens
 from gr_mvdr.progress import quiet_libraries
-from gr_mvdr.static import save_static
+from gr_mvdr.static import StaticModel, save_static
 from gr_mvdr.template import TextTemplate, agree, join_prompt, read_template
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
@@ -520,7 +520,8 @@ class PublishedWeights:
         if (config.get("backbone") or {}).get("from_encoder"):
             named["backbone.from_encoder"] = None  # its decoder would be searched untrained
         if self.projection is None and dense:
-            named["model.dimension"] = self.config.hidden_size
+            encoder = getattr(self.config, "encoder", self.config)  # T5Gemma's
+            named["model.dimension"] = encoder.hidden_size
         return named | published
 
     def _read_colbert(self, file: Path) -> dict[str, Any]:
@@ -562,7 +563,7 @@ class PublishedWeights:
             give_head(model, self.head)
             return None
         if isinstance(model, MultiVector):
-            states = torch.eye(self.config.hidden_size)
+            states = torch.eye(find_backbone(model)[1].config.hidden_size)
             with reading(self.key):
                 take_projection(model, self.projection or [(states, states[0])])
             rule = f"without its other scores, of {name_some(others)}"
@@ -609,6 +610,7 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "salience": len(encoder.salience) > 0,
         "pooling": not single and not every,
         "vectors of any length": not single and not encoder.unit,
+        "static embeddings": isinstance(encoder.backbone, StaticModel),
         "bidirectional attention": system.hparams.backbone.get("bidirectional", False),
         "an expansion without a token": (template.expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
