@@ -261,9 +261,12 @@ def _load(
             "classifier": AutoModelForSequenceClassification,
             "words": AutoModelForMaskedLM,
         }[head]
-        if head == "classifier" and config.num_labels != 1:
-            rule = f"its classifier has {config.num_labels} labels, must have one, the relevance"
-            raise ValueError(f"backbone.name={name}: {rule}")
+        named = str((config.architectures or [kind])[0])
+        if head == "classifier" and not (
+            named.endswith("SequenceClassification") and config.num_labels == 1
+        ):  # an LLM that answers yes or no, monoT5
+            rule = "must have a classifier of one label; model.pooling=last trains a new head on it"
+            raise ValueError(f"backbone.name={name}: holds a {named}, {rule}")
     else:  # the T5 family (ByT5 is a T5) has a separate class for encoders
         auto = AutoModelForTextEncoding if is_t5 else AutoModel
     options = {"output_loading_info": True, **_WEIGHT_OPTIONS, **hub_options(name)}

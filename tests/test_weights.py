@@ -124,7 +124,7 @@ def test_weights_that_do_not_suit_the_model_are_named(run, data, pylate, single,
         (pylate, "aligner", r"weights=.*: must be taken over by a model that learns an encoder"),
         (single, "dpr", rf"weights=.*: .*{first} gr_mvdr.pooling.MeanTokens, the published"),
         (encoder_decoder, "sentence_t5", rf"weights=.*: .*{mean} AllTokens$"),
-        (encoder_decoder, "cross_encoder", r"weights=.*: must be taken over by a multi-vector or"),
+        (encoder_decoder, "cross_encoder", r"weights=.*: holds a T5\w+, must have a classifier"),
         (encoder_decoder, "dsi_atomic", r"weights=.*: lacks weights for tokens of its"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
