@@ -141,10 +141,10 @@ def test_what_a_folder_lacks_or_holds_besides_is_named_by_the_typed_key(run, sin
     weights = load_file(half / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if "layer.0" not in name}
     save_file(kept, half / "model.safetensors", {"format": "pt"})
-    (flag := shutil.copytree(single, tmp_path / "flag") / "colbert_linear.pt").touch()
+    (flag := shutil.copytree(single, tmp_path / "flag") / "sparse_linear.pt").touch()
     for weights, message in (
         (classifier, "holds classifier.bias, classifier.weight, which MultiVector does not read"),
-        (flag.parent, "holds colbert_linear.pt, which"),
+        (flag.parent, "holds sparse_linear.pt, which"),
         (half, "lacks the weights encoder.layer.0.*, .*, .* and 13 more"),
     ):
         with pytest.raises(ValueError, match=rf"^weights={weights}: {message}"):
