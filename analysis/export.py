@@ -27,7 +27,7 @@ from gr_mvdr.measures import RANKED
 from models.base import System, find_backbone
 from models.docid import Docid
 from models.export import ask_hub, export_model, generate_searches, upload
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, continues_prompts
 from models.multi_vector import MultiVector
 from models.saved_model import restore_run, text_options
 from models.sentence_transformers import SIMILARITIES, find_obstacles, find_pooling
@@ -134,6 +134,7 @@ def build_model_card(
         "lacking": ", ".join(lacking),
         "head": type(system.head).__name__ if generates and type(system.head) is not Head else "",
         "is_encoder": bool(model) and not generates,
+        "continues": continues_prompts(system),
         "beam": system.hparams.beam_size if generate_searches(system) else 0,
         "has_identifiers": isinstance(system, Docid),
         "query_length": system.hparams.get("query_length"),

@@ -154,7 +154,7 @@ def write_tokenizer(
     own = read_template(tokenizer)
     end = (template or own).suffix
     if prompts:
-        tokenizer.padding_side = "left"
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"
     if end and (prompts or not tokenizer("")["input_ids"][len(own.target) :]):
         around = {"before": list(template.query if prompts else own.target), "after": list(end)}
         kept = [*filter(around.get, around)]
