@@ -1,10 +1,12 @@
 """Systems on every family of backbones: trained, indexed, searched and aligned."""
 
 import json
+import re
 
 import pytest
 import torch
 
+from analysis.export import export_run
 from models.retriever import Retriever
 from tests.families import save_family
 from tests.runs import beir, compose_config
@@ -89,3 +91,24 @@ def test_a_family_is_trained_indexed_searched_and_aligned(family, system, tmp_pa
     if opened.system.paradigm == "generative":
         rest = 0.0 if pair.prefix is None else pair.prefix.alignment.sum(-1)
         assert torch.allclose(pair.alignment.sum(-1) + rest, torch.ones(()), atol=1e-5)
+
+
+def test_the_card_of_a_causal_language_model_searches_as_we_do(tmp_path):
+    """Its tokeniser makes the prompts, padded on the left; `generate` finds our documents."""
+    prompt = "tokenizer.prompt='Question: {text} Title:'"
+    done = run(tmp_path, beir(tmp_path / "fruits"), "gemma3", "genre", *SHORT, prompt)
+    card = (export_run(done, tmp_path / "exported") / "README.md").read_text()
+    queries = ["a query", QUERY]
+    card = card.replace('"…"', repr(str(tmp_path / "exported"))).replace(
+        '["a query"]', repr(queries)
+    )
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", card, re.S)[:2]:
+        exec(block, names)
+    opened, beam = Retriever.load(done), len(names["documents"]) // 2
+    for number, query in enumerate(queries):
+        hits = opened.search(query, k=5)
+        found = [d for named in names["documents"][number * beam :][:beam] for d in named]
+        assert found[:5] == [hit.id for hit in hits]
+        scores = names["scores"][number * beam :][:5].tolist()
+        assert scores == pytest.approx([hit.score for hit in hits], abs=1e-4)
