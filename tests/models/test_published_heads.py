@@ -93,9 +93,15 @@ def test_a_published_head_has_the_scores_of_its_library(name, tmp_path):
     make, score = HEADS[name]
     make(folder=tmp_path)
     expected = score(tmp_path).double()
-    found = Retriever.load(tmp_path, dtype=torch.float64).score(QUERIES, DOCUMENTS)
-    assert torch.allclose(torch.tensor(found.to_numpy()).T, expected, rtol=1e-6, atol=1e-6)
+    opened = Retriever.load(tmp_path, dtype=torch.float64)
+    found = torch.tensor(opened.score(QUERIES, DOCUMENTS).to_numpy()).T
+    assert torch.allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert expected.std() > 0.01
+    opened.save_pretrained(folder := tmp_path / "exported")
+    again = Retriever.load(folder, dtype=torch.float64).score(QUERIES, DOCUMENTS)
+    assert torch.allclose(torch.tensor(again.to_numpy()).T, expected, rtol=1e-6, atol=1e-6)
+    if name.startswith("cross-encoder") or name in ("splade, bert", "splade, distilbert"):
+        assert torch.allclose(score(folder).double(), expected, atol=1e-6)
 
 
 def make_bge(folder):
