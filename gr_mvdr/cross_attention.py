@@ -600,8 +600,9 @@ def _recording(
     finally:
         for hook in hooks:
             hook.remove()
-        if attention:
+        if not backbone.config.is_encoder_decoder:
             backbone.set_attn_implementation(own)
+            AttentionInterface.register(_RECORDED, _attend)  # frees what it kept
 
 
 def _pull_back(
