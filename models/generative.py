@@ -14,6 +14,7 @@ from torch import Tensor
 from gr_mvdr import cross_attention
 from gr_mvdr.backbones import load_backbone
 from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoders import check_output, read_query
 from gr_mvdr.decoding.beam_search import BeamSearchResult, beam_search
 from gr_mvdr.decoding.decoding_step import DecodingStep
@@ -83,7 +84,7 @@ class GenerativeSystem(System):
         if continues_prompts(self):
             check_output(self.backbone)
         try:
-            cross_attention.read_decoder(self.backbone)
+            read_decoder(self.backbone)
         except ValueError:  # no alignment can be read from it
             if not continues_prompts(self):
                 raise

@@ -31,7 +31,7 @@ from analysis.figures import GalleryEntry, page_figure, styled
 from analysis.questions.analysis import Analysis, Findings, Subject
 from analysis.statistics import mean_table, spread
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.cross_attention import SUBLAYERS
+from gr_mvdr.decoder_layers import SUBLAYERS
 from gr_mvdr.measures import Measured, Metric
 from gr_mvdr.options import Count, part
 from gr_mvdr.progress import track
