@@ -9,8 +9,11 @@ from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.heads.non_parametric import read_in_context
 from gr_mvdr.relevance import similarity
+from gr_mvdr.template import read_template
+from gr_mvdr.tokenizers import load_tokenizer
 from models.beyond.query_generator import QueryGenerator
 from models.beyond.ranking_losses import MarginRanking
+from tests.families import save_family
 from tests.models.conftest import CAUSAL, causal_backbone
 
 
@@ -198,3 +201,20 @@ def test_a_model_without_attention_in_every_layer_has_no_alignment(tools, tmp_pa
     assert not system.alignable and system.score(batch).isfinite().all()
     with pytest.raises(ValueError, match="must have a decoder .* with attention in every layer"):
         system.align(batch)
+
+
+def test_a_prompt_is_a_text_or_the_chat_template_around_a_query(tmp_path):
+    tokenizer = load_tokenizer(save_family("gemma3", tmp_path, ["which fruit is it?"]))
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    read = lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # noqa: E731
+    template = read_template(tokenizer, prompt="which {text} is")
+    assert (template.query, template.suffix) == ((bos, *read("which ")), read(" is"))
+    assert template.stop == eos, "of identifiers, whatever ends the prompt"
+    with pytest.raises(ValueError, match="has no chat template"):
+        read_template(tokenizer, prompt="chat")
+    tokenizer.chat_template = "<bos>fruit {{ messages[0].content }}<eos>it<bos>"
+    template = read_template(tokenizer, prompt="chat")
+    assert template.query == (bos, *read("fruit ")), "its tokens are special, BOS occurs once"
+    assert template.suffix == (eos, *read("it"), bos)
+    with pytest.raises(ValueError, match="and a text after it"):
+        read_template(tokenizer, prompt="which {text}")
