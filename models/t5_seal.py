@@ -154,7 +154,9 @@ class T5SEAL(DocumentGenerator):
         if self.hparams.head:
             self.head.extend(sorted(set().union(*self.indexed_tokens(documents))))
         self.document_ids, self._texts = documents["id"][:], documents["tokens"]
-        evidence = {"special_ids": self.template.special, **self.hparams.evidence}
+        # The words of a prompt are not special in a document.
+        own = replace(self.template, query=(), document=(), pair=(), suffix=(), target=())
+        evidence = {"special_ids": own.special, **self.hparams.evidence}
         self.names = NgramNames(ngrams, ngrams, self.search_length, self.document_ids, evidence)
 
     # Reranking ------------------------------------------------------------------------------------

@@ -218,3 +218,11 @@ def test_a_prompt_is_a_text_or_the_chat_template_around_a_query(tmp_path):
     assert template.suffix == (eos, *read("it"), bos)
     with pytest.raises(ValueError, match="and a text after it"):
         read_template(tokenizer, prompt="which {text}")
+
+
+def test_words_of_a_prompt_are_keys_of_documents(backbones, tools):
+    template = dict(backbones["llama"]["template"], query=[3, 7, 8], suffix=[9, 10])
+    seal = tools.make_seal(dict(backbones["llama"], template=template))
+    seal.index(tools.Texts([[7, 9, 12], [12, 13]], "d"))
+    assert not {7, 8, 9, 10} & {*seal.names.evidence["special_ids"]}
+    assert seal.template.stop in seal.names.evidence["special_ids"]
