@@ -166,10 +166,10 @@ def _check_together(config: dict[str, Any]) -> None:
     model = config.get("model") or {}
     search, size = model.get("search") or {}, model.get("dimension")
     source = search.get("source") or {}
-    codes = source.get("pq_bytes")
-    if source.get("dtype") in ("pq", "residual") and codes and size and size % codes:
+    codes = source.get("code_bytes")
+    if source.get("dtype") == "codes" and codes and size and size % codes:
         rule = f"must divide model.dimension={size}"
-        raise ValueError(f"model.search.source.pq_bytes={codes}: {rule}")
+        raise ValueError(f"model.search.source.code_bytes={codes}: {rule}")
     key, longest = model.get("key_length"), model.get("document_length")
     if key and longest and key > longest:
         raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")

@@ -261,7 +261,7 @@ def _ward(vectors: Tensor, count: int) -> np.ndarray:
 
 def _k_means(vectors: Tensor, count: int) -> np.ndarray:
     unit = F.normalize(vectors.float(), dim=-1)
-    centroids = torch.from_numpy(k_means(unit.numpy(), count, seed=0, spherical=True))
+    centroids = torch.from_numpy(k_means(unit.numpy(), count, spherical=True))
     return (unit @ centroids.T).argmax(1).numpy()
 
 

@@ -49,7 +49,7 @@ from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.engine import EDGE
-from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
+from gr_mvdr.token_index.neighbours import FOLDER as CLUSTERS
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
@@ -271,7 +271,7 @@ def _link_index(
 ) -> Path:
     """Links an index into a new folder.
 
-    The links omit faiss's inverted file, which no reader validates. An engine writes into its
+    The links omit clusters, which no reader validates. An engine writes into its
     files, so they are copied, which also lets several processes open them. A trusted index is used
     directly, unless it is an engine's.
     """
@@ -279,7 +279,7 @@ def _link_index(
         return index
     for file in index.rglob("*"):
         link = links / file.relative_to(index)
-        if file.parent.name == INVERTED_FILE:
+        if file.parent.name == CLUSTERS:
             continue
         if file.is_file() and not file.is_symlink() and not os.path.lexists(link):
             link.parent.mkdir(parents=True, exist_ok=True)

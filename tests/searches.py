@@ -6,7 +6,7 @@ from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.search import Documents, Imputed, SearchOptions
 from models.beyond.muvera import OneVector
 
-_NEAREST = NearestTokens(neighbours=100, probes=None)
+_NEAREST = NearestTokens(probes=None, neighbours=100)
 _PARTS = {
     "exact": {},
     "gather": {"proposer": _NEAREST},

@@ -71,7 +71,7 @@ def test_a_search_with_the_weights_of_a_run_keeps_them(finished_run, tmp_path):
     keys += [f"weights={finished_run('t5_colbert', *TINY)}"]
     keys += [
         "search=gather",
-        "model.search.proposer.neighbours=300",
+        "model.search.proposer.probes=300",
         "model.search.source.dtype=float16",
     ]
     run = train(small(tmp_path, *keys, name="searched")).path

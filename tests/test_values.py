@@ -169,8 +169,8 @@ def test_a_signature_read_from_source_accepts_what_the_imported_one_accepts():
     [
         ("document_length=8 model=t5_seal", "model.key_length=10: must be ≤ document_length=8"),
         (
-            "model.search.source.dtype=pq model.search.source.pq_bytes=16 model.dimension=100",
-            "model.search.source.pq_bytes=16: must divide",
+            "model.search.source.dtype=codes model.search.source.code_bytes=16 model.dimension=100",
+            "model.search.source.code_bytes=16: must divide",
         ),
         ("query_length=0", "query_length=0: must be a whole number ≥ 2"),
         ("initial=. weights=.", "initial=.: must be null with weights"),

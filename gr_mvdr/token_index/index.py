@@ -12,7 +12,7 @@ from torch import Tensor
 from gr_mvdr.evaluation.ranking import SearchCosts
 from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.measures import Measured, costs
-from gr_mvdr.options import Seed, Size, part, show
+from gr_mvdr.options import Size, part, show
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.ranks import rank
 from gr_mvdr.relevance import Scoring
@@ -46,18 +46,12 @@ class TokenIndex(Searcher):
 
     def __init__(
         self,
-        dtype: Literal["float32", "float16", "pq", "residual"] = "float32",
-        pq_bytes: Size | None = None,
-        lists: Size | None = None,
-        seed: Seed = 0,
+        dtype: Literal["float32", "float16", "codes"] = "float32",
+        code_bytes: Size | None = None,
     ):
-        """
-        Args:
-            dtype: stored type of vectors; "pq" and "residual" store codes of `pq_bytes` bytes.
-            pq_bytes, lists, seed: see `Storage`.
-        """
+        """See `Storage`."""
         super().__init__()
-        self.stored = Storage(dtype, pq_bytes, seed, lists)
+        self.stored = Storage(dtype, code_bytes)
         if not self.stored.is_coded:
             self.stored = Storage(dtype)
         self._others: dict[Any, TokenIndex] = {}  # of `stored_as`, by what they store
@@ -66,8 +60,8 @@ class TokenIndex(Searcher):
         """See `Searcher.check`."""
         super().check(options, scoring, salience)
         # The basis of residual codes mixes the parts of different heads.
-        if scoring.heads > 1 and (options.source or {}).get("dtype") == "residual":
-            raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=residual")
+        if scoring.heads > 1 and (options.source or {}).get("dtype") == "codes":
+            raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=codes")
 
     def build(self, documents: Documents, directory: str | Path | None = None) -> None:
         """Writes an index and opens it; see `store.create`."""

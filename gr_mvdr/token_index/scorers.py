@@ -9,6 +9,7 @@ returned on the CPU. Imputed relevance uses only a document's retrieved tokens (
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.batch import length_mask
 from gr_mvdr.relevance import Scoring
 from gr_mvdr.token_index.store import TokenStore
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from gr_mvdr.token_vectors import TokenVectors
 
 # Similarities computed at once: they fit into a CPU's cache, or keep an accelerator busy.
 _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1_000_000, 16_000_000
@@ -53,11 +54,11 @@ def score(
     count = len(store) if documents is None else len(documents)
     scores = torch.empty(count, len(queries), dtype=torch.float32, device=device)
     for place, block in blocks:
-        tokens = store.read(block, turned=True).to(device)
         if packed:
-            scores[place] = packed_relevance(tokens, queries, scoring)
+            scores[place] = _packed_relevance(store, block, queries, scoring)
         else:
-            padded, every = tokens.pad(), map(queries.unpad, range(len(queries)))
+            padded = store.read(block, turned=True).to(device).pad()
+            every = map(queries.unpad, range(len(queries)))
             scores[place] = torch.stack([scoring(padded, query) for query in every], 1).to(scores)
     return scores.cpu()
 
@@ -87,7 +88,7 @@ def _of_similar_length(
 
 
 def selects_one(alignment: Alignment, length: int) -> bool:
-    """Whether `packed_relevance` can compute the alignment for documents of up to this length."""
+    """Whether one token is selected, in documents of up to this length: no padding is needed."""
     return (
         isinstance(alignment, Selection)
         and type(alignment).choose is Selection.choose
@@ -95,42 +96,36 @@ def selects_one(alignment: Alignment, length: int) -> bool:
     )
 
 
-def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Scoring) -> Tensor:
-    """Computes the relevance of packed documents to padded queries, if one token is selected.
-
-    Args:
-        documents: D documents in fp32, each with at least one token.
-        queries: (Q, N, …) in fp32, zero at padding.
-        scoring: has an alignment that `selects_one`.
-
-    Returns:
-        (D, Q) fp32.
-    """
-    basis = matrix = queries.vectors.flatten(0, 1) @ documents.vectors.T  # (Q·N, t)
-    if documents.keys is not None:
-        basis = queries.keys.flatten(0, 1) @ documents.keys.T
+def _packed_relevance(
+    store: TokenStore, documents: slice | Tensor, queries: TokenVectors, scoring: Scoring
+) -> Tensor:
+    """(D, Q) fp32 the relevance of D documents to padded queries, if one token is selected."""
+    counts, device = store.counts[documents].to(queries.mask.device), queries.mask.device
+    basis = store.similarities(store.searched, documents, getattr(queries, store.searched))
     alignment: Any = scoring.alignment
     kind = type(alignment)
     if kind.candidates is not Selection.candidates or kind.pairs is not Selection.pairs:
-        basis = basis.masked_fill(~_allowed(documents, queries, alignment), -torch.inf)
-    needs_choice = documents.keys is not None or documents.salience is not None
-    best, chosen = segment_max(basis, documents.counts, needs_choice)  # (Q·N, D)
+        ids = store.ids(store.rows(documents)).to(device)
+        allowed = _allowed(ids, counts, queries, alignment)
+        basis = basis.masked_fill(~allowed, -torch.inf)
+    needs_choice = queries.keys is not None or store.has_salience
+    best, chosen = segment_max(basis, counts, needs_choice)  # (Q·N, D)
     weights = (best > -torch.inf) * queries.mask.flatten()[:, None].float()
-    if documents.salience is not None:
-        weights = weights * documents.salience[chosen]
+    if store.has_salience:
+        weights = weights * store.salience(store.rows(documents)).to(device)[chosen]
     if queries.salience is not None:
         weights = weights * queries.salience.flatten()[:, None]
     values = best.masked_fill(best == -torch.inf, 0.0)
-    if documents.keys is not None:
-        values = matrix.gather(1, chosen)
+    if queries.keys is not None:
+        values = store.similarities("vectors", documents, queries.vectors).gather(1, chosen)
     shape = (best.shape[1], len(queries), 1, -1)
     return scoring.divide(values.T.reshape(shape), weights.T.reshape(shape), queries)
 
 
-def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
-    """(Q·N, t) bool: the pairs that may align."""
-    mask = length_mask(documents.counts)  # (D, M)
-    ids = documents.ids.new_zeros(mask.shape).masked_scatter(mask, documents.ids)
+def _allowed(ids: Tensor, counts: Tensor, queries: TokenVectors, alignment: Selection) -> Tensor:
+    """(Q·N, t) bool: the pairs that may align, of documents with these token ids (t,)."""
+    mask = length_mask(counts)  # (D, M)
+    ids = ids.new_zeros(mask.shape).masked_scatter(mask, ids)
     tokens = Tokens(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
     pairs = alignment.allowed(tokens).expand(len(mask), len(queries), -1, -1)  # (D, Q, M, N)
     return pairs.transpose(1, 2)[mask].flatten(1).T
@@ -174,42 +169,59 @@ def _reduce_segments(values: Tensor, counts: Tensor, by: Literal["amax", "amin"]
 
 @dataclass
 class Retrieved:
-    """The document tokens that the N tokens of one query retrieved, and their C documents.
+    """What the N tokens of one query retrieved: R tokens of documents, or clusters of such tokens.
 
     Attributes:
-        similarities: (N, k') fp32.
-        owners: (N, k') int64 the tokens' documents; −1 = no token, as a search of an inverted file
-            may return fewer than k'.
-        salience: (N, k') fp32 u of the tokens; None = all one.
-        n_tokens: the number of retrieved tokens.
+        n: N.
+        query_tokens: (R,) int64 the query token, 0 to N − 1, that retrieved each.
+        owners: (R,) int64 the documents of the tokens.
+        similarities: (R,) fp32.
+        salience: (R,) fp32 u of the tokens; None = all one.
+        clusters: int64 the clusters that were reached; None = tokens were compared.
         documents: (C,) int64 the numbers of the documents with a retrieved token, ascending.
         best: (C, N) fp32, the best similarity of each query token in each document; −inf = none.
         best_salience: (C, N) fp32, the salience of the document token with the best similarity; 0
             = none. None without saliences.
     """
 
-    similarities: Tensor
+    n: int
+    query_tokens: Tensor
     owners: Tensor
+    similarities: Tensor
     salience: Tensor | None = None
+    clusters: Tensor | None = None
 
     def __post_init__(self) -> None:
-        n, neighbours = self.owners.shape
-        real = self.owners.flatten() >= 0
-        self.n_tokens = int(real.sum())
-        if self.n_tokens == len(real):
-            real = slice(None)
-        self.documents, place = _distinct(self.owners.flatten()[real])
-        cell = place * n + torch.arange(n).repeat_interleave(neighbours)[real]
-        similarity = self.similarities.flatten()[real]
-        best = similarity.new_full((len(self.documents) * n,), -torch.inf)
-        best.scatter_reduce_(0, cell, similarity, "amax")
-        self.best, self.best_salience = best.view(-1, n), None
+        self.documents, place = _distinct(self.owners)
+        self.cells = place * self.n + self.query_tokens
+        best = self.similarities.new_full((len(self.documents) * self.n,), -torch.inf)
+        best.scatter_reduce_(0, self.cells, self.similarities, "amax")
+        self.best, self.best_salience = best.view(-1, self.n), None
         if self.salience is not None:
-            is_best = similarity == best[cell]
-            salience = self.salience.flatten()[real][is_best]
-            of_best = torch.zeros_like(best, dtype=salience.dtype)
-            of_best.scatter_reduce_(0, cell[is_best], salience, "amax")
-            self.best_salience = of_best.view(-1, n)
+            is_best = self.similarities == best[self.cells]
+            of_best = torch.zeros_like(best)
+            of_best.scatter_reduce_(0, self.cells[is_best], self.salience[is_best], "amax")
+            self.best_salience = of_best.view(-1, self.n)
+
+    def lowest(self) -> Tensor:
+        """(N,) the lowest similarity that each query token retrieved; 0 = it retrieved nothing."""
+        none = self.similarities.new_zeros(self.n)
+        args = self.query_tokens, self.similarities, "amin"
+        return none.scatter_reduce_(0, *args, include_self=False)
+
+    @cached_property
+    def missed(self) -> Tensor:
+        """(N,) the expected similarity of what each query token did not retrieve.
+
+        It is as far below the lowest that was retrieved as their mean is above it. (In an
+        exponential tail, the mean excess over a threshold is the same for all thresholds.)
+        """
+        return 2 * self.lowest() - self.mean(self.similarities)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """(N,) the mean of values (R,) of what each query token retrieved; 0 = nothing."""
+        none = values.new_zeros(self.n)
+        return none.scatter_reduce_(0, self.query_tokens, values, "mean", include_self=False)
 
 
 def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,14 +250,12 @@ def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor 
     """
     if imputation == "none":
         return None
-    if imputation not in ("last", "mean"):
-        value = 0.0 if imputation == "zero" else float(imputation)
-        return retrieved.similarities.new_full((len(retrieved.owners),), value)
-    real = retrieved.owners >= 0
+    if imputation == "last":
+        return retrieved.lowest()
     if imputation == "mean":
-        return _mean(retrieved.similarities, real)
-    lowest = retrieved.similarities.masked_fill(~real, torch.inf).amin(1)
-    return torch.where(real.any(1), lowest, 0.0)
+        return retrieved.mean(retrieved.similarities)
+    value = 0.0 if imputation == "zero" else float(imputation)
+    return retrieved.similarities.new_full((retrieved.n,), value)
 
 
 def imputed_terms(
@@ -277,12 +287,8 @@ def imputed_terms(
     if missing is None:
         return retrieved.best.masked_fill(~seen, 0.0) * weights, (weights * seen).sum(1)
     values = torch.where(seen, retrieved.best, missing)
-    real = retrieved.owners >= 0
-    if (real & (retrieved.similarities < missing.unsqueeze(1))).any():  # impossible under "last"
-        query_token, place = real.nonzero(as_tuple=True)
-        row = torch.searchsorted(retrieved.documents, retrieved.owners[query_token, place])
-        cell = row * len(real) + query_token
-        counted = torch.bincount(cell, minlength=seen.numel()).view(seen.shape)
+    if (retrieved.similarities < missing[retrieved.query_tokens]).any():  # never under "last"
+        counted = torch.bincount(retrieved.cells, minlength=seen.numel()).view(seen.shape)
         whole = counted >= counts[retrieved.documents].unsqueeze(1)  # all tokens were retrieved
         values = torch.where(whole, values, values.maximum(missing))
     return values * weights, weights.sum(1)
@@ -292,9 +298,7 @@ def expected_relevance(retrieved: Retrieved, query: TokenVectors, scoring: Scori
     """Estimates Eq. 1, to rank candidates before they are scored in full.
 
     Every query token chooses one document token and its salience. If it retrieved none in a
-    document, it gets the mean salience of its retrieved tokens, and a similarity that is as far
-    below the lowest of them as their mean is above it. (In an exponential tail, the mean excess
-    over a threshold is the same for all thresholds.)
+    document, it gets the mean salience of its retrieved tokens, and the similarity `missed`.
 
     Args:
         query: (N, …) the query that retrieved the tokens.
@@ -304,19 +308,13 @@ def expected_relevance(retrieved: Retrieved, query: TokenVectors, scoring: Scori
         (C,) fp32; only their order matters.
     """
     seen = retrieved.best > -torch.inf
-    lowest, mean = (missing_similarity(retrieved, how) for how in ("last", "mean"))
-    values = torch.where(seen, retrieved.best, 2 * lowest - mean)
+    values = torch.where(seen, retrieved.best, retrieved.missed)
     if retrieved.salience is None and query.salience is None:
         return values.sum(1)  # Z is the same for all
     weights = torch.ones_like(values)
     if retrieved.salience is not None:
-        expected = _mean(retrieved.salience, retrieved.owners >= 0)
+        expected = retrieved.mean(retrieved.salience)
         weights = torch.where(seen, retrieved.best_salience, expected)
     if query.salience is not None:
         weights = weights * query.salience
     return scoring.divide(values.unsqueeze(1), weights.unsqueeze(1), query)
-
-
-def _mean(values: Tensor, real: Tensor) -> Tensor:
-    """(N,) the mean of the real entries of each row; 0 for a row without real entries."""
-    return values.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)

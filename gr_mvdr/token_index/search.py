@@ -43,7 +43,7 @@ _BATCH = 32  # queries searched at once
 # How many times faster the exact search reads a token than a search retrieves it, and reads a
 # document than a search scores it separately.
 _TOKEN, _DOCUMENT = 64, 4
-_EFFORT = ("neighbours", "probes", "refine", "depth")  # the options that `tune` doubles
+_EFFORT = ("probes", "compared", "neighbours", "refine", "depth")  # the options that `tune` doubles
 INDEX = "gr_mvdr.token_index.index.TokenIndex"
 
 
@@ -136,11 +136,13 @@ class Proposer:
         imputes: whether `Imputed` can score what it proposes.
         reads_vectors: whether it needs stored vectors.
         prunes: whether it ignores some tokens.
+        reads: the tokens that a query token retrieves, as far as that takes time.
     """
 
     imputes: ClassVar[bool] = False
     reads_vectors: ClassVar[bool] = True
     prunes = False
+    reads = 0
 
     @property
     def opens(self) -> Any:
@@ -168,7 +170,7 @@ class Proposer:
         """
         raise NotImplementedError
 
-    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+    def check(self, scoring: Scoring, scorer: Any, salience: Mapping[str, Any] | None) -> None:
         """Raises ValueError if it does not suit a system; see `SearchOptions.check`."""
 
 
@@ -199,10 +201,10 @@ class SearchOptions:
     def __post_init__(self):
         for kind in ("proposer", "scorer"):
             if isinstance(settings := getattr(self, kind), Mapping):
-                object.__setattr__(self, kind, build(kind, settings))
+                object.__setattr__(self, kind, build(kind, _renamed(settings)))
         if self.scorer is None:
             object.__setattr__(self, "scorer", FullRelevance())
-        object.__setattr__(self, "source", self.source or {TARGET: INDEX})
+        object.__setattr__(self, "source", _renamed(self.source or {TARGET: INDEX}))
 
     def searcher(self) -> "Searcher":
         """Returns the source, which still has to build or open its documents."""
@@ -256,7 +258,7 @@ class SearchOptions:
 
     def token_effort(self, n_tokens: int) -> float:
         """Returns the cost of retrieving tokens relative to reading `n_tokens`."""
-        return _TOKEN * getattr(self.proposer, "neighbours", 0) / max(1, n_tokens)
+        return _TOKEN * getattr(self.proposer, "reads", 0) / max(1, n_tokens)
 
     @property
     def n_scored(self) -> int:
@@ -294,7 +296,19 @@ class SearchOptions:
             rule = f"must be FullRelevance under {scoring.alignment}, xtr Eq. 4 estimates MaxSim"
             raise ValueError(f"model.search.scorer=Imputed: {rule}")
         if proposer is not None:
-            proposer.check(scoring, salience)
+            proposer.check(scoring, self.scorer, salience)
+
+
+def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces the options of a part that was saved by an earlier version."""
+    if "lists" not in settings:
+        return {**settings}
+    now = {
+        key: value for key, value in settings.items() if key not in ("lists", "pq_bytes", "seed")
+    }
+    if settings.get("dtype") in ("pq", "residual"):
+        now |= {"dtype": "codes", "code_bytes": settings.get("pq_bytes")}
+    return now
 
 
 class Searcher:

@@ -38,6 +38,8 @@ from gr_mvdr.token_vectors import Encode, PackedTokens, TokenVectors
 
 HEADER = "index.json"
 _SHARD = 2048  # documents
+_CACHED = 1024  # vectors decoded at once
+_DTYPES = ("float32", "float16", "codes")
 _SMALL_ID = 2**15  # token ids below this take two bytes
 
 
@@ -70,6 +72,8 @@ class TokenStore:
         with reading(f"{self.directory / HEADER}"):  # a header of an earlier version lacks keys
             keys = ("dtype", "fingerprint", "codec", "shards")
             self.dtype, self.fingerprint, codec, shards = (self.header[key] for key in keys)
+        if self.dtype not in _DTYPES:
+            raise ValueError(f"{self.directory / HEADER}: stores {self.dtype}, as earlier versions")
         check_fingerprint(f"index={self.directory}", self.fingerprint, fingerprint or {})
         self.codecs = _read_codecs(self.directory, codec)
         opened = [_read_shard(self.directory / name) for name in shards]
@@ -120,25 +124,29 @@ class TokenStore:
         turned = {n: codec.turn(getattr(queries, n)) for n, codec in self.codecs.items()}
         return replace(queries, **turned)
 
-    def similarities(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """(T, k) fp32 the similarity of each query token to its own rows of the `searched` column.
+    def similarities(self, name: str, documents: slice | Tensor, queries: Tensor) -> Tensor:
+        """(C, t) fp32 the products of vectors, or keys, with the tokens of documents.
 
         Args:
-            queries: (T, d) fp32.
-            rows: (T, k) int64, ascending for each query token; the result at −1 is arbitrary.
+            documents: see `read`.
+            queries: (…, d) fp32, as from `turn`: C vectors in all.
         """
-        name, places = self.searched, rows.clamp(min=0).numpy()
-        if codec := self.codecs.get(name):
-            queries = codec.turn(queries)
-        # One query token at a time, in the same memory, which stays in the CPU's cache.
-        taken, products = self._empty(name, rows.shape[1]), queries.new_empty(rows.shape)
-        vectors = queries.new_empty(rows.shape[1], self.sizes[name])
-        for query, own, product in zip(queries, places, products, strict=True):
-            self._take(name, own, taken)
-            stored = torch.from_numpy(taken)
-            stored = codec.decode(stored, True, vectors) if codec else stored.float()
-            torch.mv(stored, query, out=product)
-        return products
+        queries, rows = queries.flatten(0, -2), self.rows(documents)
+        if self.codecs:  # a few at a time are decoded in a CPU's cache
+            blocks = self.column(name, rows).split(_CACHED)
+            decoded = (self.codecs[name].decode(block, turned=True) for block in blocks)
+            return torch.cat([queries @ part.to(queries).T for part in decoded], 1)
+        if isinstance(documents, slice) or queries.device.type != "cpu":
+            return queries @ self.vectors(name, rows).to(queries).T
+        # Each document's vectors are read where they are, without a copy.
+        begins, sizes = self.offsets[documents].numpy(), self.counts[documents].numpy()
+        matrix, products = queries.T.numpy(), np.empty((sizes.sum(), len(queries)), np.float32)
+        shards = np.searchsorted(self._starts, begins, side="right") - 1
+        places = zip(shards, begins - self._starts[shards], sizes, sizes.cumsum(), strict=True)
+        for shard, begin, size, end in (map(int, place) for place in places):
+            vectors = self._shards[shard][name][begin : begin + size]
+            np.dot(vectors.astype(np.float32, copy=False), matrix, out=products[end - size : end])
+        return torch.from_numpy(products.T)
 
     def salience(self, rows: slice | Tensor) -> Tensor | None:
         """(t,) fp32 the saliences of rows, or None if none are stored."""
@@ -255,7 +263,7 @@ def create(
         fingerprint: what the store is made from, such as {"model": …, "collection": …}.
 
     Raises:
-        ValueError: a document has no token or a vector that is not finite, or `pq_bytes` does not
+        ValueError: a document has no token or a vector that is not finite, or `code_bytes` does not
             divide the size of a vector.
     """
     storage = storage or Storage()
@@ -333,13 +341,13 @@ def _learn(
         held[name] = part
         tokens, documents = tokens + len(part.vectors), documents + len(part.counts)
         expected = tokens * sum(map(len, shards.values())) // documents
-        if tokens >= (wanted := storage.sample_size(expected)):
+        if tokens >= storage.sample_size(expected):
             break
-    codecs = {}
+    codecs, ids = {}, torch.cat([part.ids for part in held.values()])
     for name in ("vectors", "keys"):
         parts = [getattr(part, name) for part in held.values()]
         if parts[0] is not None:
-            codecs[name] = Codec.train(torch.cat(parts)[:wanted].float(), storage, expected)
+            codecs[name] = Codec.train(torch.cat(parts).float(), ids, storage, expected)
     tensors = {f"{n}.{m}": t for n, codec in codecs.items() for m, t in codec.tensors.items()}
     unit = [name for name, codec in codecs.items() if codec.is_unit]
     write_tensors(directory / codec, tensors, {"unit": unit})
@@ -403,7 +411,8 @@ def _write_shard(
         columns["salience"] = tokens.salience.float()
     for name in ("vectors", "keys"):
         if (part := getattr(tokens, name)) is not None:
-            columns[name] = codecs[name].encode(part) if codecs else part.to(getattr(torch, dtype))
+            coded = codecs[name].encode(part, tokens.ids) if codecs else None
+            columns[name] = part.to(getattr(torch, dtype)) if coded is None else coded
     write_tensors(file, columns, {"document_ids": names})
 
 

@@ -184,7 +184,7 @@ class OneVector(Proposer):
         count = min(scorer.refine or len(numbers), len(numbers))
         return [Proposal(numbers, own, count) for own in estimates.T]
 
-    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None) -> None:
+    def check(self, scoring: Scoring, scorer: Any, salience: Mapping[str, Any] | None) -> None:
         """See `Proposer.check`."""
         if scoring.alignment != MaxSim():
             rule = f"supports only MaxSim; with {scoring.alignment} use another proposer"

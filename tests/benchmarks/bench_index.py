@@ -42,17 +42,18 @@ PEERS = ROOT / ".peers" / "bin" / "python"
 SEARCHES = {
     "exact": make_search(),
     **{
-        f"gather, k' = {250 << power}": make_search(
-            "gather", neighbours=250 << power, probes=4 << power, refine=100 << power
+        f"gather, probes = {probes}{how}": make_search(
+            "gather", dtype=dtype, neighbours=None, probes=probes, compared=compared, refine=refine
         )
-        for power in range(4)
+        for how, dtype in (("", "float32"), (", codes", "codes"))
+        for probes, compared, refine in ((32, 500, 100), (64, 700, 150), (128, 1000, 200))
     },
-    "exact, residual codes": make_search(dtype="residual"),
+    "exact, codes": make_search(dtype="codes"),
     "Edge, exact": make_search("engine"),
     "Edge, exact, turbo8": make_search("engine", dtype="turbo8"),
     "Edge, proposed = 500": make_search("engine", proposed=500),
 }
-TUNED = make_search("gather", neighbours=250, probes=4, refine=100, recall=0.99)
+TUNED = make_search("gather", neighbours=None, probes=64, refine=100, recall=0.99)
 Rankings = list[list[str]]
 
 

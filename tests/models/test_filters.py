@@ -12,7 +12,7 @@ from models.bm25 import BM25
 SEARCHED = {
     "exact": ("aligner", dict(mode="exact")),
     "nearest": ("aligner", dict(mode="gather", neighbours=40, probes=None, refine=3)),
-    "lists": ("t5_colbert", dict(mode="gather", neighbours=40, lists=2, probes=2)),
+    "clusters": ("t5_colbert", dict(mode="gather", neighbours=None, probes=2)),
     "imputed": ("xtr", dict(mode="impute", neighbours=40, probes=None)),
     "one vector": ("t5_colbert", dict(mode="one_vector", refine=3)),
     "BM25, stored": ("mva", dict(proposer=BM25Candidates(3))),

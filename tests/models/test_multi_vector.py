@@ -173,9 +173,9 @@ def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
         assert found.scores(query["id"]) == pytest.approx(expected, abs=1e-4)
     with pytest.raises(ValueError, match="model.search.pool=2: must not merge or code vectors"):
         pooled.retrieve(queries, 7, search=pooled.search.changed(pool=4))
-    coded = tools.make_multi_vector(search=dict(mode="exact", dtype="pq", pq_bytes=2))
+    coded = tools.make_multi_vector(search=dict(mode="exact", dtype="codes", code_bytes=2))
     coded.index(tools.Texts(tools.draw_tokens([9] * 40, seed=9), "d"))
-    with pytest.raises(ValueError, match="model.search.source.dtype=pq: must not merge or code"):
+    with pytest.raises(ValueError, match="model.search.source.dtype=codes: must not merge or code"):
         coded.retrieve(queries, 7, search=coded.search.changed(dtype="float32"))
     other = tools.make_multi_vector(search=dict(mode="exact"))
     with pytest.raises(ValueError, match="was made with model"):

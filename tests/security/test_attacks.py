@@ -302,17 +302,17 @@ def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, tmp_pa
     data = restore_run(run)[1]
     record = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps(record | {"system": f"../../../{victim.name}"}))
-    change_model(run, search=make_search("gather", neighbours=10, probes=4).settings)
+    change_model(run, search=make_search("gather", neighbours=None, probes=4).settings)
     victim.mkdir()
     (run / "index/neighbours").mkdir(exist_ok=True)
-    (run / "index/neighbours/lists.faiss").write_bytes(b"evil")
+    (run / "index/neighbours/clusters.safetensors").write_bytes(b"evil")
     model = RerankPipeline([{"run": str(run)}])
     model.prepare(data.documents, data.known_documents, out / "identifiers")
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     model.index(data.documents, out / "a" / "index")
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
     links = [file.name for file in out.rglob("*") if file.is_symlink()]
-    assert links and "lists.faiss" not in links and not [*victim.iterdir()]
+    assert links and "clusters.safetensors" not in links and not [*victim.iterdir()]
 
 
 def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):

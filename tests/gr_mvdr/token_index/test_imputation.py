@@ -10,12 +10,13 @@ from gr_mvdr.relevance import Scoring, divide
 from gr_mvdr.token_index.scorers import Retrieved, expected_relevance, imputed_terms
 from gr_mvdr.token_vectors import TokenVectors
 
-NONE = -torch.inf
-# Two query tokens that retrieve three tokens each: the first those of documents 4, 7, 4; the
-# second two of document 7 and, its list being short, no third.
+# Two query tokens that retrieve tokens: the first those of documents 4, 7, 4; the second two of
+# document 7.
 HAND = Retrieved(
-    torch.tensor([[0.9, 0.8, 0.5], [0.7, 0.6, NONE]]),
-    torch.tensor([[4, 7, 4], [7, 7, -1]]),
+    2,
+    torch.tensor([0, 0, 0, 1, 1]),
+    torch.tensor([4, 7, 4, 7, 7]),
+    torch.tensor([0.9, 0.8, 0.5, 0.7, 0.6]),
 )
 
 
@@ -32,7 +33,7 @@ def relevance(retrieved, imputation, salience=None, lengths=LENGTHS):
 @pytest.mark.parametrize(
     ("imputation", "expected"),
     [
-        ("last", {4: (0.9 + 0.6) / 2, 7: (0.8 + 0.7) / 2}),  # not −∞ of the empty place
+        ("last", {4: (0.9 + 0.6) / 2, 7: (0.8 + 0.7) / 2}),
         ("zero", {4: 0.9 / 2, 7: 1.5 / 2}),
         ("mean", {4: (0.9 + 0.65) / 2, 7: 1.5 / 2}),
         (0.2, {4: (0.9 + 0.2) / 2, 7: 1.5 / 2}),
@@ -57,14 +58,14 @@ def test_saliences_weight_the_query_tokens():
 
 @pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens"])
 def test_expected_relevance_by_hand(normaliser):
-    """A missed similarity is as far below its row's lowest as the mean is above it."""
-    salience = torch.tensor([[1.0, 2.0, 3.0], [0.5, 1.5, 100.0]])
+    """A missed similarity is as far below the token's lowest as the mean is above it."""
+    salience = torch.tensor([1.0, 2.0, 3.0, 0.5, 1.5])
     retrieved = replace(HAND, salience=salience)
     query = TokenVectors(
         torch.zeros(2, 1), torch.ones(2, dtype=torch.bool), torch.ones(2), torch.tensor([2.0, 1.0])
     )
     relevances = expected_relevance(retrieved, query, Scoring(MaxSim(), normaliser))
-    # Document 4: 0.9 with u 1 · 2; the second row has 0.7 and 0.6, so 2 · 0.6 − 0.65 is missed,
+    # Document 4: 0.9 with u 1 · 2; the second token has 0.7 and 0.6, so 2 · 0.6 − 0.65 is missed,
     # with u (0.5 + 1.5)/2. Document 7: 0.8, 0.7.
     totals = torch.tensor([0.9 * 2 + 0.55 * 1, 0.8 * 4 + 0.7 * 0.5])
     z = {"none": 1, "alignment": torch.tensor([3.0, 4.5]), "query_tokens": 2}[normaliser]

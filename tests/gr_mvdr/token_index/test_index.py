@@ -92,35 +92,40 @@ def test_exact_search_equals_eq_1_of_every_pair_whatever_the_blocks(
 # Gather -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("probes", [None, 3])
+# All tokens compared, all tokens of all clusters compared, and all clusters reached.
+EVERY = [dict(neighbours=180, probes=None), dict(neighbours=180, probes=180)]
+EVERY += [dict(neighbours=None, probes=180)]
+
+
+@pytest.mark.parametrize("every", EVERY, ids=str)
 @pytest.mark.parametrize("alignment", [MaxSim(), TopK(2), Softmax()], ids=str)
-def test_gathering_every_token_is_exact_search(tmp_path, probes, alignment):
+def test_gathering_every_token_is_exact_search(tmp_path, every, alignment):
     tokens, queries = random_tokens(MANY), some_queries()
     index, scoring = build(tmp_path / "index", tokens), Scoring(alignment)
-    outcome = gather(index, as_text(queries, 0), scoring, 180, probes=probes, lists=3)
+    outcome = gather(index, as_text(queries, 0), scoring, **every)
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
     assert by_document(outcome) == pytest.approx(expected, abs=1e-5)
     assert (index.costs.candidates, index.costs.scored_tokens) == (60, 180)
 
 
-@pytest.mark.parametrize("probes", [None, 3])
-def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
+@pytest.mark.parametrize("every", EVERY, ids=str)
+def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, every):
     tokens = random_tokens(MANY, salience=True)
     queries = some_queries(salience=True)
     index = build(tmp_path / "index", tokens)
     scoring, query = Scoring(MaxSim(), "alignment"), as_text(queries, 0)
-    everything = by_document(gather(index, query, scoring, 180, probes=probes, lists=3))
+    everything = by_document(gather(index, query, scoring, **every))
     index.costs = SearchCosts()
-    few = gather(index, query, scoring, 180, probes=probes, lists=3, refine=10)
+    few = gather(index, query, scoring, **every, refine=10)
     best = sorted(everything, key=everything.get, reverse=True)
-    # With every token retrieved the order is known but for the codes of the inverted file.
+    # With every token retrieved the order is known; centroids alone estimate it.
     assert len(few.documents) == 10 and index.costs.candidates == 60
-    assert len(set(few.documents.tolist()) & set(best[:10])) >= (10 if probes is None else 6)
+    assert len(set(few.documents.tolist()) & set(best[:10])) >= (10 if every["neighbours"] else 4)
     assert by_document(few) == pytest.approx(
         {n: everything[n] for n in few.documents.tolist()}, abs=1e-5
     )
     assert index.costs.scored_tokens == sum(MANY[n] for n in few.documents.tolist())
-    all_of_them = gather(index, query, scoring, 180, probes=probes, lists=3, refine=60)
+    all_of_them = gather(index, query, scoring, **every, refine=60)
     assert by_document(all_of_them) == pytest.approx(everything, abs=1e-5)
 
 
@@ -128,12 +133,12 @@ def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
 
 
 @pytest.mark.parametrize("imputation", ["last", "zero", "mean", 0.25])
-@pytest.mark.parametrize(("probes", "keep"), [(None, 1.0), (None, 0.6), (2, 1.0)])
+@pytest.mark.parametrize(("probes", "keep"), [(None, 1.0), (None, 0.6), (2, 1.0), (180, 1.0)])
 def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imputation):
-    """Ragged and pruned documents, short lists; a pruned token was not retrieved."""
+    """Ragged and pruned documents, small clusters; a pruned token was not retrieved."""
     tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
     index = build(tmp_path / "index", tokens)
-    how = dict(probes=probes, lists=4, imputation=imputation, keep_document=keep)
+    how = dict(probes=probes, imputation=imputation, keep_document=keep)
     retrieval = index.opened(make_search("impute", **how).proposer)
     query, owner = as_text(queries, 0), torch.arange(60).repeat_interleave(torch.tensor(MANY))
     rows = retrieval.search(query.vectors, 60, probes)[1]
@@ -149,6 +154,8 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
         expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
     outcome = by_document(impute(index, query, 60, **how))
     assert outcome == pytest.approx(expected, abs=1e-5)
+    if probes == 180:  # as if all tokens were compared
+        assert outcome == by_document(impute(index, query, 60, **how | {"probes": None}))
 
 
 # Documents come and go --------------------------------------------------------------------------
@@ -157,7 +164,8 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
 HOW = {
     "exact": ("exact", {}),
     "tokens": ("impute", {"neighbours": 20}),
-    "lists": ("impute", {"neighbours": 20, "probes": 2, "lists": 2}),
+    "tokens of clusters": ("impute", {"neighbours": 20, "probes": 4}),
+    "clusters": ("gather", {"neighbours": None, "probes": 2}),
 }
 
 
@@ -174,7 +182,7 @@ def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
     tokens, more = random_tokens(MANY), random_tokens([3, 2, 9], seed=4)
     query = as_text(some_queries(), 0)
     index = build(tmp_path / "changed", tokens)
-    all_searches(index, query)  # with an inverted file
+    all_searches(index, query)  # with clusters
     left = [n for n in range(60) if n not in (0, 7, 59)]
     ids, encode = [f"d{n}" for n in left], encoder(more, ["x", "d7", "y"])
     for some in (ids, [*ids, "x", "d7", "y"], [*ids, "d7", "y"]):

@@ -65,7 +65,7 @@ def encoder(tokens, ids=None, batch=3):
 
 
 def create(directory, tokens, dtype="float32", **options):
-    settings = {"pq_bytes": 4 if dtype in ("pq", "residual") else None, **options}
+    settings = {"code_bytes": 4 if dtype == "codes" else None, **options}
     storage = Storage(dtype, **settings)
     token_store.create(directory, names(tokens), encoder(tokens), storage)
     return TokenStore(directory)
@@ -125,11 +125,10 @@ def clustered(lengths, seed=0):
     return tokens._replace(vectors=centres[chosen] + 0.01 * tokens.vectors)
 
 
-@pytest.mark.parametrize("dtype", ["pq", "residual"])
-def test_codes_are_close_and_added_documents_use_the_same_codec(tmp_path, monkeypatch, dtype):
+def test_codes_are_close_and_added_documents_use_the_same_codec(tmp_path, monkeypatch):
     monkeypatch.setattr(token_store, "_SHARD", 30)
     tokens, more = clustered([10] * 60), clustered([5, 4], seed=7)
-    store = create(tmp_path / "index", tokens, dtype)
+    store = create(tmp_path / "index", tokens, "codes")
     store = revise(store, [*names(tokens), "x", "y"], more, ["x", "y"])
     vectors = torch.cat([tokens.vectors, more.vectors])
     error = (store.vectors("vectors", slice(0, 609)) - vectors).norm(dim=1)
@@ -140,7 +139,7 @@ def test_codes_are_close_and_added_documents_use_the_same_codec(tmp_path, monkey
 def test_unit_vectors_stay_unit_vectors_and_a_turned_search_is_the_same(tmp_path):
     tokens = random_tokens([20] * 60, size=16)
     tokens = tokens._replace(vectors=normalize(tokens.vectors))
-    store = create(tmp_path / "index", tokens, "residual", pq_bytes=8)
+    store = create(tmp_path / "index", tokens, "codes", code_bytes=8)
     stored = store.vectors("vectors", slice(0, 1200))
     assert torch.allclose(stored.norm(dim=1), torch.ones(1200), atol=1e-6)
     assert (stored - tokens.vectors).norm(dim=1).mean() < 0.15
@@ -170,11 +169,11 @@ def test_documents_without_finite_vectors_are_refused(tmp_path, change, message)
 # Interrupted ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "residual"])
+@pytest.mark.parametrize("dtype", ["float32", "codes"])
 @pytest.mark.parametrize("killed", [3, 9])
 def test_an_interrupted_build_goes_on_with_the_missing_shards(tmp_path, monkeypatch, dtype, killed):
     monkeypatch.setattr(token_store, "_SHARD", 2)
-    monkeypatch.setattr(token_codec, "_PER_ROW", 1)  # learned from the first 256 vectors
+    monkeypatch.setattr(token_codec, "_SAMPLE", 256)  # learned from the first 256 vectors
     tokens, asked = random_tokens([30] * 20, salience=True), []
 
     def build(name, most=99, **options):
@@ -188,7 +187,7 @@ def test_an_interrupted_build_goes_on_with_the_missing_shards(tmp_path, monkeypa
             return encoder(tokens)(ids)
 
         made_from = options.pop("fingerprint", {"model": "a"})
-        storage = Storage(dtype, **{"pq_bytes": 4, "lists": 2, **options})
+        storage = Storage(**{"dtype": dtype, "code_bytes": 4, **options})
         token_store.create(tmp_path / name, names(tokens), encode, storage, made_from)
         return contents(tmp_path / name)
 
@@ -201,7 +200,7 @@ def test_an_interrupted_build_goes_on_with_the_missing_shards(tmp_path, monkeypa
     learned = dtype == "float32" or killed >= 5  # five shards of 60 vectors
     assert build("part") == whole and len(asked) == (10 - killed if learned else 10)
     assert build("part") == whole and len(asked) == (10 - killed if learned else 10), "complete"
-    for options in ({"fingerprint": {"model": "b"}}, {"seed": 1}):
+    for options in ({"fingerprint": {"model": "b"}}, {"dtype": "codes", "code_bytes": 2}):
         with pytest.raises(KeyboardInterrupt):
             build("other", killed)
         asked.clear()
@@ -232,7 +231,7 @@ def test_a_half_written_index_never_replaces_a_good_one(tmp_path, monkeypatch):
 # Revised ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float16", "residual"])
+@pytest.mark.parametrize("dtype", ["float16", "codes"])
 def test_a_revised_store_copies_its_documents_and_encodes_new_ones(tmp_path, shards, dtype):
     store = create(tmp_path / "index", random_tokens(salience=True), dtype)
     more, left = random_tokens([2, 3], seed=3, salience=True), [0, 1, 2, 3, 5, 7]
@@ -244,3 +243,14 @@ def test_a_revised_store_copies_its_documents_and_encodes_new_ones(tmp_path, sha
         copied = revised.column(column, revised.rows(slice(0, 6)))
         assert torch.equal(copied, store.column(column, rows))
     assert equal(revised.read(slice(6, 8))[1:], more[1:])
+
+
+def test_a_store_of_an_earlier_version_is_refused(tmp_path):
+    """Whoever opens a saved index then makes it again, and says why (`open_index`)."""
+    create(tmp_path / "index", random_tokens(), "float16")
+    file = tmp_path / "index/index.json"
+    header = json.loads(file.read_text())
+    for dtype in ("pq", "residual"):
+        file.write_text(json.dumps(header | {"dtype": dtype}))
+        with pytest.raises(ValueError, match=f"index.json: stores {dtype}, as earlier versions"):
+            TokenStore(tmp_path / "index")
