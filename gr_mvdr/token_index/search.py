@@ -201,10 +201,10 @@ class SearchOptions:
     def __post_init__(self):
         for kind in ("proposer", "scorer"):
             if isinstance(settings := getattr(self, kind), Mapping):
-                object.__setattr__(self, kind, build(kind, _renamed(settings)))
+                object.__setattr__(self, kind, build(kind, settings))
         if self.scorer is None:
             object.__setattr__(self, "scorer", FullRelevance())
-        object.__setattr__(self, "source", _renamed(self.source or {TARGET: INDEX}))
+        object.__setattr__(self, "source", self.source or {TARGET: INDEX})
 
     def searcher(self) -> "Searcher":
         """Returns the source, which still has to build or open its documents."""
@@ -297,18 +297,6 @@ class SearchOptions:
             raise ValueError(f"model.search.scorer=Imputed: {rule}")
         if proposer is not None:
             proposer.check(scoring, self.scorer, salience)
-
-
-def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces the options of a part that was saved by an earlier version."""
-    if "lists" not in settings:
-        return {**settings}
-    now = {
-        key: value for key, value in settings.items() if key not in ("lists", "pq_bytes", "seed")
-    }
-    if settings.get("dtype") in ("pq", "residual"):
-        now |= {"dtype": "codes", "code_bytes": settings.get("pq_bytes")}
-    return now
 
 
 class Searcher:

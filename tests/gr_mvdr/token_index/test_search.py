@@ -89,11 +89,3 @@ def test_the_exact_search_takes_over_where_it_is_cheaper(index, clustered, monke
     assert tune(index, clustered[1], "gather", **how).proposer is None
     assert tune(index, clustered[1], "impute", **how).proposer is not None
     assert "finds -" not in capsys.readouterr().out, "the user's own effort is tried"
-
-
-def test_options_that_an_earlier_version_saved():
-    parts = make_search("gather").settings
-    parts["proposer"] |= {"lists": 7}
-    parts["source"] |= {"dtype": "residual", "pq_bytes": 16, "lists": None, "seed": 0}
-    expected = make_search("gather", dtype="codes", code_bytes=16)
-    assert SearchOptions(**parts) == expected
