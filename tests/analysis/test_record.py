@@ -14,7 +14,7 @@ from analysis.compare import compare
 from analysis.compare.groups import compare_runs
 from analysis.record import PATH, RECORD, record_runs, renew_tables, tabulate_results
 from analysis.runs.queries import QUERIES, read_queries
-from analysis.runs.run_folder import read_run
+from analysis.runs.run_folder import Run, read_run
 from gr_mvdr.files import read_json
 from tests.analysis.test_compare import judge_gold, write_run
 from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
@@ -277,3 +277,29 @@ def test_every_ranking_metric_of_a_record_is_the_mean_of_its_queries():
                 assert rows[name].mean() == pytest.approx(metrics[key], abs=1e-9), folder
                 counted += 1
     assert counted > 2000
+
+
+# Systems whose documents compete by equal words, and the untrained use of an encoder that has the
+# vectors of a system.
+LEXICAL = ("COIL", "SPLADE")
+UNTRAINED = {True: ("MiniLM mean",), False: ("MiniLM mean", "MiniLM MaxSim")}
+
+
+def test_a_recipe_is_not_below_its_start():
+    """On dev, MRR@10: a dense system is compared with its encoder, any other with BM25."""
+    runs: dict[str, dict[str, Run]] = {}
+    for run in map(read_run, sorted((ROOT / "results/recipes").iterdir())):
+        runs.setdefault(run.provenance["collection"], {})[run.system] = run
+    below, judged = [], 0
+    for collection, systems in runs.items():
+        mrr = {name: run.metrics["retrieve/mrr@10"] for name, run in systems.items()}
+        for name, run in systems.items():
+            if run.is_trained:
+                alignment = run.config["model"].get("alignment", {}).get("_target_", "")
+                single = alignment.endswith("FirstToken")
+                dense = run.provenance["paradigm"] != "generative" and name not in LEXICAL
+                start = max(mrr[other] for other in (UNTRAINED[single] if dense else ["BM25"]))
+                judged += 1
+                if mrr[name] < start:
+                    below.append(f"{name} ({collection})")
+    assert judged and below == []
