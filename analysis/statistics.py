@@ -132,12 +132,10 @@ def pair_seeds(first: DataFrame, second: DataFrame) -> DataFrame:
     one run is subtracted from each run of the other; systems without a common seed are paired in
     the order of their seeds.
     """
-    if 1 in (first.shape[1], second.shape[1]):
-        return (
-            first.sub(second.iloc[:, 0], axis=0)
-            if second.shape[1] == 1
-            else -second.sub(first.iloc[:, 0], axis=0)
-        )
+    if second.shape[1] == 1:
+        return first.sub(second.iloc[:, 0], axis=0)
+    if first.shape[1] == 1:
+        return -pair_seeds(second, first)
     if common := [seed for seed in first if seed in second]:
         return first[common] - second[common]
     count = min(first.shape[1], second.shape[1])

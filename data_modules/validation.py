@@ -79,8 +79,10 @@ class ValidationSet(NamedTuple):
             over = f"all {known:,} documents"
         else:
             over = f"{len(self.documents):,} of {known:,} documents"
-        steps = isinstance(data.validation.every, int)
-        every = f"{data.validation.every:,} steps" if steps else f"{self.epochs:.3g} epochs"
+        unit, count = "epoch", f"{self.epochs:.3g}"
+        if isinstance(data.validation.every, int):
+            unit, count = "step", f"{data.validation.every:,}"
+        every = unit if count == "1" else f"{count} {unit}s"
         queries = f"{len(self.queries):,} queries of {data.validation_split}"
         return f"{queries} over {over}, every {every}"
 

@@ -122,16 +122,26 @@ def build_scorer(path: str, folder: Path) -> System:
         ValueError: its weights cannot be loaded, see `load_backbone`, or the head is another.
     """
     settings, tensors = SCORERS[path.rpartition(".")[2]](folder)
-    named = {key.rpartition(".")[::2]: value for key, value in settings.items()}
-    backbone = {name: value for (group, name), value in named.items() if group == "backbone"}
-    options: dict[str, Any] = {"loss": _LOSS, "optimizer": _OPTIMIZER}
-    if path.endswith("SPLADE"):
-        options["regulariser"] = dict.fromkeys(SIDES, 0.0)
-    options |= {name: value for (group, name), value in named.items() if group in ("", "model")}
-    backbone |= {"dropout_rate": None, "attention": "sdpa"}
-    system = build("model", {TARGET: path, "backbone": backbone, **options})
+    sparse = {"regulariser": dict.fromkeys(SIDES, 0.0)} if path.endswith("SPLADE") else {}
+    system = build_system(path, settings, **sparse)
     give_head(system, tensors)
     return system.eval()
+
+
+def build_system(path: str, settings: dict[str, Any], **options: Any) -> Any:
+    """Builds a published system as configured, without the weights that are not its backbone's.
+
+    Args:
+        path: of its class.
+        settings: configuration key → value.
+        options: further arguments of the class.
+    """
+    named = {key.rpartition(".")[::2]: value for key, value in settings.items()}
+    backbone = {name: value for (group, name), value in named.items() if group == "backbone"}
+    backbone |= {"dropout_rate": None, "attention": "sdpa"}
+    own = {name: value for (group, name), value in named.items() if group in ("", "model")}
+    parts = {"backbone": backbone, "loss": _LOSS, "optimizer": _OPTIMIZER}
+    return build("model", {TARGET: path, **parts, **options, **own})
 
 
 @torch.no_grad()

@@ -42,7 +42,7 @@ from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
 from models.multi_vector import MultiVector
-from models.published_heads import SCORERS, build_scorer, find_scorer, give_head
+from models.published_heads import SCORERS, build_scorer, build_system, find_scorer, give_head
 from models.token_encoder import Activation, Layer
 
 # Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
@@ -387,7 +387,7 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> TextTemplate:
     if encoder.query_expansion:
         named = encoder.query_expansion["token"] or theirs.mask_token or theirs.eos_token
         expansion = theirs.convert_tokens_to_ids(named)
-    template = replace(
+    return replace(
         own,
         **{side: getattr(own, side) + ids for side, (ids, _) in prompts.items()},
         **{f"{side}_text": text for side, (_, text) in prompts.items()},
@@ -397,7 +397,6 @@ def _read_template(folder: Path, model: Any, parts: list[Any]) -> TextTemplate:
         # Under "min" the library pads a text alone at its end, whatever the tokeniser's side.
         pads_start=own.pads_start and (encoder.query_expansion or {}).get("strategy") == "fixed",
     )
-    return template
 
 
 def build_published(settings: dict[str, Any], projection: list[Affine]) -> MultiVector:
@@ -411,15 +410,7 @@ def build_published(settings: dict[str, Any], projection: list[Affine]) -> Multi
     Raises:
         ValueError: the encoder cannot be loaded, see `load_backbone`.
     """
-    named = {key.rpartition(".")[::2]: value for key, value in settings.items()}
-    backbone = {name: value for (group, name), value in named.items() if group == "backbone"}
-    system = MultiVector(
-        {**backbone, "dropout_rate": None, "attention": "sdpa"},
-        loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
-        search={},
-        optimizer={"learning_rate": 1e-5, "weight_decay": 0.01, "schedule": "constant"},
-        **{name: value for (group, name), value in named.items() if group in ("", "model")},
-    )
+    system = build_system("models.multi_vector.MultiVector", settings, search={})
     take_projection(system, projection)
     return system.eval()
 
@@ -629,8 +620,8 @@ def pooling_of(model: Mapping[str, Any]) -> set[str]:
 def find_pooling(system: MultiVector) -> str | None:
     """Returns the library's name of the pooling that makes one vector of a text, or None."""
     own = [system.hparams.pooling[side] for side in SIDES] if system.hparams.pooling else [None]
-    names = POOLINGS | {"mean ": _MEAN_FIRST}
-    found = next((name.strip() for name, part in names.items() if part == own[0]), None)
+    names = [*POOLINGS.items(), ("mean", _MEAN_FIRST)]
+    found = next((name for name, part in names if part == own[0]), None)
     return found if own[0] == own[-1] else None
 
 
@@ -683,7 +674,7 @@ def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folde
         }
     pooling, (first, *rest) = find_pooling(system), system.encoder.values["query"].modules()
     vectors = _TEXTS if pooling else _TOKENS
-    layers = [part for part in (rest or [first])]
+    layers = rest or [first]
     options = dict(module_input_name=vectors)
     parts: list[Any] = [
         Transformer(str(folder), **lengths, query_expansion=expansion, model_kwargs=dict(_WEIGHTS))
