@@ -155,6 +155,20 @@ def widen(batch, columns=3, junk=7):
     return PairBatch(ids[0], masks[0], ids[1], masks[1], batch.document_index)
 
 
+def beams(step):
+    """Takes two steps of a beam search over three queries.
+
+    Yields the log-probabilities of each beam's next token, the beams' queries, and their tokens.
+    """
+    step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    rows, prefixes = torch.arange(3), [[] for _ in range(3)]
+    for tokens, parents in (([9, 8, 7, 6], [0, 0, 1, 2]), ([11, 12], [3, 1])):
+        found = step(torch.tensor(tokens), torch.tensor(parents))
+        rows = rows[parents]
+        prefixes = [[*prefixes[p], t] for p, t in zip(parents, tokens, strict=True)]
+        yield found[:], rows, prefixes
+
+
 def one(batch, number):
     """A pair on its own, without padding."""
     query, document = batch.query_mask[number], batch.document_mask[number]

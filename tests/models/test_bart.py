@@ -84,16 +84,11 @@ def test_loss_and_cached_decoding_are_those_of_transformers(family, backbones, t
         assert MBartConfig.from_pretrained(tmp_path).decoder_start_token_id == CODE
     assert torch.isclose(seal.loss(batch), expected.loss, atol=1e-9)
     step = seal.decoding_step(batch.query_ids, batch.query_mask)
-    step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
-    rows, prefixes = torch.arange(3), [[] for _ in range(3)]
-    for tokens, parents in (([9, 8, 7, 6], [0, 0, 1, 2]), ([11, 12], [3, 1])):
-        found = step(torch.tensor(tokens), torch.tensor(parents))
-        rows = rows[parents]
-        prefixes = [[*prefixes[p], t] for p, t in zip(parents, tokens, strict=True)]
+    for found, rows, prefixes in tools.beams(step):
         inputs = torch.tensor([[find_start_token(seal.backbone), *prefix] for prefix in prefixes])
         own = {name: value[rows] for name, value in sides.items()}
         logits = seal.backbone(**own, decoder_input_ids=inputs).logits[:, -1]
-        assert torch.allclose(found[:], logits.log_softmax(-1), atol=1e-9)
+        assert torch.allclose(found, logits.log_softmax(-1), atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,8 @@ def test_cached_decoding_continues_the_prompts(family, backbones, tools):
     seal = tools.make_seal(backbones[family])
     batch = make_pairs(seal, tools)
     step = seal.decoding_step(batch.query_ids, batch.query_mask)
-    step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
-    rows, prefixes = torch.arange(3), [[] for _ in range(3)]
-    for tokens, parents in (([9, 8, 7, 6], [0, 0, 1, 2]), ([11, 12], [3, 1])):
-        found = step(torch.tensor(tokens), torch.tensor(parents))
-        rows = rows[parents]
-        prefixes = [[*prefixes[p], t] for p, t in zip(parents, tokens, strict=True)]
-        for row, query, prefix in zip(found[:], rows.tolist(), prefixes, strict=True):
+    for found, rows, prefixes in tools.beams(step):
+        for row, query, prefix in zip(found, rows.tolist(), prefixes, strict=True):
             pair = tools.one(batch, query)
             ids = torch.cat([pair.query_ids[0], torch.tensor(prefix)])[None]
             expected = seal.backbone(ids).logits[0, -1].log_softmax(-1)
