@@ -5,7 +5,7 @@ import string
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import AutoConfig, AutoModel, BertConfig, BertForSequenceClassification
 
 from tests.families import save_family
 
@@ -21,6 +21,16 @@ SIZES |= dict(max_position_embeddings=32)
 def make_bert(folder, markers=("[Q]", "[D]")):
     """A random BERT and a WordPiece tokeniser of the words w0 … w39."""
     return save_family("bert", folder, [*WORDS, string.punctuation], markers, 24, **SIZES)
+
+
+def make_encoder(kind, folder):
+    """A random encoder of another family, with BERT's tokeniser."""
+    make_bert(folder, ())
+    given = BertConfig.from_pretrained(folder)
+    sizes = dict(num_hidden_layers=2, num_attention_heads=2, embedding_size=8, pad_token_id=0)
+    config = AutoConfig.for_model(kind, vocab_size=given.vocab_size, **SIZES | sizes)
+    AutoModel.from_config(config).float().save_pretrained(folder)
+    return folder
 
 
 def make_classifier(folder):

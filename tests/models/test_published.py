@@ -23,6 +23,7 @@ from tests.families import DECODERS
 from tests.published_folders import (
     make_bert,
     make_decoder,
+    make_encoder,
     make_modern_bert,
     make_pylate,
     make_single,
@@ -146,6 +147,10 @@ LAYOUTS = {
         dict(prompts=MARKERS, query_expansion={"strategy": "min", "length": 20}),
     ),
     "mean": (make_bert, dict(pooling="mean", prompts={"query": "w1 w2: ", "document": ""})),
+    **{
+        f"mean, {kind}": (partial(make_encoder, kind), dict(pooling="mean"))
+        for kind in ("electra", "albert", "deberta-v2", "roberta")
+    },
     "mean, projected": (make_modern_bert, dict(pooling="mean", dense=PROJECTED, prompts=MARKERS)),
     "mean, any length": (make_bert, dict(pooling="mean", unit=False, similarity="dot")),
     "cls, dot": (make_bert, dict(pooling="cls", similarity="dot")),
